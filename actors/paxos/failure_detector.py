@@ -165,7 +165,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
             self.node,
             self.config,
             identity,
-            timing.election_ms,
             ready=votes,
             number=first_number,
             drift_ppm=drift_ppm,

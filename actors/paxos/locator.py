@@ -92,7 +92,6 @@ class Locator:
         node: the id of its node.
         config: the views.
         identity: what this node reports about itself to others.
-        silent_ms: a leader silent for this long is not known any more (ms).
         ready: whether this node would vote as a member, at present.
         number: one below the number of the first request. It is random, so that no earlier life of
             this node used numbers near it.
@@ -105,7 +104,6 @@ class Locator:
         node: str,
         config: LogConfig,
         identity: MemberFacts,
-        silent_ms: int,
         *,
         ready: bool,
         number: int = 0,
@@ -115,7 +113,8 @@ class Locator:
         self.config = config
         self.bounds = LogBounds(node, config)
         self.identity = identity
-        self.silent_ns = silent_ms * NS_PER_MS
+        self.silent_ns = config.timing.election_ms * NS_PER_MS
+        """A leader silent for this long is not known any more (ns)."""
         self.learns = False
         """Whether this node is no member."""
         self.ready = ready

@@ -313,13 +313,11 @@ class DecidedSlots:
 
     Args:
         log_max: maximum number of handed-out slots that are kept.
-        log_bytes_max: maximum bytes of commands that are kept.
 
     """
 
-    def __init__(self, log_max: int, log_bytes_max: int = LOG_BYTES_MAX) -> None:
+    def __init__(self, log_max: int) -> None:
         self.log_max = log_max
-        self.log_bytes_max = log_bytes_max
         self.next = 1
         """The first slot not yet handed out."""
         self.time_ms = 0
@@ -360,7 +358,7 @@ class DecidedSlots:
         self.ready_bytes -= batch.size
         kept[slot] = batch
         self.kept_bytes += batch.size
-        while len(kept) > self.log_max or self.kept_bytes > self.log_bytes_max:
+        while len(kept) > self.log_max or self.kept_bytes > LOG_BYTES_MAX:
             self.kept_bytes -= kept.pop(next(iter(kept))).size
         return batch
 

@@ -740,7 +740,7 @@ def test_an_operator_is_left_alone() -> None:
 
 def test_a_removed_member_is_not_willing_until_it_is_restarted() -> None:
     config = LogConfig(view_of("bc"))
-    locator = Locator("a", config, MemberFacts(0, 1, "tcp://a:1", "1", 3, 7), 700, ready=True)
+    locator = Locator("a", config, MemberFacts(0, 1, "tcp://a:1", "1", 3, 7), ready=True)
     for served, priority in ((False, 3), (True, UNWILLING)):
         locator.served = served
         locator.turn(at(0))

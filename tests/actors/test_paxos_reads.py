@@ -322,7 +322,7 @@ def proven(effects: Effects) -> list[events.Fresh]:
 
 @pytest.fixture
 def observer() -> Locator:
-    locator = Locator("d", config_of(), NO_IDENTITY, 1_000, ready=True)
+    locator = Locator("d", config_of(), NO_IDENTITY, ready=True)
     locator.turn(at(0))
     return locator
 
