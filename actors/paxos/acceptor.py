@@ -44,6 +44,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
+    FITTING_BYTES,
     NO_BALLOT,
     Accept,
     Accepted,
@@ -352,7 +353,9 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         config = self.config
         committed = accept.committed
         possible = 1 <= slot < committed + WINDOW and committed <= config.applied + GROWTH_MAX
-        if not (possible and fits(batch) and batch.origin <= ballot):
+        size = batch.size
+        small = size <= FITTING_BYTES and batch.time_ms >= 0
+        if not (possible and (small or fits(batch)) and batch.origin <= ballot):
             return self._refuse_impossible(commander, accept, now)
         if slot >= config.applied + VOTES_MAX:
             return self._refuse_far(commander, accept, now)
@@ -367,7 +370,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if accept.committed <= slot and slot in self.seat:
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             reply = (Send(commander, accepted),)
-        votes, size = self.votes, batch.size
+        votes = self.votes
         before = votes.by_slot.get(slot)
         if before is not None and before.ballot == ballot:
             return self._on_repeated(before, accept, reply)

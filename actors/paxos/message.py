@@ -106,6 +106,10 @@ def page_of(batches: Iterable[Batch]) -> int:
     return count
 
 
+FITTING_BYTES = 64 * BATCH_COMMANDS_MAX
+"""A batch of at most this `Batch.size` has few and small commands: it certainly `fits`."""
+
+
 def fits(batch: Batch) -> bool:
     """Return whether ``batch`` is within the limits of a slot."""
     commands = len(batch.commands)
