@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fencelock.actors.effect import Fault
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import Address, Event, Instant, Local, Message, Timer
+from fencelock.actors.paxos.journal import Base
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
 from fencelock.actors.timing import TIMING, Timing
 
@@ -324,9 +325,7 @@ class LogFull(Local):
 class Restore(Local):
     """Catch-up to replica: take this state in place of yours."""
 
-    slot: int
-    time_ms: int
-    chunks: tuple[bytes, ...]
+    base: Base
 
 
 class Nominate(Local):

@@ -80,7 +80,8 @@ class Recovered:
         """Give ``config``, which has the founding view, the state after all decided slots."""
         config.applied, config.time_ms = self.next, self.time_ms
         if self.base is not None:
-            config.restore(split(self.base.chunks).terms)
+            _, terms, _ = split(self.base.chunks)
+            config.restore(terms)
         for slot, batch in enumerate(self.decided, start=self.next - len(self.decided)):
             config.advance(slot + 1)
             if (membership := change_in(batch)) is not None:

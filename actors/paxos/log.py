@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencelock.actors.effect import CheckpointEnd, Effect, Effects, Observe, Send
+from fencelock.actors.effect import CheckpointEnd, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import (
     LOG_BYTES_MAX,
@@ -23,11 +23,10 @@ from fencelock.actors.paxos.event import (
     Isolate,
     LogFull,
     MinApplied,
-    Restore,
     Trimmed,
     WriteChunk,
 )
-from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.journal import Base, Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import CHANGE, change_in, log_part, split
 from fencelock.actors.paxos.message import (
@@ -126,13 +125,10 @@ class Log:
         empty = base is None or not base.chunks
         self.digests.begin(self.machine.fingerprint() if empty else None)
         if base is not None:
-            if base.chunks:  # Without chunks the machine starts at the slot, empty.
-                chunks, terms, origin = split(base.chunks)
-                self.machine.restore(chunks)
-                self._turn(changed=self.config.restore(terms))
-            else:
-                origin = NO_BALLOT
-            self.decided.jump(base.slot, base.time_ms, origin)
+            if base.chunks:
+                self._take(base)
+            else:  # The machine starts at the slot, empty.
+                self.decided.jump(base.slot, base.time_ms, NO_BALLOT)
             self.snapshots.cut(sum(map(len, base.chunks)))
         for slot, batch in enumerate(recovered.decided, start=self.decided.next):
             self.decided.take(slot, batch)
@@ -186,24 +182,33 @@ class Log:
             return compared
         return [*compared, *self._begin_snapshot()]
 
-    def restore(self, restore: Restore) -> list[Effect] | None:
+    def restore(self, base: Base) -> list[Wake] | None:
         """Replace the state with a later one; return None if it is not later, or is invalid.
 
         Until the state is written, the journal has all that led to the former one
         (trimmed-is-durable).
         """
-        if restore.slot <= self.decided.next:
+        if base.slot <= self.decided.next:
             return None
         try:
-            chunks, terms, origin = split(restore.chunks)
-            self.machine.restore(chunks)
+            self._take(base)
         except ValueError:
             return None
-        self._turn(changed=self.config.restore(terms))
-        self.decided.jump(restore.slot, restore.time_ms, origin)
         self.digests.begin(None)
         self.shared.drop_awaited()
-        return [*self.snapshots.restore(restore.slot, restore.time_ms, restore.chunks)]
+        return self.snapshots.restore(base)
+
+    def _take(self, base: Base) -> None:
+        """Replace the state of the machine, the views and the place in the log.
+
+        Raises:
+            ValueError: ``base`` cannot be read; nothing was changed.
+
+        """
+        chunks, terms, origin = split(base.chunks)
+        self.machine.restore(chunks)
+        self._turn(changed=self.config.restore(terms))
+        self.decided.jump(base.slot, base.time_ms, origin)
 
     def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""

@@ -61,26 +61,18 @@ def log_part(terms: Sequence[Term], origin: Ballot) -> bytes:
     return CHANGE + encode((terms, origin))
 
 
-class SnapshotContent(NamedTuple):
-    """What is in the chunks of a snapshot."""
-
-    chunks: Sequence[bytes]
-    """Those of the state machine."""
-    terms: tuple[Term, ...]
-    """The memberships; none if the members had never changed."""
-    origin: Ballot
-    """The highest origin of a batch, see `fencelock.actors.paxos.log.DecidedSlots`."""
-
-
-def split(chunks: Sequence[bytes]) -> SnapshotContent:
+def split(chunks: Sequence[bytes]) -> tuple[Sequence[bytes], tuple[Term, ...], Ballot]:
     """Return what is in the chunks of a snapshot.
+
+    These are the chunks of the state machine, the memberships (none if the members had never
+    changed), and the highest origin of a batch (`fencelock.actors.paxos.log.DecidedSlots`).
 
     Raises:
         ValueError: the last one, which has the state of the log, cannot be read.
 
     """
     if not chunks or not chunks[-1].startswith(CHANGE):
-        return SnapshotContent(chunks, (), NO_BALLOT)  # A cluster that began with a backup.
+        return chunks, (), NO_BALLOT  # A cluster that began with a backup.
     text = "the members or the ballot in the snapshot cannot be read"
     try:
         terms, origin = _LOG_PART.decode(chunks[-1][len(CHANGE) :])
@@ -89,7 +81,7 @@ def split(chunks: Sequence[bytes]) -> SnapshotContent:
     sound = all(term.first in NUMBERS and _is_sound(term.membership) for term in terms)
     if not sound or len(terms) > TERMS_MAX or origin.round < 0 or len(origin.leader) > TEXT_MAX:
         raise ValueError(text)
-    return SnapshotContent(chunks[:-1], terms, origin)
+    return chunks[:-1], terms, origin
 
 
 _MEMBERSHIP = Decoder(Membership)

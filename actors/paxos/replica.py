@@ -486,13 +486,13 @@ class Replica(MemberRole[ReplicaEvent]):
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
         """Replace the state with another replica's. The outcomes it covers are never sent."""
-        kept = self.log.restore(restore) if self.ordering.leadership is None else None
+        kept = self.log.restore(restore.base) if self.ordering.leadership is None else None
         if kept is None:
             return (Observe("paxos.snapshot_unusable"),)
         self.config.applied, self.config.time_ms = self.decided.next, self.decided.time_ms
         self.ordering.clock.set(self.decided.time_ms, now)
         self.reads.applied_at = now
-        skipped = Skipped(slot=restore.slot)
+        skipped = Skipped(slot=restore.base.slot)
         return [
             *self._report(),
             *self.reads.progress(now),

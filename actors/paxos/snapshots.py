@@ -101,6 +101,7 @@ from fencelock.actors.paxos.event import (
     Trimmed,
     WriteChunk,
 )
+from fencelock.actors.paxos.journal import Base
 from fencelock.actors.paxos.machine import EncodedPart, Machine, Part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
@@ -290,14 +291,15 @@ class Snapshots:
         self.writer, self.grown, self.size = None, 0, size
         self.due = self._threshold()
 
-    def restore(self, slot: int, time_ms: int, chunks: Sequence[bytes]) -> list[Wake]:
+    def restore(self, base: Base) -> list[Wake]:
         """Write the journal anew with a snapshot of another member; drop one being divided."""
         self._drop()
-        self.grown, self.slot, self.writer = 0, slot, None
+        self.grown, self.slot, self.writer = 0, base.slot, None
         if not self.journal_bytes:
             return []
-        self.writer = CheckpointWriter(slot)
-        self.writer.fill(Frozen(slot, time_ms, tuple(EncodedPart(one) for one in chunks)))
+        self.writer = CheckpointWriter(base.slot)
+        parts = tuple(EncodedPart(one) for one in base.chunks)
+        self.writer.fill(Frozen(base.slot, base.time_ms, parts))
         return self.tick()
 
     def _drop(self) -> None:
@@ -697,7 +699,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
             if self.progress is None:
                 return asked
             return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
-        restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
+        restore = Restore(base=Base(part.slot, part.time_ms, tuple(self.parts)))
         self.next = part.slot
         return [Send(self.replica, restore), *self._ask_anew(now)]
 

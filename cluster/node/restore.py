@@ -128,7 +128,7 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
 
     """
     try:
-        chunks = split(parts).chunks  # The new cluster has its own members.
+        chunks, _, _ = split(parts)  # The new cluster has its own members.
         table = [decode(chunk) for chunk in chunks]
         read = tuple(part for part in table if isinstance(part, TablePart))
         known = LockTable.restore(read)

@@ -14,7 +14,7 @@ from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
-from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.journal import Base, Recovered
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import BACKUPS_MAX, DIVIDE_PAUSE_MS, SNAPSHOT_KEPT_MS
 from fencelock.actors.proxy.proxy import Proxy, Tick
@@ -216,7 +216,7 @@ def test_a_snapshot_that_another_state_replaced_is_not_waited_for(role: Replica)
     other = LogCounter()
     other.apply(1, (b"1",))
     chunks = tuple(one.encoded() for one in other.snapshot() if one is not None)
-    role.handle(CATCHUP, events.Restore(slot=40, time_ms=7, chunks=chunks), T0)
+    role.handle(CATCHUP, events.Restore(base=Base(40, 7, chunks)), T0)
 
     no = events.Exported(number=2, part=None, why="no snapshot of slot 3")
     assert export(role, 2, slot=3) == no

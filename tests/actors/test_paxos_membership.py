@@ -44,15 +44,7 @@ from fencelock.actors.paxos.event import (
     ViewChanged,
 )
 from fencelock.actors.paxos.locator import LEADER_MS, Locator, MemberFacts
-from fencelock.actors.paxos.membership import (
-    CHANGE,
-    SnapshotContent,
-    Term,
-    change_in,
-    command_of,
-    log_part,
-    split,
-)
+from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_of, log_part, split
 from fencelock.actors.paxos.message import NO_BALLOT, UNWILLING, Ballot, Batch, Locate
 from fencelock.actors.paxos.reconfigurer import HEARD_MS, VERSION_CHARS_MAX, Facts, Reconfigurer
 from fencelock.actors.role_message import Level, RoleNotice
@@ -120,15 +112,15 @@ def test_a_command_beside_others_is_no_change() -> None:
 
 
 def test_a_snapshot_of_a_restored_cluster_is_that_of_its_machine() -> None:
-    assert split((b"one", b"two")) == SnapshotContent((b"one", b"two"), (), NO_BALLOT)
+    assert split((b"one", b"two")) == ((b"one", b"two"), (), NO_BALLOT)
 
 
 def test_a_snapshot_ends_with_the_members_and_the_origin() -> None:
     terms = (Term(0, THREE), Term(40, THREE.with_member(D)))
     origin = Ballot(7, Address("b/leader"))
 
-    assert split((b"one", log_part(terms, origin))) == SnapshotContent((b"one",), terms, origin)
-    assert split((b"one", log_part((), origin))) == SnapshotContent((b"one",), (), origin)
+    assert split((b"one", log_part(terms, origin))) == ((b"one",), terms, origin)
+    assert split((b"one", log_part((), origin))) == ((b"one",), (), origin)
 
 
 def test_a_snapshot_with_unreadable_members_is_refused() -> None:

@@ -237,7 +237,7 @@ def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
     replica = replica_of_a(journal_bytes=1_000)
     chunks = chunks_of(tally_of(10))
 
-    effects = list(replica.handle(CATCHUP, events.Restore(slot=11, time_ms=10, chunks=chunks), T0))
+    effects = list(replica.handle(CATCHUP, events.Restore(base=Base(11, 10, chunks)), T0))
 
     assert replica.log.machine.digest() == tally_of(10).digest()
     assert Send(ACCEPTOR, events.Applied(slot=11)) in effects
@@ -253,9 +253,7 @@ def test_records_that_are_no_state_are_not_taken_over() -> None:
     replica = replica_of_a(journal_bytes=1_000)
     unusable = (Observe("paxos.snapshot_unusable"),)
 
-    assert (
-        replica.handle(CATCHUP, events.Restore(slot=9, time_ms=1, chunks=(b"?",)), T0) == unusable
-    )
+    assert replica.handle(CATCHUP, events.Restore(base=Base(9, 1, (b"?",))), T0) == unusable
     assert replica.decided.next == 1
 
 
@@ -499,7 +497,7 @@ def test_a_follower_that_is_making_its_snapshot_is_waited_for(role: CatchUp) -> 
 
     part = messages.SnapshotChunk(slot=9_000, time_ms=7, chunk=0, count=1, content=b"x")
     effects = role.handle(catchup_of("c"), part, T0)
-    restore = events.Restore(slot=9_000, time_ms=7, chunks=(b"x",))
+    restore = events.Restore(base=Base(9_000, 7, (b"x",)))
     assert Send(replica_of("a"), restore) in effects
 
 
