@@ -114,7 +114,8 @@ def log_roles(
     if recovered is not None and recovered.diverged:
         why = {"why": recovered.diverged, "listener": options.listener}
         return (Spawn(replica_of(node), Quarantined, why),)
-    identity = boot if records is None else journal
+    durable = records is not None
+    identity = journal if durable else boot
     first_number = random.getrandbits(60)
 
     def make_roles(
@@ -124,10 +125,49 @@ def log_roles(
         begun = _config_of(group, voters, options.endpoints, first, options.timing)
         config = known.recover_views(begun)
         config.nodes.update(dict.fromkeys(members))
-        roles = _MemberRoles(node, config, known, random, machine, options, first_number, group)
         voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
         facts = MemberFacts(voter, identity, endpoint, options.version, options.priority, boot)
-        return roles.all(durable=records is not None, identity=facts, votes=votes)
+        kinds = (Acceptor, Leader, CatchUp)
+        if not durable:
+            kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
+        acceptor, leader, catchup = kinds
+        common = {"node": node, "config": config}
+        logged = {**common, "recovered": known}
+        voting = {**logged, "voter": voter, "votes": votes}
+        lease = {"lease_ms": options.timing.lease_ms, "version": options.version}
+        detector = {
+            **common,
+            "drift_ppm": options.drift_ppm,
+            "random": random,
+            "listener": options.listener,
+            "identity": facts,
+            "votes": votes,
+            "first_number": first_number,
+        }
+        reconfigurer = {
+            **common,
+            "version": options.version,
+            "target": options.target,
+            "only": () if durable else tuple(journals_of(group)),
+        }
+        replica = {
+            **logged,
+            "listener": options.listener,
+            "opening": options.opening(group),
+            "log_max": options.log_max,
+            "journal_bytes": options.journal_bytes if durable else 0,
+            "first_number": first_number,
+            "digest_slots": options.digest_slots,
+            "machine": machine,
+        }
+        return (
+            Spawn(acceptor_of(node), acceptor, {**voting, **lease}),
+            Spawn(leader_of(node), leader, {**voting, "random": random}),
+            Spawn(monitor_of(node), FailureDetector, detector),
+            Spawn(members_of(node), Reconfigurer, reconfigurer),
+            Spawn(catchup_of(node), catchup, common),
+            Spawn(replica_of(node), Replica, replica),
+        )
 
     arguments = {
         "members": tuple(sorted(members)),
@@ -136,7 +176,7 @@ def log_roles(
         "boot": boot,
         "date_ms": date_ms,
         "records": records or (),
-        "durable": records is not None,
+        "durable": durable,
         "make_roles": make_roles,
         "voter": acceptor_of,
         "voting": (acceptor_of(node), leader_of(node), monitor_of(node)),
@@ -177,66 +217,6 @@ def _config_of(
     seats = tuple(Member(one, endpoints.get(one, ""), journal) for one, journal in group.voters)
     view = View(0, tuple(seat.name for seat in seats), voters, seats)
     return LogConfig(view, lambda seat: vote_id(group, seat.name, seat.journal), base, timing)
-
-
-@dataclass(frozen=True, slots=True)
-class _MemberRoles:
-    """Arguments for the roles of the log on one node."""
-
-    node: str
-    config: LogConfig
-    recovered: Recovered
-    random: Random
-    machine: Machine
-    options: LogOptions
-    first_number: int
-    group: GroupConfig
-
-    def all(self, *, durable: bool, identity: MemberFacts, votes: bool) -> tuple[Spawn, ...]:
-        """Return the roles; with ``votes``, acceptor and leader take part in votes."""
-        kinds = (Acceptor, Leader, CatchUp)
-        if not durable:
-            kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
-        acceptor, leader, catchup = kinds
-        node, options = self.node, self.options
-        common = {"node": node, "config": self.config}
-        known = {**common, "recovered": self.recovered}
-        voting = {**known, "voter": identity.voter, "votes": votes}
-        lease = {"lease_ms": options.timing.lease_ms, "version": options.version}
-        only = () if durable else tuple(journals_of(self.group))
-        replica = {
-            "listener": options.listener,
-            "opening": options.opening(self.group),
-            "log_max": options.log_max,
-            "journal_bytes": options.journal_bytes if durable else 0,
-            "first_number": self.first_number,
-            "digest_slots": options.digest_slots,
-            "machine": self.machine,
-        }
-        return (
-            Spawn(acceptor_of(node), acceptor, {**voting, **lease}),
-            Spawn(leader_of(node), leader, {**voting, "random": self.random}),
-            Spawn(
-                monitor_of(node),
-                FailureDetector,
-                {
-                    **common,
-                    "drift_ppm": options.drift_ppm,
-                    "random": self.random,
-                    "listener": options.listener,
-                    "identity": identity,
-                    "votes": votes,
-                    "first_number": self.first_number,
-                },
-            ),
-            Spawn(
-                members_of(node),
-                Reconfigurer,
-                {**common, "version": options.version, "target": options.target, "only": only},
-            ),
-            Spawn(catchup_of(node), catchup, common),
-            Spawn(replica_of(node), Replica, {**known, **replica}),
-        )
 
 
 class MemoryAcceptor(Acceptor):
