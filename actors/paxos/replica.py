@@ -74,14 +74,6 @@ promise may report them. They are also reported after
 each heartbeat that proves the replica fresh."""
 
 
-WAITING_MAX = 1_000
-"""Maximum commands that wait on a node that knows no leader."""
-
-
-WAITING_BYTES_MAX = 16 << 20
-"""The same limit in bytes (16 MiB)."""
-
-
 ReplicaEvent = (
     ReadEvent
     | LogEvent
@@ -251,7 +243,6 @@ class Replica(MemberRole[ReplicaEvent]):
         age_ms = self.reads.age_ms(now)
         yield "age of state ms", "not known" if age_ms == NOTHING_PROVEN else age_ms
         yield "log time ms", self.decided.time_ms
-        yield "commands without a leader", len(self.forwarding.waiting)
         yield "members", ", ".join(self.config.newest.members)
         yield "view", self.config.newest.number
         yield "log version", self.config.log_version
@@ -278,7 +269,7 @@ class Replica(MemberRole[ReplicaEvent]):
         if self.ordering.leadership is None:
             return self.forwarding.pass_on(propose)
         if self.ordering.draining:
-            return self.forwarding.hold(propose)
+            return (self.forwarding.decline(propose, Decline.NOT_LEADER),)
         if self.ordering.proposals.is_full():
             return (self.forwarding.decline(propose, Decline.OVERLOADED),)
         self.ordering.proposals.add(propose)
@@ -325,8 +316,6 @@ class Replica(MemberRole[ReplicaEvent]):
         opening = self.ordering.begin(leadership, self.decided.time_ms, now)
         self.reads.opening = leadership.first
         followed = self._follow(self.node, now)
-        for propose in self.forwarding.take_waiting():
-            self.ordering.proposals.add(propose)
         self.change_slot = leadership.first
         return [opening, *followed, *self._fill(now)]
 
@@ -396,11 +385,12 @@ class Replica(MemberRole[ReplicaEvent]):
         return [Send(self.leader, Drained(ballot=leadership.ballot))]
 
     def _follow(self, leader: str, now: Instant) -> list[Effect]:
-        """Note which node leads, and send it the commands that waited for that."""
+        """Note which node leads."""
         notified: list[Effect] = []
         if leader != self.forwarding.leader:
+            self.forwarding.leader = leader
             notified.append(Send(self.listener, LeaderChanged(leader=leader)))
-        return [*notified, *self.forwarding.follow(leader), *self.reads.follow(leader, now)]
+        return [*notified, *self.reads.follow(leader, now)]
 
     def _on_learned(self, learned: Learned, now: Instant) -> Effects:
         far = 0
@@ -517,9 +507,6 @@ class Forwarding:
         """The node that leads, if any is known."""
         self.client: Address | None = None
         """The last valid client for which something was proposed."""
-        self.waiting: dict[tuple[Address, int], Propose] = {}
-        self.waiting_bytes = 0
-        """Commands that arrived while no leader was known."""
 
     def refusal(self, propose: Propose, machine: Machine, config: LogConfig) -> Effects:
         """Return the refusal of a command that must not enter the log; empty for any other.
@@ -541,12 +528,10 @@ class Forwarding:
     def pass_on(self, propose: Propose) -> Effects:
         """Forward a command to the leader, once, so that two replicas cannot send it in circles.
 
-        While no leader is known, the command waits even if it was forwarded: this node may have
-        been the leader, and must first learn which node is next.
+        While no leader is known it is declined. Its proxy keeps it, and proposes it again when it
+        learns which node leads.
         """
-        if not self.leader:
-            return self.hold(propose)
-        if propose.forwarded:
+        if not self.leader or propose.forwarded:
             return (self.decline(propose, Decline.NOT_LEADER),)
         return (Send(replica_of(self.leader), replace(propose, forwarded=True)),)
 
@@ -561,32 +546,6 @@ class Forwarding:
                 told = chain.from_iterable(outcomes[first:after])
                 effects += [Send(client, outcome) for outcome in told]
         return effects
-
-    def hold(self, propose: Propose) -> Effects:
-        """Let a command wait until the next leader is known."""
-        key = propose.client, propose.number
-        full = len(self.waiting) >= WAITING_MAX or self.waiting_bytes >= WAITING_BYTES_MAX
-        before = self.waiting.get(key)
-        if before is not None:
-            self.waiting_bytes -= len(before.command)
-        elif full:
-            return (self.decline(propose, Decline.OVERLOADED),)
-        self.waiting[key] = propose
-        self.waiting_bytes += len(propose.command)
-        return ()
-
-    def follow(self, leader: str) -> Effects:
-        """Note which node leads, and forward the commands that waited for that."""
-        self.leader = leader
-        if not leader or leader == self.node:
-            return ()
-        to = replica_of(leader)
-        return [Send(to, replace(propose, forwarded=True)) for propose in self.take_waiting()]
-
-    def take_waiting(self) -> list[Propose]:
-        """Remove and return the waiting commands."""
-        waiting, self.waiting, self.waiting_bytes = self.waiting, {}, 0
-        return list(waiting.values())
 
     def decline(self, propose: Propose, why: Decline) -> Send:
         """Return the refusal of a command, naming the leader to ask."""

@@ -44,7 +44,7 @@ from fencelock.actors.paxos.message import (
     fits,
 )
 from fencelock.actors.paxos.ordering import BATCH_DELAY_MS, QUEUE_MAX, Ordering
-from fencelock.actors.paxos.replica import WAITING_BYTES_MAX, Replica
+from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.wire import LogCommand
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -203,13 +203,11 @@ def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> No
     ]
 
 
-def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(leader: Replica) -> None:
+def test_a_batch_is_declined_while_this_leadership_ends(leader: Replica) -> None:
+    """Its proxy proposes it again when it learns which node leads."""
     leader.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
-    assert list(leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)) == []
-
-    passed = leader.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
-
-    assert [one.command for one in sent(passed, Propose)] == [b"x", b"y"]
+    effects = leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
+    assert list(effects) == [declined(number, Decline.NOT_LEADER, "a") for number in (1, 2)]
 
 
 def test_of_a_bundle_only_what_is_too_large_is_declined(leader: Replica) -> None:
@@ -243,19 +241,19 @@ def proposal(number: int = 1, client: Address = LISTENER, command: bytes = b"x")
     return Propose(client=client, number=number, command=command)
 
 
-def test_a_command_goes_to_the_leader_and_waits_while_none_is_known(follower: Replica) -> None:
+def test_a_command_goes_to_the_leader_once_and_is_declined_while_none_is_known(
+    follower: Replica,
+) -> None:
     mine, forwarded = proposal(1), Propose(client=OTHER, number=2, command=b"y", forwarded=True)
-    assert follower.handle(LISTENER, mine, T0) == ()
-    assert follower.handle(replica_of("b"), forwarded, T0) == ()
+    nobody = [Declined(number=number, why=Decline.NOT_LEADER, leader="") for number in (1, 2)]
+    assert follower.handle(LISTENER, mine, T0) == (Send(LISTENER, nobody[0]),)
+    assert follower.handle(replica_of("b"), forwarded, T0) == (Send(OTHER, nobody[1]),)
 
     followed = follower.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
 
+    assert list(followed) == [Send(LISTENER, LeaderChanged(leader="c"))]
     passed = Propose(client=LISTENER, number=1, command=b"x", forwarded=True)
-    assert list(followed) == [
-        Send(LISTENER, LeaderChanged(leader="c")),
-        Send(replica_of("c"), passed),
-        Send(replica_of("c"), forwarded),
-    ]
+    assert follower.handle(LISTENER, mine, T0) == (Send(replica_of("c"), passed),)
     declined = Declined(number=2, why=Decline.NOT_LEADER, leader="c")
     assert follower.handle(replica_of("b"), forwarded, T0) == (Send(OTHER, declined),)
 
@@ -267,22 +265,6 @@ def test_bytes_that_are_no_command_are_declined_or_dropped(follower: Replica) ->
     assert follower.handle(LISTENER, large, T0) == (Send(LISTENER, invalid),)
     nobody = proposal(client=Address("nobody"))
     assert follower.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)
-
-
-def test_commands_that_wait_for_a_leader_are_bounded_in_bytes(follower: Replica) -> None:
-    large = b"x" * COMMAND_BYTES_MAX
-    fitting = 1 + WAITING_BYTES_MAX // COMMAND_BYTES_MAX
-    for number in range(1, fitting + 1):
-        assert follower.handle(LISTENER, proposal(number, command=large), T0) == ()
-    full = Declined(number=0, why=Decline.OVERLOADED, leader="")
-    assert follower.handle(LISTENER, proposal(0, command=b"x"), T0) == (Send(LISTENER, full),)
-    assert follower.handle(LISTENER, proposal(1, command=large), T0) == ()  # This is a repetition.
-
-    followed = follower.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
-
-    assert len(list(followed)) == 1 + fitting
-    follower.handle(leader_of("a"), LeaderChanged(leader=""), T0)
-    assert follower.handle(LISTENER, proposal(0, command=b"x"), T0) == ()
 
 
 REPLICA = address_of("a", "replica")
