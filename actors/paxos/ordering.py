@@ -91,11 +91,11 @@ class Ordering:
             self.clock.set(self.stamped_ms, now)
         return self._give_slot(self.opening, now)
 
-    def end(self) -> list[Propose]:
-        """End the leadership; return the proposals that wait for a slot or a decision."""
+    def end(self) -> None:
+        """End the leadership, and drop the proposals that wait for a slot or a decision."""
         self.leadership = None
         self.draining = False
-        return self.proposals.clear()
+        self.proposals = Proposals()
 
     def is_drained(self, applied: int) -> bool:
         """Return whether nothing waits for a slot or a decision; ``applied`` is the next slot."""
@@ -286,19 +286,6 @@ class Proposals:
             return ()
         del self.in_flight[slot]
         return in_flight[1]
-
-    def clear(self) -> list[Propose]:
-        """Drop everything, and return the proposals that waited."""
-        runs = [run for _, asked in self.in_flight.values() for run in asked]
-        runs += self.queue
-        self.queue.clear()
-        self.queue_commands = self.queue_bytes = 0
-        self.in_flight.clear()
-        return [
-            Propose(client=run.client, number=number, command=command)
-            for run in runs
-            for number, command in zip(run.numbers, run.commands, strict=True)
-        ]
 
 
 def _fitting(run: Run, room: int, room_bytes: int) -> int:

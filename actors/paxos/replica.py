@@ -355,12 +355,10 @@ class Replica(MemberRole[ReplicaEvent]):
         return self.ordering.fill(self.config.pending, self.decided.next, now)
 
     def _on_stepped_down(self, now: Instant) -> Effects:
-        """Ask clients to propose again: a proposal that has a slot may or may not be decided."""
+        """Drop all proposals: proxies repeat them when they learn which node leads."""
         self.reporting = False
-        asked = self.ordering.end()
-        followed = self._follow("", now)
-        declined = [self.forwarding.decline(propose, Decline.NOT_LEADER) for propose in asked]
-        return [*followed, *declined]
+        self.ordering.end()
+        return self._follow("", now)
 
     def _on_leased(self, leased: LeaseHeld, now: Instant) -> Effects:
         leadership = self.ordering.leadership

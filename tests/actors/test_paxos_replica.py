@@ -248,20 +248,6 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
     assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2)]
 
 
-def test_commands_that_wait_when_a_leadership_ends_are_declined(replica: Replica) -> None:
-    lead(replica)
-    replica.handle(LISTENER, propose(7), T0)
-
-    deposed = events.SteppedDown(pause_ms=0)
-    effects = replica.handle(leader_of("a"), deposed, T0)
-
-    declined = messages.Declined(number=7, why=messages.Decline.NOT_LEADER, leader="")
-    assert list(effects) == [
-        Send(LISTENER, events.LeaderChanged(leader="")),
-        Send(LISTENER, declined),
-    ]
-
-
 def test_a_leader_that_yields_finishes_what_has_a_slot_and_declines_the_rest(
     leading: Replica,
 ) -> None:
