@@ -105,17 +105,6 @@ class AccountUsage(NamedTuple):
     """The part of ``limits`` that an operator has set."""
 
 
-class UsageRead(TableReply, tag=0xFF):
-    """Accounts by name. If ``more`` is set, others follow after the last one."""
-
-    accounts: tuple[AccountUsage, ...]
-    more: bool
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
-
-
 class ReadUsage(TableQuery, tag=0xFE):
     """Return what each key has and may have, one page. Answered by `UsageRead`.
 
@@ -130,7 +119,6 @@ class ReadUsage(TableQuery, tag=0xFE):
     age_ms: Int64 | None = None
 
     OPERATOR = True
-    REPLY = UsageRead
 
     @property
     def lock(self) -> str:
@@ -144,6 +132,19 @@ class ReadUsage(TableQuery, tag=0xFE):
         check_size("after", self.after or "", SESSION_BYTES_MAX)
 
 
+class UsageRead(TableReply, tag=0xFF):
+    """Accounts by name. If ``more`` is set, others follow after the last one."""
+
+    accounts: tuple[AccountUsage, ...]
+    more: bool
+    session: str = ""
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
+
+    REPLIES_TO = (ReadUsage,)
+
+
 class ListedMap(NamedTuple):
     """A map in a list."""
 
@@ -151,17 +152,6 @@ class ListedMap(NamedTuple):
     entries: Int64
     bytes: Int64
     """Size of its name, for each entry, and of their keys and values (bytes)."""
-
-
-class MapList(TableReply, tag=0x78):
-    """Maps by name. If ``more`` is set, others follow after the last one."""
-
-    maps: tuple[ListedMap, ...]
-    more: bool
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
 
 class ListMaps(TableQuery, tag=0x77):
@@ -177,8 +167,6 @@ class ListMaps(TableQuery, tag=0x77):
     session: str = ""
     request: Int64 = 0
     age_ms: Int64 | None = None
-
-    REPLY = MapList
 
     @property
     def lock(self) -> str:
@@ -196,6 +184,19 @@ class ListMaps(TableQuery, tag=0x77):
         check_number("most", self.most, 1, PAGE_MAX)
         check_size("prefix", self.prefix, LOCK_NAME_BYTES_MAX)
         check_size("after", self.after, LOCK_NAME_BYTES_MAX)
+
+
+class MapList(TableReply, tag=0x78):
+    """Maps by name. If ``more`` is set, others follow after the last one."""
+
+    maps: tuple[ListedMap, ...]
+    more: bool
+    session: str = ""
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
+
+    REPLIES_TO = (ListMaps,)
 
 
 class Purge(OperatorCommand, tag=0x79):

@@ -57,26 +57,6 @@ class Change(NamedTuple):
         return 64 + len(self.key.encode()) + len(self.value or b"")
 
 
-class ChangesRead(TableReply, tag=0x9F):
-    """The changes of ``lock`` after the requested version and up to ``version``, in order.
-
-    If ``resync`` is set, the node has dropped some of these changes, or the request named no
-    version. Then ``changes`` list the whole object as of ``version`` instead. If ``more`` is set
-    too, they are only the first entries of a large map by key, with the versions of their last
-    changes.
-    """
-
-    lock: str
-    version: Int64
-    changes: tuple[Change, ...]
-    resync: bool = False
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
-    more: bool = False
-
-
 class ReadChanges(TableQuery, tag=0x9E):
     """Send the changes of ``watched`` after version ``after``. Answered by `ChangesRead`.
 
@@ -96,10 +76,8 @@ class ReadChanges(TableQuery, tag=0x9E):
     age_ms: Int64 | None = None
     prefix: str = ""
 
-    REPLY = ChangesRead
-
     if TYPE_CHECKING:
-        reply: ChangesRead = declared()
+        reply: "ChangesRead" = declared()
 
     @property
     def lock(self) -> str:
@@ -123,3 +101,25 @@ class ReadChanges(TableQuery, tag=0x9E):
             raise InvalidRequestError(
                 f"{titled(self.watched)} cannot be watched; kinds that can be: {kinds}"
             )
+
+
+class ChangesRead(TableReply, tag=0x9F):
+    """The changes of ``lock`` after the requested version and up to ``version``, in order.
+
+    If ``resync`` is set, the node has dropped some of these changes, or the request named no
+    version. Then ``changes`` list the whole object as of ``version`` instead. If ``more`` is set
+    too, they are only the first entries of a large map by key, with the versions of their last
+    changes.
+    """
+
+    lock: str
+    version: Int64
+    changes: tuple[Change, ...]
+    resync: bool = False
+    session: str = ""
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
+    more: bool = False
+
+    REPLIES_TO = (ReadChanges,)

@@ -160,34 +160,13 @@ class EntrySeen(NamedTuple):
     """The handle of the session with which it ends; empty if it does not end with one."""
 
 
-class EntryList(TableReply, tag=0x74):
-    """Entries of a map, by key. If ``more`` is set, others follow after the last one."""
-
-    entries: tuple[EntrySeen, ...]
-    more: bool = False
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
-
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply as `TableReply.at` does, with the time that each entry has left."""
-        entries = tuple(
-            one if one.left_ms is None else one._replace(left_ms=max(0, one.left_ms - quiet_ms))
-            for one in self.entries
-        )
-        return replace(self, entries=entries, slot=slot, age_ms=age_ms)
-
-
 class MapQuery(TableQuery):
     """A query about a map."""
-
-    REPLY = EntryList
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
         map: str = declared()
         """The name of the map."""
-        reply: EntryList = declared()
+        reply: "EntryList" = declared()
 
     @property
     def lock(self) -> str:
@@ -198,6 +177,27 @@ class MapQuery(TableQuery):
         check_age(self.age_ms)
         check_owner(self.session)
         check_lock_name(self.map, MAP)
+
+
+class EntryList(TableReply, tag=0x74):
+    """Entries of a map, by key. If ``more`` is set, others follow after the last one."""
+
+    entries: tuple[EntrySeen, ...]
+    more: bool = False
+    session: str = ""
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
+
+    REPLIES_TO = (MapQuery,)
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply as `TableReply.at` does, with the time that each entry has left."""
+        entries = tuple(
+            one if one.left_ms is None else one._replace(left_ms=max(0, one.left_ms - quiet_ms))
+            for one in self.entries
+        )
+        return replace(self, entries=entries, slot=slot, age_ms=age_ms)
 
 
 class GetEntry(MapQuery, tag=0x75):

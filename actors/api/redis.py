@@ -326,27 +326,6 @@ class KeySeen(NamedTuple):
     """The time for which it has been held (ms)."""
 
 
-class KeysRead(TableReply, tag=0x124):
-    """Those of the requested ``keys`` that are held, in the order of the request."""
-
-    keys: tuple[KeySeen, ...]
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
-
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
-        keys = tuple(
-            one._replace(
-                left_ms=None if one.left_ms is None else max(0, one.left_ms - quiet_ms),
-                held_ms=one.held_ms + quiet_ms,
-            )
-            for one in self.keys
-        )
-        return replace(self, keys=keys, slot=slot, age_ms=age_ms)
-
-
 class ReadKeys(TableQuery, tag=0x123):
     """Read the ``keys``, 1 to 64, at one moment. Answered by `KeysRead`."""
 
@@ -354,8 +333,6 @@ class ReadKeys(TableQuery, tag=0x123):
     session: str = ""
     request: Int64 = 0
     age_ms: Int64 | None = None
-
-    REPLY = KeysRead
 
     @property
     def lock(self) -> str:
@@ -369,6 +346,61 @@ class ReadKeys(TableQuery, tag=0x123):
 
     def check(self) -> None:
         check_names(self.keys)
+        check_age(self.age_ms)
+        check_owner(self.session)
+
+
+class KeysRead(TableReply, tag=0x124):
+    """Those of the requested ``keys`` that are held, in the order of the request."""
+
+    keys: tuple[KeySeen, ...]
+    session: str = ""
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
+
+    REPLIES_TO = (ReadKeys,)
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
+        keys = tuple(
+            one._replace(
+                left_ms=None if one.left_ms is None else max(0, one.left_ms - quiet_ms),
+                held_ms=one.held_ms + quiet_ms,
+            )
+            for one in self.keys
+        )
+        return replace(self, keys=keys, slot=slot, age_ms=age_ms)
+
+
+class ListKeys(TableQuery, tag=0x125):
+    """List keys that are held through doors, or detached. Answered by `KeyList`.
+
+    Their names begin with ``prefix`` and come after ``after``. There are at most ``most`` (1 to
+    1,000).
+    """
+
+    prefix: str = ""
+    after: str = ""
+    most: Int64 = PAGE_MAX
+    session: str = ""
+    request: Int64 = 0
+    age_ms: Int64 | None = None
+
+    @property
+    def lock(self) -> str:
+        """The beginning of the names."""
+        return self.prefix
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The beginning of the names."""
+        return (self.prefix,)
+
+    def check(self) -> None:
+        check_number("most", self.most, 1, PAGE_MAX)
+        for field, text in (("prefix", self.prefix), ("after", self.after)):
+            check_size(field, text, LOCK_NAME_BYTES_MAX)
         check_age(self.age_ms)
         check_owner(self.session)
 
@@ -387,39 +419,7 @@ class KeyList(TableReply, tag=0x126):
     slot: Int64 = 0
     age_ms: Int64 | None = None
 
-
-class ListKeys(TableQuery, tag=0x125):
-    """List keys that are held through doors, or detached. Answered by `KeyList`.
-
-    Their names begin with ``prefix`` and come after ``after``. There are at most ``most`` (1 to
-    1,000).
-    """
-
-    prefix: str = ""
-    after: str = ""
-    most: Int64 = PAGE_MAX
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
-
-    REPLY = KeyList
-
-    @property
-    def lock(self) -> str:
-        """The beginning of the names."""
-        return self.prefix
-
-    @property
-    def reach(self) -> tuple[str, ...]:
-        """The beginning of the names."""
-        return (self.prefix,)
-
-    def check(self) -> None:
-        check_number("most", self.most, 1, PAGE_MAX)
-        for field, text in (("prefix", self.prefix), ("after", self.after)):
-            check_size(field, text, LOCK_NAME_BYTES_MAX)
-        check_age(self.age_ms)
-        check_owner(self.session)
+    REPLIES_TO = (ListKeys,)
 
 
 def _check_value(field: str, value: bytes) -> None:

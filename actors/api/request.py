@@ -93,9 +93,6 @@ class TableQuery(Query):
     if that is at most ``age_ms`` old.
     """
 
-    REPLY: ClassVar[type[TableReply]]
-    """The type of the reply."""
-
     if TYPE_CHECKING:  # Every subclass declares it as a field.
         age_ms: int | None = declared()
         """The maximum age of the state (ms); None for a linearizable read."""
@@ -126,7 +123,7 @@ class Reply(Message):
     """A message of a proxy that answers a request."""
 
     REPLIES_TO: ClassVar[tuple[type[Request], ...]] = ()
-    """The requests to which this is a reply; of the replies to a `TableQuery`, that says so."""
+    """The requests to which this is a reply."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         session: str = declared()

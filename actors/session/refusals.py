@@ -40,8 +40,6 @@ from fencelock.actors.api.session_message import (
     Evicted,
     ListLocks,
     ListRecords,
-    LockList,
-    RecordList,
     Renew,
     Renewed,
     SessionClosed,
@@ -59,10 +57,7 @@ SessionReply = (
     | UpdateReply
     | Renewed
     | Refused
-    | LockStatus
     | NodeStatus
-    | LockList
-    | RecordList
     | Evicted
     | SessionClosed
     | QuotaSet
@@ -226,8 +221,6 @@ def as_requested(reply: SessionReply, request: UserRequest) -> SessionReply:
 def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
     """Return whether ``reply`` is a possible reply to the request of ``pending``."""
     request = pending.request
-    if isinstance(request, TableQuery):
-        return isinstance(reply, Refused | request.REPLY)
     late = isinstance(reply, Renewed) and isinstance(
         request, AcquireRequest
     )  # See `holds.is_late`.
