@@ -184,17 +184,20 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
     """Run due work: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
     effects: list[Effect] = []
     busy = _busy(state, now)
-    _forgive_idle(state, busy)
+    owing = _owing(state, busy)
+    for endpoint in state.endpoints.table.values():
+        if endpoint.address not in owing:
+            endpoint.owing_since = None  # Its silence does not matter.
     if state.session_lease.kept:
         effects += state.suspect(now)
-    elif not (greeted := _greeted(state, busy)):
+    elif not owing:
         state.greet_at = None
     elif state.greet_at is None or state.greet_at <= now:
-        effects += greet(state, greeted, now)
+        effects += greet(state, owing, now)
         state.greet_at = later(now, KEEPALIVE_MS)
-    for endpoint in state.endpoints.fall_silent(busy, now):
+    for silent in state.endpoints.fall_silent(busy, now):
         effects.append(Observe("client.endpoint_silent"))
-        effects += _leave(state, endpoint, now)
+        effects += _leave(state, silent, now)
     for pending in state.in_flight.over(now):
         if pending.survey:
             state.in_flight.drop(pending)
@@ -344,19 +347,11 @@ def _busy(state: SessionState, now: Instant) -> list[Address]:
     return [endpoint for endpoint in endpoints.table if endpoint in used]
 
 
-def _greeted(state: SessionState, busy: list[Address]) -> list[Address]:
-    """Return the endpoints that get keep-alives: busy ones, and those that owe a `Cancelled`."""
-    owing = {
-        cancel_key.endpoint or state.endpoints.current for cancel_key in state.in_flight.cancels
-    }
-    return [endpoint for endpoint in state.endpoints.table if endpoint in owing or endpoint in busy]
+def _owing(state: SessionState, busy: list[Address]) -> list[Address]:
+    """Return the endpoints that owe a reply, in order: busy ones, and those that owe a `Cancelled`.
 
-
-def _forgive_idle(state: SessionState, busy: list[Address]) -> None:
-    """Ignore the silence of an endpoint that owes us nothing."""
-    owing = {
-        cancel_key.endpoint or state.endpoints.current for cancel_key in state.in_flight.cancels
-    }
-    for endpoint in state.endpoints.table.values():
-        if endpoint.address not in busy and endpoint.address not in owing:
-            endpoint.owing_since = None
+    Where the cluster keeps no sessions, they get keep-alives.
+    """
+    current, cancels = state.endpoints.current, state.in_flight.cancels
+    owing = {*busy, *(cancel_key.endpoint or current for cancel_key in cancels)}
+    return [endpoint for endpoint in state.endpoints.table if endpoint in owing]
