@@ -29,7 +29,7 @@ from fencelock.cluster.cli.completion import complete_lock
 from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus
 from fencelock.cluster.cli.formatting import duration, in_full
 from fencelock.cluster.cli.options import WrongUsageError, argument, option
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import at_terminal, say
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
 
 if TYPE_CHECKING:
@@ -260,16 +260,19 @@ def hold_while(
     from fencelock.cluster.client.client import lazy_to  # noqa: PLC0415 (sockets: not for --help)
     from fencelock.cluster.client.owner import job_label  # noqa: PLC0415 (as above)
 
-    signal.signal(signal.SIGTERM, _exit)
+    for one in FORWARDED:
+        if signal.getsignal(one) is not signal.SIG_IGN:
+            signal.signal(one, _exit)
     label = job_label(os.path.basename(command[0])) if how.label is None else how.label
     timeout = 0 if how.nonblock else how.timeout
     version = None
     with ExitStack() as stack:
         client = stack.enter_context(lazy_to(where, label))
-        hold, why = _acquired(client, wanted(client), whose, name, timeout, quiet=how.quiet)
-        if hold is not None and once is not None:
-            version = once.begin(client, hold, label)
-            why = once.why_not(client) if version is None else ""
+        with _answered(name):
+            hold, why = _acquired(client, wanted(client), whose, timeout, quiet=how.quiet)
+            if hold is not None and once is not None:
+                version = once.begin(client, hold, label)
+                why = once.why_not(client) if version is None else ""
         if hold is None or (once is not None and version is None):
             if not how.quiet:
                 say(
@@ -279,9 +282,17 @@ def hold_while(
             sys.exit(how.conflict)
         began = time.monotonic()
         received: list[int] = []
-        status, lost = _run(command, hold, how.grace, received, renews=hold.deadline is not None)
-        if once is not None and version is not None and status and not lost:
-            once.forget(client, version)
+        failed = True
+        try:
+            renews = hold.deadline is not None
+            status, lost = _run(command, hold, how.grace, received, renews=renews)
+            failed = bool(status) and not lost
+        except OSError as error:  # Such as a script without its interpreter.
+            print(f"{command[0]}: cannot be executed: {error.strerror}", file=sys.stderr)
+            sys.exit(ExitStatus.NOT_EXECUTABLE)
+        finally:
+            if once is not None and version is not None and failed:
+                once.forget(client, version)
         if not lost and not received and (left_s := began + least_s - time.monotonic()) > 0:
             _keep(hold, left_s)
         else:
@@ -302,11 +313,26 @@ def _check_command(program: str, name: str) -> None:
     sys.exit(ExitStatus.NOT_EXECUTABLE if found else ExitStatus.NO_COMMAND)
 
 
+@contextmanager
+def _answered(name: str) -> Generator[None]:
+    """Exit with the status for it if no node answers, or those of another cluster do."""
+    try:
+        yield
+    except WrongClusterError as error:
+        say(f"{name} was not acquired: {error}", err=True)
+        sys.exit(ExitStatus.WRONG_CLUSTER)
+    except UnavailableError as error:
+        say(f"{name} was not acquired: {error}", err=True)
+        sys.exit(ExitStatus.NO_ANSWER)
+    except KeyboardInterrupt:
+        print(f"{name} was not acquired: interrupted", file=sys.stderr)
+        raise
+
+
 def _acquired(
     client: Client,
     wanted: Holdable,
     whose: Callable[[Client], str],
-    name: str,
     timeout: float | None,
     *,
     quiet: bool,
@@ -321,15 +347,6 @@ def _acquired(
         return hold, "" if hold is not None or quiet else whose(client)
     except LockTimeoutError:  # The cluster's own limit, without a timeout.
         return None, whose(client)
-    except WrongClusterError as error:
-        say(f"{name} was not acquired: {error}", err=True)
-        sys.exit(ExitStatus.WRONG_CLUSTER)
-    except UnavailableError as error:
-        say(f"{name} was not acquired: {error}", err=True)
-        sys.exit(ExitStatus.NO_ANSWER)
-    except KeyboardInterrupt:
-        print(f"{name} was not acquired: interrupted", file=sys.stderr)
-        raise
     finally:
         log.removeHandler(teller)
 
@@ -446,7 +463,7 @@ def _is_left(process: subprocess.Popen[bytes]) -> bool:
 
 def _leads_group(process: subprocess.Popen[bytes]) -> bool:
     """Return whether the command was given a process group, see `_started`."""
-    return not sys.stdin.isatty() and process.pid != os.getpgrp()
+    return not at_terminal() and process.pid != os.getpgrp()
 
 
 def _renew(hold: Hold, ended: threading.Event) -> None:
@@ -469,6 +486,9 @@ def _started(
     The handlers are there before the command is: a signal that came in between would end this
     process, and release the lock while the command runs. Without a terminal the command gets a
     process group of its own. A terminal sends Ctrl-C and Ctrl-Z to one group only.
+
+    A command inherits which signals are ignored, and no handlers. So it ignores what we do, as
+    after ``nohup``, and nothing else.
     """
     started: list[subprocess.Popen[bytes]] = []
 
@@ -477,10 +497,14 @@ def _started(
         if started:
             started[0].send_signal(number)
 
-    former = {one: signal.getsignal(one) for one in (*FORWARDED, signal.SIGINT)}
-    grouped = not sys.stdin.isatty()
+    former = {
+        one: handler
+        for one in (*FORWARDED, signal.SIGINT)
+        if (handler := signal.getsignal(one)) is not signal.SIG_IGN
+    }
+    grouped = not at_terminal()
     for one in former:
-        signal.signal(one, pass_on if grouped or one in FORWARDED else signal.SIG_IGN)
+        signal.signal(one, pass_on if grouped or one in FORWARDED else lambda *_: None)
     try:
         process = subprocess.Popen(
             command, env=os.environ | environment, process_group=0 if grouped else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -37,7 +36,7 @@ from fencelock.cluster.cli.naming import (
     object_spelled,
     unheld_kinds,
 )
-from fencelock.cluster.cli.saying import done, say
+from fencelock.cluster.cli.saying import at_terminal, done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
@@ -371,11 +370,6 @@ def _recall(asked: Client, status: LockStatus, kept: Contender) -> None:
 
 def _holders(status: LockStatus) -> tuple[Contender, ...]:
     return status.holders or ((status.holder,) if status.holder else ())
-
-
-def at_terminal() -> bool:
-    """Return whether there is a user to ask."""
-    return sys.stdin.isatty()
 
 
 def _confirm(operator: Client, status: LockStatus, fence: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import ConfigError, FencelockError
+from fencelock.cluster.cli.saying import at_terminal
 from fencelock.cluster.host.gateway import Links
 from fencelock.transport.frame import Frame
 from fencelock.transport.listener import Arrival
@@ -31,10 +31,12 @@ REPLY_S = 5.0
 HELP = """\
 lock NAME [NODE]   acquire a lock, through any node or through NODE; the prompt does not wait
 release NAME       release it
-kill NODE          stop a node as if it had crashed; start NODE starts it again
+kill NODE          stop a node as if it had crashed
+start NODE         start it again
 cut NODE NODE      let no message pass between two nodes, in either direction
 heal               let all messages pass again
 trace ROLE ...     write each message of these roles, as in trace process; trace off ends it
+help               print this
 quit               stop all nodes"""
 
 
@@ -224,7 +226,7 @@ class Playground:
 
 def read_lines(playground: Playground, stop: Callable[[], None]) -> None:
     """Read lines from standard input until its end or ``quit``, then call ``stop``."""
-    typed = sys.stdin.isatty()
+    typed = at_terminal()
     if typed:
         import readline  # noqa: PLC0415 (it changes how `input` reads)
 

@@ -13,9 +13,9 @@ from fencelock.actors.api.session_message import ListedEviction, ListedSession
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import complete_session
 from fencelock.cluster.cli.formatting import as_plain, duration, person
-from fencelock.cluster.cli.locks import at_terminal, listing
+from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.naming import object_shown
-from fencelock.cluster.cli.saying import done, say
+from fencelock.cluster.cli.saying import at_terminal, done, say
 from fencelock.cluster.cli.screen import Column, Rows, View, confirm
 from fencelock.cluster.cli.target import (
     ASK,

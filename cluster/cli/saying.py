@@ -6,6 +6,7 @@ The library that draws tables takes longer to import than `fencelock lock` has f
 from __future__ import annotations
 
 import json
+import sys
 
 
 def say(text: str, *, err: bool = False, style: str = "") -> None:
@@ -13,6 +14,11 @@ def say(text: str, *, err: bool = False, style: str = "") -> None:
     from fencelock.cluster.cli.screen import print_line  # noqa: PLC0415 (rich)
 
     print_line(text, err=err, style=style)
+
+
+def at_terminal() -> bool:
+    """Return whether standard input is a terminal. It may be closed, as by a service manager."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def done(plain: object, text: str, *, as_json: bool) -> None:

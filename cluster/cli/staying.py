@@ -21,9 +21,9 @@ from fencelock.actors.api.session_message import ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.formatting import duration, progress_of
-from fencelock.cluster.cli.locks import at_terminal, listing
+from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.naming import object_shown, plural
-from fencelock.cluster.cli.saying import done, say
+from fencelock.cluster.cli.saying import at_terminal, done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,

@@ -334,6 +334,89 @@ def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
     assert lock_client.status("signalled").holder is None
 
 
+def test_ctrl_c_at_a_terminal_ends_the_command(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    spawns = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    line = (*COMMAND, "--connect", paxos_addresses, "--cluster", CLUSTER, "typed")
+    process = subprocess.Popen(
+        [sys.executable, "-c", spawns, *line, *python(READY_THEN_WAITS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("\x03")
+        process.stdin.flush()
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.communicate()
+    assert lock_client.status("typed").holder is None
+
+
+@pytest.mark.parametrize("before", ["trap '' HUP INT", ":"], ids=["ignored", "not ignored"])
+def test_a_command_ignores_the_signals_that_were_ignored_before(
+    paxos_addresses: str, before: str
+) -> None:
+    code = "import signal as s; print(*(s.getsignal(n) is s.SIG_IGN for n in (s.SIGHUP, s.SIGINT)))"
+    line = (*COMMAND, "--connect", paxos_addresses, "--cluster", CLUSTER, "ignores")
+    shell = ["sh", "-c", f'{before}; exec "$@"', "sh", *line, *python(code)]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ignored = before != ":"
+    assert (done.stdout, done.stderr) == (f"{ignored} {ignored}\n", "")
+
+
+def test_a_command_runs_without_a_standard_input(paxos_addresses: str) -> None:
+    line = (*COMMAND, "--connect", paxos_addresses, "--cluster", CLUSTER, "closed", "--", "true")
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *line]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("#!/nowhere/sh\n", "No such file or directory"), ("true\n", "Exec format error")],
+    ids=["no interpreter", "no first line"],
+)
+def test_a_command_that_cannot_begin_has_not_run(
+    paxos_addresses: str,
+    lock_client: fencelock.Client,
+    tmp_path: Path,
+    content: str,
+    why: str,
+) -> None:
+    script = tmp_path / "job"
+    script.write_text(content)
+    script.chmod(0o700)
+    once = ("unstarted", "--once", "unstarted", "--for", "1d")
+    code, out, err = run(paxos_addresses, *once, "--", str(script))
+    assert (code, out, err) == (126, "", f"{script}: cannot be executed: {why}\n")
+    assert lock_client.map("once").get("unstarted") is None
+
+
+def test_nodes_that_fall_silent_before_the_period_begins_have_their_status(
+    paxos_addresses: str,
+) -> None:
+    code = (
+        "import sys\n"
+        "from fencelock.actors.error import UnavailableError\n"
+        "from fencelock.cluster.cli import lock, start\n"
+        "def begin(*_): raise UnavailableError('no node answers')\n"
+        "lock.Once.begin = begin\n"
+        "start.main('lock', *sys.argv[1:])\n"
+    )
+    line = ("--connect", paxos_addresses, "--cluster", CLUSTER, "silent")
+    once = ("--once", "silent", "--for", "1d", "--", "true")
+    command = [sys.executable, "-c", code, *line, *once]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == ExitStatus.NO_ANSWER
+    assert done.stderr == "silent was not acquired: no node answers\n"
+
+
 def test_a_signal_right_after_the_command_began_goes_to_the_command(
     paxos_addresses: str, lock_client: fencelock.Client
 ) -> None:

@@ -84,6 +84,8 @@ def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
     for line, words in {
         "unlock a": "there is no 'unlock'",
         "lock": "usage: lock NAME",
+        "start": "usage: start NODE",
+        "help me": "usage: help",
         "release b": "b is not held here",
         "kill n9": "no node 'n9' runs; there are n1, n2, n3",
         "cut n1 n1": "name two nodes",
