@@ -201,10 +201,9 @@ class BaseLock(Generic[H]):
         registry.look_again(self._options.name)
 
     def _end_wait(self, own: Ownership, token: int) -> None:
-        if own.retained is None and self._terms is None:
+        retains = own.retained is not None or self._terms is not None
+        if not retains or not self._registry.retaining.cancel(token, self._cancelled()):
             self._channel.tell(EndWait(lock=own.lock, owner=own.owner, request=token))
-        else:
-            self._registry.retaining.cancel(token, self._cancelled())
 
     def _cancelled(self) -> AcquireCancelledError:
         text = f"{titled(self._options.name)}: the wait was cancelled"
@@ -478,7 +477,7 @@ class BaseLock(Generic[H]):
         """Use the present connection of a lazy client, or raise why there is none.
 
         What was acquired through another connection is not released through this object any more:
-        that one is closed, or the parent's.
+        that one is closed, or the parent's. A thread that was faster may hold it through this one.
         """
         channel = self._channel
         if channel.present is None or not (channel.closed or channel.forked):
@@ -486,7 +485,11 @@ class BaseLock(Generic[H]):
             return
         connection = channel.present()
         self._channel, self._registry = connection.line, connection.hold_registry
-        self._acquired.clear()
+        for one in tuple(self._acquired):
+            own = one[1]
+            if self._registry.find(own.lock, own.owner) is not own:
+                with suppress(ValueError):  # Another thread removed it.
+                    self._acquired.remove(one)
 
     def _confirming(self) -> Operation[None]:
         """Wait a moment for an earlier release of the lock by this client, if one is pending."""

@@ -302,17 +302,18 @@ class Retaining:
         self._wake()
         self._withdraw(key, token)
 
-    def cancel(self, token: int, error: FencelockError) -> None:
-        """End the acquire ``token`` with ``error`` if it waits."""
+    def cancel(self, token: int, error: FencelockError) -> bool:
+        """End the acquire ``token`` with ``error`` if it waits here; return whether it did."""
         with self.guard:
             call = self._calls.get(token)
             if call is None:
-                return
+                return False
             self._begin(call.key)
             self._fail(token, error)
             self._carry_out(self.locks.withdraw(call.key, token, self._registry.now()))
             self._deciding = None
         self._wake()
+        return True
 
     def _withdraw(self, key: LockKey, token: int) -> None:
         """End a wait, unless it has just ended: its caller is diverted."""

@@ -1,5 +1,7 @@
 """Lazy clients and the default one: first use, threads, loops, forks; clients that are dropped."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -22,6 +24,7 @@ import fencelock
 from fencelock import ClosedError, ConfigError, LockOwnershipLostError, UnavailableError, aio
 from fencelock.actors.api.role_request import ReadClock
 from fencelock.cluster.client.client import default_client
+from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.lazy import LazyConnection
 from fencelock.cluster.client.settings import Settings, Target
 from fencelock.cluster.node.config import Config
@@ -91,6 +94,31 @@ def test_threads_that_use_the_default_client_first_make_one() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
+
+
+def test_a_hold_stays_when_another_thread_used_the_object_first_and_was_slow(
+    fencelock_cluster: LocalCluster,
+) -> None:
+    with fencelock.connect(fencelock_cluster.addresses, lazy=True) as client:
+        lock, connected, held = client.lock("x"), threading.Event(), threading.Event()
+        line = lock._channel
+        at_once = present(line.present)
+
+        def slowly() -> Connection:
+            connection = at_once()
+            connected.set()
+            assert held.wait(PATIENCE_S)
+            return connection
+
+        line.present = slowly
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(lock.acquire, timeout=0.1)
+            assert connected.wait(PATIENCE_S)
+            line.present = at_once
+            assert lock.acquire()  # The object keeps the hold.
+            held.set()
+            assert late.result(PATIENCE_S) is None
+        lock.release()
 
 
 @pytest.mark.usefixtures("fencelock_cluster")

@@ -76,6 +76,19 @@ def test_an_idle_lock_is_taken_again_without_a_message(
     assert lock.acquire(blocking=False)
 
 
+def test_a_wait_that_was_left_to_the_cluster_can_be_cancelled(connect: Connect, name: str) -> None:
+    lock, rival = connect().lock(name, retain=60), connect().lock(name)
+    with lock:
+        pass
+    with ThreadPoolExecutor(1) as pool, rival:  # A recall: it is not retained for a while.
+        waiting = pool.submit(lock.acquire)
+        until(lambda: len(rival.status().waiters) == 1)
+        lock.cancel()
+        with pytest.raises(fencelock.AcquireCancelledError):
+            waiting.result(PATIENCE_S)
+    assert rival.acquire(blocking=False)
+
+
 def test_while_the_session_is_suspect_nothing_is_granted_here(
     far: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
