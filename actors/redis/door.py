@@ -98,8 +98,9 @@ SHARE = 8
 COSTS = {"client": 16, "command": 16, "script": 16, "eval": 16, "eval_ro": 16, "info": 4}
 """Commands that take longer, and count as several requests."""
 
-COST_BYTES = 128
-"""Bytes of arguments that count as one request more: to look at a long script takes 6 ms."""
+COST_BYTES, COST_ARGUMENTS = 128, 64
+"""Bytes of arguments, and arguments, that count as one request more: to look at a long script takes
+6 ms, to read a thousand arguments one or two."""
 
 CODES = {Reason.UNAVAILABLE: "CLUSTERDOWN", Reason.FORBIDDEN: "NOPERM"}
 """The code of a refusal; others are ERR."""
@@ -885,7 +886,7 @@ def cost_of(request: list[bytes]) -> int:
     """Return the number of requests as which one counts; an empty line is one."""
     name = b"".join(request[:1]).lower().decode(errors="replace")
     cost = max(1, len(request) - 1) if name in SUBSCRIBING else COSTS.get(name, 1)
-    return cost + sum(map(len, request)) // COST_BYTES
+    return cost + sum(map(len, request)) // COST_BYTES + len(request) // COST_ARGUMENTS
 
 
 def label_of(node: str, connection: Connection) -> str:

@@ -46,7 +46,10 @@ class RequestParser:
 
     """
 
-    __slots__ = ("_arguments", "_at", "_buffer", "_length", "_missing", "_scanned", "trusted")
+    __slots__ = (
+        *("_arguments", "_at", "_buffer", "_bytes", "_length", "_missing", "_scanned"),
+        "trusted",
+    )
 
     def __init__(self, *, trusted: bool = True) -> None:
         self.trusted = trusted
@@ -56,6 +59,8 @@ class RequestParser:
         self._scanned = 0
         """No line ends before this byte."""
         self._arguments: list[bytes] = []
+        self._bytes = 0
+        """The bytes of these arguments together."""
         self._missing = 0
         """Arguments of the current request that are still missing; 0 between requests."""
         self._length = -1
@@ -64,7 +69,7 @@ class RequestParser:
     @property
     def held(self) -> int:
         """The bytes that are held, about: of an incomplete request, or of requests to be read."""
-        return len(self._buffer) - self._at + sum(map(len, self._arguments))
+        return len(self._buffer) - self._at + self._bytes
 
     def feed(self, data: bytes) -> None:
         """Add bytes that were received."""
@@ -94,7 +99,6 @@ class RequestParser:
             if inline:
                 return words_of(line)
             self._missing = max(0, self._announced(line))
-            self._arguments = []
         return self._read_arguments()
 
     def _announced(self, line: bytes) -> int:
@@ -117,10 +121,11 @@ class RequestParser:
             if len(buffer) < end + 2:  # Redis does not look at what ends an argument, either.
                 return None
             arguments.append(bytes(buffer[self._at : end]))
+            self._bytes += self._length
             self._at = self._scanned = end + 2
             self._length = -1
             self._missing -= 1
-        self._arguments = []
+        self._arguments, self._bytes = [], 0
         return arguments
 
     def _announced_bytes(self, line: bytes) -> int:
@@ -132,7 +137,7 @@ class RequestParser:
             raise ProtocolError("invalid bulk length")
         if length > STRANGER_BULK_BYTES_MAX and not self.trusted:
             raise ProtocolError("unauthenticated bulk length")
-        if length + sum(map(len, self._arguments)) > REQUEST_BYTES_MAX:
+        if length + self._bytes > REQUEST_BYTES_MAX:
             raise ProtocolError(f"the request is above the limit of {REQUEST_BYTES_MAX} bytes")
         return length
 
