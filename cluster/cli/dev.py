@@ -141,11 +141,8 @@ def dev(
     if protocol not in PROMISES:
         raise ConfigError(f"--protocol is {protocol}, and must be one of {', '.join(PROMISES)}")
     count = nodes or (1 if protocol == PAXOS else SEVERAL)
-    if port + count - 1 > PORT_MAX:
-        raise ConfigError(
-            f"--port is {port}, and {count} nodes need ports up to {port + count - 1}: the last "
-            f"one can be {PORT_MAX}"
-        )
+    check_ports("--port", port, count)
+    check_ports("--redis-port", redis_port if redis else 1, count)
     console = Console(highlight=False)
     log.set_up(log_level.upper(), stream=Above(console) if console.is_terminal else None)
     with stops_on_signals() as stops:
@@ -182,6 +179,20 @@ def dev(
                     break
                 except queue.Empty:
                     check_running([*running.values()])
+
+
+def check_ports(option: str, first: int, count: int) -> None:
+    """Check that there are so many ports in a row.
+
+    Raises:
+        ConfigError: there are fewer.
+
+    """
+    if first + count - 1 > PORT_MAX:
+        raise ConfigError(
+            f"{option} is {first}, and {count} nodes need ports up to {first + count - 1}: the "
+            f"last one can be {PORT_MAX}"
+        )
 
 
 def begin(config: Config, name: str, founding: Founding) -> Node:

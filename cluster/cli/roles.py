@@ -213,7 +213,10 @@ def trace(
     if svg is not None:
         shown = events[:most]
         title = f"{', '.join(nodes)}: {len(shown)} of {len(events)} events"
-        svg.write_text(space_time(shown, title), encoding="utf-8")
+        try:
+            svg.write_text(space_time(shown, title), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--svg: {svg} cannot be written: {error.strerror}") from error
 
 
 def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: float) -> list[Event]:

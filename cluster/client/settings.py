@@ -78,7 +78,7 @@ class Target(NamedTuple):
             key = os.environ.get("FENCELOCK_KEY") or None
         own = None if key is None else os.fspath(key)
         if cluster is None:
-            cluster = os.environ.get("FENCELOCK_CLUSTER")
+            cluster = os.environ.get("FENCELOCK_CLUSTER") or None
         if addresses is not None:
             listed = addresses if isinstance(addresses, str) else ",".join(_each(addresses))
             return cls(listed, DEFAULT_CLUSTER if cluster is None else cluster, "", own)

@@ -57,7 +57,7 @@ LISTEN = re.compile(r"tcp://(\*|[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[
 """An address to bind to: ``*``, or an IP address of the machine, and a port."""
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
-METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
+METRICS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<port>[0-9]{1,5})")
 ROLE_NAME = re.compile(r"[a-z][a-z-]{0,63}")
 FILE_MB_MAX, FILES_MAX = 10_000, 1_000
 """Limits of the size (MB) and the number of a node's log files."""
@@ -142,6 +142,13 @@ def _listen(value: str) -> str:
     return value
 
 
+def _metrics(value: str) -> str:
+    match = METRICS.fullmatch(value)
+    if match is None or int(match["port"]) > PORT_MAX:
+        raise ValueError(value)
+    return value
+
+
 def _priority(value: object) -> int | str:
     if value == PRIORITY_OFF:
         return PRIORITY_OFF
@@ -173,7 +180,7 @@ class Strict(BaseModel):
 
 
 Metrics = Annotated[
-    Annotated[str, _matching(re.compile(METRICS))] | None,
+    Annotated[str, AfterValidator(_metrics)] | None,
     _says('where this machine is scraped, like "127.0.0.1:9404"'),
 ]
 Time = Annotated[

@@ -118,6 +118,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, at: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._began: dict[Any, float] = {}
         """The time at which each connection was accepted (s)."""
+        if ":" in at[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(at, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:

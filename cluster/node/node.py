@@ -237,13 +237,13 @@ class Node:
         node = cls(node_id, address, dispatcher, hub, closing_s=role_set.closing_s)
         if config.keys is not None and keys is not None:
             node._keys = config.keys, hub
+        node._metrics = metrics
         if node_id in config.redis:
             try:
                 node._redis = open_door(node_id, config, dispatcher, hub)
             except BaseException:
                 node.stop()
                 raise
-        node._metrics = metrics
         return node
 
     def reload_keys(self) -> None:

@@ -142,6 +142,8 @@ def test_the_first_that_names_addresses_decides(
     monkeypatch.setenv("FENCELOCK_CLUSTER", "named")
     assert Target.find("tcp://b:2", None)[:3] == ("tcp://b:2", "named", "")
     assert Target.find("tcp://b:2", "c", "k") == ("tcp://b:2", "c", "", "k")
+    monkeypatch.setenv("FENCELOCK_CLUSTER", "")  # As if it were not there.
+    assert Target.find("tcp://b:2", None)[:3] == ("tcp://b:2", "fencelock", "")
 
 
 def test_a_failed_connect_names_where_the_addresses_came_from(

@@ -8,12 +8,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.expect import present
-from support.real_nodes import LONG_S, loopback_addresses
+from support.real_nodes import LONG_S, free_row, loopback_addresses
 
 import fencelock
 from fencelock.actors.error import ConfigError
@@ -181,6 +182,26 @@ def test_an_address_that_is_taken_stops_the_node_with_an_error(alone: Node, tmp_
         Node.start(parse(text, tmp_path / "other"), "n1", found=True)
 
 
+def test_a_node_that_cannot_start_leaves_its_address_free(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = free_row(1)
+        config = replace(
+            parse(starting_config(loopback_addresses(1)), tmp_path),
+            metrics={"n1": f"127.0.0.1:{port}"},
+            redis={"n1": f"tcp://127.0.0.1:{taken.getsockname()[1]}"},
+        )
+        with pytest.raises(ConfigError, match=r"redis\.address: cannot listen"):
+            Node.start(config, "n1", found=True)
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_an_address_may_be_of_ip_version_6(alone: Node) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    address = alone.serve_metrics("[::1]:0", "fencelock")
+    assert get(address, "/live") == (200, "live\n")
+
+
 def test_the_address_stands_for_all_nodes_or_for_one() -> None:
     text = 'metrics = "127.0.0.1:9404"\n' + starting_config(loopback_addresses(2))
     own = text.replace("[nodes.n2]", '[nodes.n2]\nmetrics = "0.0.0.0:9405"')
@@ -188,6 +209,8 @@ def test_the_address_stands_for_all_nodes_or_for_one() -> None:
     assert parse(starting_config(loopback_addresses(2)), Path()).metrics == {}
     with pytest.raises(ConfigError, match=r'metrics: "9404" is not usable: where this machine'):
         parse(text.replace("127.0.0.1:9404", "9404"), Path())
+    with pytest.raises(ConfigError, match=r'metrics: "127\.0\.0\.1:65536" is not usable'):
+        parse(text.replace("9404", "65536"), Path())
 
 
 def test_a_histogram_counts_each_duration_in_one_class() -> None:

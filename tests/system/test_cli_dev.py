@@ -121,6 +121,10 @@ def client_statuses(address: str) -> tuple[fencelock.NodeStatus, ...]:
             ("--port", "65534", "--nodes", "3"),
             "--port is 65534, and 3 nodes need ports up to 65536",
         ),
+        (
+            ("--redis", "--redis-port", "65535", "--nodes", "3"),
+            "--redis-port is 65535, and 3 nodes need ports up to 65537",
+        ),
     ],
 )
 def test_impossible_arguments_are_refused_in_words(options: tuple[str, ...], text: str) -> None:

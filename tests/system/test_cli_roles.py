@@ -107,6 +107,10 @@ def test_a_trace_has_the_messages_of_a_lock_in_causal_order_and_draws_them(
     assert both
     assert all(received[key] > sent[key] for key in both)
     ElementTree.fromstring(svg.read_text())
+    status, _, told = shell(
+        *("trace", "--seconds", "0.5", "--svg", str(tmp_path), "--connect", address)
+    )
+    assert (status, told) == (2, f"--svg: {tmp_path} cannot be written: Is a directory\n")
 
 
 LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "central", "lamport")]
