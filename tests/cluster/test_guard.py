@@ -160,6 +160,30 @@ def test_a_refused_transaction_changes_nothing_and_a_rollback_takes_the_fence_ba
     connection.close()
 
 
+class ChangedRows(sqlite3.Cursor):
+    """A cursor that counts the rows that an UPDATE changed, as those of MySQL do by default."""
+
+    rowcount = 0
+
+
+class Counting(sqlite3.Connection):
+    def cursor(self, *_: Any) -> Any:
+        return super().cursor(ChangedRows)
+
+
+def test_a_driver_that_counts_changed_rows_is_refused_and_not_asked_for_ever(
+    tmp_path: Path,
+) -> None:
+    connection = sqlite3.connect(tmp_path / "db", factory=Counting)
+    guard = made(SqlGuard(connection))
+    guard.check("a", 5)
+    with pytest.raises(RuntimeError, match="the client flag FOUND_ROWS"):
+        guard.check("a", 5)
+    with pytest.raises(StaleFenceError):
+        guard.check("a", 4)
+    connection.close()
+
+
 def test_autocommit_is_refused() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     guard = made(SqlGuard(connection))
