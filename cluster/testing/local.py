@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from fencelock.actors.error import ConfigError
 from fencelock.actors.role import Role
-from fencelock.cluster.client.aio_client import Connecting, async_connect
-from fencelock.cluster.client.client import Client, connect
-from fencelock.cluster.client.settings import DEFAULT_CLUSTER
+from fencelock.cluster.client.aio_client import Connecting
+from fencelock.cluster.client.callback_executor import ThreadExecutor
+from fencelock.cluster.client.client import Client, greeted
+from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.node import Node
@@ -39,17 +40,25 @@ class LocalCluster:
     @property
     def environment(self) -> dict[str, str]:
         """The variables with which `fencelock.connect` finds the cluster without arguments."""
-        return {"FENCELOCK_CONNECT": self.addresses, "FENCELOCK_CLUSTER": DEFAULT_CLUSTER}
+        return {
+            "FENCELOCK_CONNECT": self.addresses,
+            "FENCELOCK_CLUSTER": DEFAULT_CLUSTER,
+            "FENCELOCK_KEY": "",
+        }
 
     def connect(self, *, ttl: float = 15.0, label: str | None = None) -> Client:
         """Return a new client; `stop` closes it. See `fencelock.connect`."""
-        client = connect(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
+        client = Client(greeted(self._settings(ttl, label), ThreadExecutor()))
         self._clients.append(client)
         return client
 
     def connect_aio(self, *, ttl: float = 15.0, label: str | None = None) -> Connecting:
         """Return a connection to be awaited or entered; see `fencelock.aio.connect`."""
-        return async_connect(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
+        return Connecting(self._settings(ttl, label))
+
+    def _settings(self, ttl: float, label: str | None) -> Settings:
+        """Return the arguments of a client; it needs no key, also if the environment names one."""
+        return Settings(Target(self.addresses, DEFAULT_CLUSTER, ""), ttl=ttl, label=label)
 
     def add_role(self, role: type[Role[Any]], /, name: str = "", **arguments: object) -> RoleRef:
         """Run a role of your own as ``local/<name>``; see `Node.add_role`."""

@@ -38,6 +38,17 @@ def test_two_clusters_in_one_process_know_nothing_of_each_other(cluster: LocalCl
         pass
 
 
+def test_a_key_in_the_environment_is_for_other_clusters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("FENCELOCK_KEY", str(tmp_path / "no.key"))
+    with local() as cluster, cluster.connect().lock("a"):
+        pass
+    request.getfixturevalue("fencelock_cluster")
+    with fencelock.lock("a"):
+        pass
+
+
 def test_a_stopped_cluster_leaves_no_thread(cluster: LocalCluster) -> None:
     before = set(threading.enumerate())
     with local() as other, other.connect().lock("a"):
