@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Any, Literal, Self, overload
 
 from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.name import titled
 from fencelock.cluster.client.base_lock import BaseLock, BaseRLock, H
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.loop import drive_async
@@ -236,6 +237,20 @@ class TaskLock(BaseLock[H], AsyncExiting):
     _runner = staticmethod(owner_of_task)
     _here = staticmethod(task_here)
 
+    def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
+        """Acquire, unless a lazy client's connection of another loop, which runs, is used.
+
+        That connection, and all that is held over it, ends with its loop.
+        """
+        channel = self._channel
+        present = None if channel.closed or channel.forked else channel.present
+        if present is not None and present().line is not channel:
+            raise RuntimeError(
+                f"{titled(self._options.name)} is used by another event loop, which runs: make an "
+                "object for each"
+            )
+        return super()._entering(*arguments, **named)
+
     async def __aenter__(self) -> H:
         """Hold it and return the hold, or raise; see `fencelock.Lock`."""
         return await drive_async(self._held_now())
@@ -268,6 +283,7 @@ class AsyncLock(LockMethods[AsyncHold], TaskLock[AsyncHold]):
 
         Raises:
             asyncio.CancelledError: the task was cancelled; nothing is held.
+            RuntimeError: it is of a lazy client, and another loop that runs has used it.
 
         """
         return await drive_async(self._acquiring(blocking, timeout))

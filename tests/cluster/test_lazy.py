@@ -134,6 +134,30 @@ def test_each_loop_has_a_client_that_ends_with_it() -> None:
         assert clients() == 0
 
 
+def test_an_object_is_not_used_by_two_loops_at_a_time(fencelock_cluster: LocalCluster) -> None:
+    entered, tried = threading.Event(), threading.Event()
+    shared = aio.connect(fencelock_cluster.addresses, lazy=True).lock("shared")
+
+    async def first() -> None:
+        async with shared:
+            entered.set()
+            assert await asyncio.to_thread(tried.wait, PATIENCE_S)
+
+    async def second() -> None:
+        assert await shared.acquire(timeout=PATIENCE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(asyncio.run, first())
+        assert entered.wait(PATIENCE_S)
+        try:
+            with pytest.raises(RuntimeError, match="lock 'shared' is used by another event loop"):
+                asyncio.run(second())
+        finally:
+            tried.set()
+        running.result(PATIENCE_S)
+    asyncio.run(second())
+
+
 def test_a_client_of_a_loop_that_nobody_shut_down_ends_when_another_is_used(
     fencelock_cluster: LocalCluster,
 ) -> None:
