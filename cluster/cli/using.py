@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import typer
 from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
+from fencelock.actors.api.map import TTL_MS_MAX
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
@@ -353,7 +355,13 @@ def put_entry(
         str, typer.Argument(metavar="VALUE", help="The value as text, or - for standard input.")
     ],
     ttl: Annotated[
-        float | None, typer.Option("--ttl", help="How long the entry lives (s). Default: for ever.")
+        float | None,
+        typer.Option(
+            "--ttl",
+            min=0.001,
+            max=TTL_MS_MAX / 1000,
+            help="How long the entry lives (s). Default: for ever.",
+        ),
     ] = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Only if there is no such entry.")
@@ -380,7 +388,7 @@ def put_entry(
     """
     if if_absent and version is not None:
         raise ConfigError("--if-absent and --version exclude each other: leave one out")
-    data = sys.stdin.buffer.read() if value == STDIN else value.encode()
+    data = sys.stdin.buffer.read() if value == STDIN else os.fsencode(value)
     with given.connected() as asked:
         entries = asked.map(name)
         if if_absent:

@@ -205,6 +205,10 @@ def test_entries_are_put_only_under_the_conditions_that_are_given(
     assert json.loads(done[1]) == {"map": "config", "key": "colour", "version": entry.version}
     assert entry.value == b"from a pipe"
     assert entry.expires is not None
+    assert shell.run("map", "put", "config", "bytes", os.fsdecode(b"\xff"))[0] == 0
+    assert present(client.map("config").get("bytes")).value == b"\xff"
+    code, _, err = shell.run(*put, "blue", "--ttl", "0")
+    assert (code, "Invalid value for '--ttl'" in err) == (ExitStatus.REFUSED, True)
 
 
 def test_a_watch_prints_the_entries_and_then_each_change(
