@@ -466,7 +466,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"not TOML: {error}") from error
     try:
         file = File.model_validate(merged(document, overrides.document))

@@ -47,7 +47,7 @@ def read_overrides(model: type[BaseModel]) -> Overrides:
     """Return the keys of ``model`` that the environment of this process sets.
 
     Raises:
-        ConfigError: a variable stands for a table.
+        ConfigError: a variable stands for a table, or is no list where one is wanted.
 
     """
     names: dict[str, str] = {}
@@ -72,7 +72,13 @@ def read_overrides(model: type[BaseModel]) -> Overrides:
     source = EnvSettingsSource(
         cast(Any, model), env_prefix=PREFIX, env_nested_delimiter=BETWEEN, env_ignore_empty=True
     )
-    document = source()
+    try:
+        document = source()
+    except ValueError as error:
+        raise ConfigError(
+            f"one of {', '.join(names.values())} is no list as in JSON, like "
+            """FENCELOCK_LOG__TRACE='["process", "clock"]'"""
+        ) from error
     if "nodes" in document:
         nodes = document["nodes"].items()
         document["nodes"] = {node.replace("_", "-"): table for node, table in nodes}

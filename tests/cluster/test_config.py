@@ -510,6 +510,23 @@ def test_a_variable_for_a_whole_table_is_refused(
         load(tmp_path / "c.toml")
 
 
+def test_a_variable_that_is_no_list_where_one_is_wanted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text(written(BASE))
+    monkeypatch.setenv("FENCELOCK_LOG__TRACE", "process")
+    with pytest.raises(ConfigError, match="one of FENCELOCK_LOG__TRACE is no list as in JSON"):
+        load(tmp_path / "c.toml")
+    monkeypatch.setenv("FENCELOCK_LOG__TRACE", '["process"]')
+    assert load(tmp_path / "c.toml").traced_roles == ("process",)
+
+
+def test_a_file_that_nests_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("a = " + "[" * 5_000)
+    with pytest.raises(ConfigError, match="not TOML"):
+        load(tmp_path / "c.toml")
+
+
 def test_empty_variables_and_those_of_others_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
