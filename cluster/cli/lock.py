@@ -376,6 +376,10 @@ def _exit(number: int, _: object) -> None:
     sys.exit(SIGNALLED + number)
 
 
+def _leave(number: int, _: object) -> None:
+    """Do nothing: the terminal sends the signal to the command, too."""
+
+
 def lost_advice(hold: Hold) -> str:
     """Return a text that says what to check after a loss."""
     return (
@@ -504,7 +508,7 @@ def _started(
     }
     grouped = not at_terminal()
     for one in former:
-        signal.signal(one, pass_on if grouped or one in FORWARDED else lambda *_: None)
+        signal.signal(one, pass_on if grouped or one in FORWARDED else _leave)
     try:
         process = subprocess.Popen(
             command, env=os.environ | environment, process_group=0 if grouped else None

@@ -163,12 +163,14 @@ def test_a_refused_transaction_changes_nothing_and_a_rollback_takes_the_fence_ba
 class ChangedRows(sqlite3.Cursor):
     """A cursor that counts the rows that an UPDATE changed, as those of MySQL do by default."""
 
-    rowcount = 0
+    @property
+    def rowcount(self) -> int:
+        return 0
 
 
 class Counting(sqlite3.Connection):
-    def cursor(self, *_: Any) -> Any:
-        return super().cursor(ChangedRows)
+    def cursor(self, factory: Any = ChangedRows) -> Any:
+        return super().cursor(factory)
 
 
 def test_a_driver_that_counts_changed_rows_is_refused_and_not_asked_for_ever(
