@@ -78,11 +78,9 @@ class PaxosComparison:
 
     @property
     def met(self) -> bool:
-        """Whether every bar is met."""
         return all(figure.met for figure in (*self.figures, *self.copied))
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
         counted = zip(STEPS, self.per_lock, strict=True)
         return {
             "machine": asdict(self.machine),

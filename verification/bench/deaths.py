@@ -102,7 +102,6 @@ class RelayedMembers(NodeProcesses):
         self.relays.__exit__(*error)
 
     def configuration_of(self, node: str) -> Path:
-        """Return the file of ``node``, which has the relays as the others' addresses."""
         return self.folder / f"{node}.toml"
 
     def strike(self, node: str, death: LeaderDeath) -> tuple[float, Callable[[], None]]:
@@ -136,7 +135,6 @@ class RelayedMembers(NodeProcesses):
         self.start(node)
 
     def links_of(self, node: str, *, clients: bool) -> tuple[RelayedLink, ...]:
-        """Return the links from and to ``node``, those of clients only if ``clients``."""
         return tuple(
             link for link in self.links if node in link and (clients or link.source != CLIENTS)
         )

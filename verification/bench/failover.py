@@ -57,12 +57,10 @@ class Failover:
 
     @property
     def gap_ms(self) -> float:
-        """The median of `gaps_ms`."""
         return statistics.median(self.gaps_ms)
 
     @property
     def client_gap_ms(self) -> float:
-        """The median of `client_gaps_ms`."""
         return statistics.median(self.client_gaps_ms)
 
 

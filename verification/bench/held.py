@@ -55,7 +55,6 @@ class HeldMemory:
         return {node: (self.after[node] - size) / self.locks for node, size in self.before.items()}
 
     def in_words(self) -> str:
-        """Return a sentence on how the figure came about."""
         node = max(self.bytes_a_lock, key=lambda one: self.bytes_a_lock[one])
         before, after = (f"{size[node] / 1e6:.0f}" for size in (self.before, self.after))
         return f"{self.locks:,} held; the largest, {node}, from {before} to {after} MB resident"

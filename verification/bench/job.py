@@ -101,16 +101,13 @@ class Job:
     key: str = ""
 
     def lock_of(self, number: int) -> str:
-        """Return the name of the lock that thread or task ``number`` uses."""
         return self.lock if self.shared else f"{self.lock}-{number}"
 
     def line(self) -> str:
-        """Return the job as a line, for `read_job`."""
         return json.dumps(asdict(self))
 
 
 def read_job(line: str) -> Job:
-    """Return the job in ``line``, which `Job.line` made."""
     fields: dict[str, Any] = json.loads(line)
     fields |= {"kind": JobKind(fields["kind"]), "uses": tuple(map(Use, fields["uses"]))}
     fields |= {"mix": {Operation(one): share for one, share in fields["mix"].items()}}

@@ -158,7 +158,6 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
 
 
 def connect(job: Job) -> Client:
-    """Return a client of the job's nodes."""
     return fencelock.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S)
 
 

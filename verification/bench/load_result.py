@@ -67,7 +67,6 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     interval_s: float
 
     def in_words(self) -> str:
-        """Return the plan as a title."""
         whole = sum(self.mix.values())
         shares = [f"{100 * share / whole:.0f} % {one}" for one, share in self.mix.items()]
         size = f" of {self.payload} bytes" if set(self.mix) != {Operation.LOCK} else ""
@@ -177,7 +176,6 @@ class LoadResult(Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """Operations a second."""
         return next((one.per_s for one in self.latencies if one.operation == ALL), 0.0)
 
 
@@ -192,7 +190,6 @@ def quantile_us(latencies: Latencies, share: float) -> float:
 
 
 def latency_of(operation: str, at: str, latencies: Latencies, seconds: float) -> Latency:
-    """Return the figures of ``latencies``."""
     shares = (quantile_us(latencies, share) for share in (0.5, 0.95, 0.99, 1.0))
     times = latencies.total()
     return Latency(operation, at, times, times / seconds, *shares)
@@ -234,7 +231,6 @@ def read_result(path: Path) -> LoadResult:
 
 
 def as_csv(result: LoadResult) -> str:
-    """Return the series, a line for each interval."""
     columns: dict[str, Sequence[float]] = {"seconds": result.at_s}
     columns |= {f"{name} 1/s": rates for name, rates in result.per_s.items()}
     columns |= {f"{name} p50 us": values for name, values in result.p50_us.items()}
@@ -252,7 +248,6 @@ def as_csv(result: LoadResult) -> str:
 
 
 def as_svg(result: LoadResult) -> str:
-    """Return a chart of throughput over time."""
     series = {
         name: list(zip(result.at_s, rates, strict=True))
         for name, rates in result.per_s.items()
@@ -264,7 +259,6 @@ def as_svg(result: LoadResult) -> str:
 
 
 def tables(result: LoadResult) -> list[Table]:
-    """Return the figures as tables."""
     found = Table(title=result.plan.in_words())
     for head in ("operation", "at", "times", "1/s", "p50 us", "p95 us", "p99 us", "max us"):
         found.add_column(head, justify="left" if head in ("operation", "at") else "right")
@@ -284,7 +278,6 @@ def tables(result: LoadResult) -> list[Table]:
 
 
 def remarks(result: LoadResult) -> list[str]:
-    """Return sentences about errors, the trend and the machine."""
     errors = ", ".join(f"{times:,} x {what}" for what, times in sorted(result.errors.items()))
     lines = [f"errors: {errors or 'none'}"]
     if result.trend is not None:

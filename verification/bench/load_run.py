@@ -127,16 +127,13 @@ class LoadOptions:
 
     @property
     def interval_s(self) -> float:
-        """The time between two points of the series (s)."""
         return max(self.seconds / POINTS_MAX, min(1.0, self.seconds / POINTS_MIN))
 
     @property
     def points(self) -> int:
-        """The number of points of the series."""
         return round(self.seconds / self.interval_s)
 
     def plan(self, subject: str) -> LoadPlan:
-        """Return the load as part of a result about ``subject``."""
         return LoadPlan(
             subject=subject,
             mix=dict(self.mix),
@@ -344,7 +341,6 @@ class _Run:
         self._intervals: list[Interval] = []
 
     def measure(self) -> None:
-        """Start the clients, and collect their intervals."""
         options = self._options
         self._say(f"connecting {options.connections} clients")
         with ExitStack() as stack:
@@ -442,7 +438,6 @@ class _Run:
         return "leader" if node == self._leader else "follower"
 
     def result(self) -> LoadResult:
-        """Return the result of the intervals so far."""
         intervals = self._intervals
         seconds = sum(one.seconds for one in intervals)
         total = defaultdict[tuple[str, str], Latencies](Counter)

@@ -74,13 +74,11 @@ class LockBenchPlan:
     parts: tuple[Part, ...] = tuple(Part)
 
     def has(self, part: Part) -> bool:
-        """Return whether ``part`` can be measured with this protocol and durability."""
         if part is Part.FAILOVER and not self.durable:
             return False  # A node that restarts without its memory does not vote any more.
         return self.protocol == "paxos" or part not in ONLY_PAXOS
 
     def in_words(self) -> str:
-        """Return a description of the cluster, for a title."""
         kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
         kept = kept if self.durable or not kept else "memory"
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
@@ -96,7 +94,6 @@ class LockBenchReport:
     readings: tuple[NotedFigure, ...]
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as JSON values: each figure by its key, and the rounds."""
         return {
             "plan": asdict(self.plan),
             "machine": asdict(self.machine),
@@ -188,7 +185,6 @@ class _Bench:
         return [NotedFigure("false_elections", "false elections", self.elected, "", note)]
 
     def _elections_so_far(self) -> int:
-        """Return the number of elections so far, once all nodes are ready."""
         return sum(
             counted.times
             for status in self.members.wait_until_ready(self.watcher)
@@ -241,7 +237,6 @@ class _Bench:
         ]
 
     def _retained(self) -> list[NotedFigure]:
-        """Measure pairs of locks that their clients retain."""
         kept = replace(self.job, retain=1.0, lock="kept")
         (one,) = self._measured(replace(kept, kind=JobKind.PAIR))
         (task,) = self._measured(replace(kept, kind=JobKind.TASKS, lock="kept-task"))

@@ -41,7 +41,6 @@ class MachineInfo:
     sync_us: float
 
     def in_words(self) -> str:
-        """Return all of it in a line."""
         return (
             f"{self.cores} cores ({self.processor or 'unnamed'}), {self.system}, {self.python}, "
             f"load {self.load:.1f} before, append and sync {self.sync_us:.0f} us"
@@ -141,7 +140,6 @@ def listener_at(endpoint: str) -> int | None:
 
 
 def _is_ours(host: str) -> bool:
-    """Return whether ``host`` is an address of this machine."""
     try:
         family, kind, _, _, at = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as own:

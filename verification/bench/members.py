@@ -104,7 +104,6 @@ class NodeProcesses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ids of all nodes."""
         return tuple(self.addresses)
 
     @property
@@ -137,15 +136,12 @@ class NodeProcesses:
             )
 
     def python_of(self, node: str) -> str:
-        """Return the Python that runs ``node``."""
         return sys.executable
 
     def configuration_of(self, node: str) -> Path:
-        """Return the file that ``node`` is started with."""
         return self.folder / (MEMBERS if node in self._members else OBSERVERS)
 
     def marks_of(self, node: str) -> Path:
-        """Return the file for the marks of ``node``."""
         return self.folder / f"{node}.marks"
 
     def kill(self, node: str) -> float:
@@ -215,7 +211,6 @@ def configuration(
     round_trip_ms: int = ROUND_TRIP_MS,
     doors: Mapping[str, int] = NO_DOORS,
 ) -> str:
-    """Return the TOML file of such a cluster."""
     lines = [f'cluster = "{cluster}"', f'protocol = "{protocol}"', 'data = "data"']
     for node, address in addresses.items():
         lines += [f"[nodes.{node}]", f'address = "{address}"']

@@ -113,7 +113,6 @@ class ClientTarget:
         self._age_s = age_s
 
     def use(self, operation: Operation, name: str) -> Callable[[], object]:
-        """Return a function that makes ``operation`` once."""
         match operation:
             case Operation.LOCK:
                 return self._pair(name)
@@ -140,7 +139,6 @@ class ClientTarget:
         return pair
 
     def fill(self, names: list[str]) -> None:
-        """Put an entry under each name."""
         for name in names:
             put = self.use(Operation.PUT, name)
             for _ in range(FILL_TRIES - 1):
@@ -166,7 +164,6 @@ class RedisTarget:
         self._client.ping()
 
     def use(self, operation: Operation, name: str) -> Callable[[], object]:
-        """Return a function that makes a pair."""
         assert operation is Operation.LOCK
         lock: Any = self._client.lock(
             f"{self._prefix}/{name}", timeout=LOCK_S, blocking_timeout=OPERATION_S
@@ -183,7 +180,6 @@ class RedisTarget:
         """Do nothing: locks need no entry."""
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 

@@ -60,7 +60,6 @@ OURS = "tcp://"
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the bucket of a latency."""
     return int(PER_E * math.log(max(1.0, 1e6 * seconds)))
 
 
@@ -124,7 +123,6 @@ class _Load:
         }
 
     def end(self) -> None:
-        """Stop the threads and close the connections."""
         self._over.set()
         ends = time.monotonic() + 2 * OPERATION_S
         for one in self._threads:

@@ -82,7 +82,6 @@ class _Load:
         return self.table.apply(0, self.request(name, session=self.sessions[who], **of))
 
     def change(self, request: type[PutEntry | DeleteEntry], key: str, **what: Any) -> None:
-        """Put or delete an entry of one map."""
         number = next(self.numbers)
         of: dict[str, Any] = {"session": self.sessions[0], "owner": "map 1", "request": number}
         (reply,) = self.table.apply(0, request(map="map", entry_key=key, **of, **what))
@@ -90,7 +89,6 @@ class _Load:
         assert reply.changed
 
     def release(self, granted: Granted) -> list[Result]:
-        """Let the owner of ``granted`` release it; return the outcomes."""
         release = Release(
             session=granted.session,
             owner=granted.owner,

@@ -85,11 +85,9 @@ class ObjectBenchReport:
 
     @property
     def met(self) -> bool:
-        """Whether every bar is met."""
         return all(figure.met for figure in self.figures)
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
         figures = [asdict(figure) for figure in self.figures]
         return {"machine": asdict(self.machine), "figures": figures, "met": self.met}
 
@@ -126,7 +124,6 @@ def measure(
 
 @contextmanager
 def _nodes(folder: Path, say: Callable[[str], None]) -> Generator[Job]:
-    """Run three new nodes, and yield a job for them."""
     say(f"starting {NODES} nodes")
     with (
         tempfile.TemporaryDirectory(dir=folder) as own,
@@ -183,7 +180,6 @@ def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
 
 
 def barrier_rounds(folder: Path, rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
-    """Measure the time of one generation of a barrier."""
     with _nodes(folder, say) as job, ExitStack() as stack:
         clients = [
             stack.enter_context(connect(job.address, cluster=job.cluster)) for _ in range(PROCESSES)

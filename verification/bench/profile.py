@@ -58,7 +58,6 @@ class Profile:
         return dict(sorted(sums.items(), key=lambda one: -one[1]))
 
     def in_words(self) -> str:
-        """Return a text that compares the sum with the measured time."""
         off = 100 * (self.sum_us / self.measured_us - 1)
         marks = self.measured_us - self.unmarked_us
         return (
@@ -70,7 +69,6 @@ class Profile:
         )
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the profile as JSON values."""
         return {
             **asdict(self),
             "steps": [{**asdict(step), "pair_us": step.pair_us} for step in self.steps],

@@ -78,7 +78,6 @@ class ProfileMarks:
         vars(module)["Dispatcher"] = MarkedDispatcher
 
     def links(self, links: L) -> L:
-        """Mark the calls of the sockets; return them."""
         self._watch(links, "poll")
         self._watch(links, "ring")
         self._watch(links, "send", _receiver)
@@ -100,7 +99,6 @@ class ProfileMarks:
         )
 
     def write(self, path: Path) -> None:
-        """Write all marks into ``path``, for `read_marks`."""
         path.write_text(json.dumps(list(self.marks)), encoding="utf-8")
 
     def _watch(
@@ -149,7 +147,6 @@ class ProfileMarks:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """Return the marks that `ProfileMarks.write` wrote."""
     return [Mark(*fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
 
 

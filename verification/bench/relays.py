@@ -108,7 +108,6 @@ class Relays:
         self._ring.send(b"x")
 
     def drop(self, links: Collection[RelayedLink]) -> None:
-        """Close every connection over ``links``."""
         with self._lock:
             for half in list(self._halves.values()):
                 if half.link in links:

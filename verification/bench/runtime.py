@@ -65,7 +65,6 @@ class Referee(Role[Done]):
         self.balls = balls
 
     def handle(self, sender: Address, event: Done, now: Instant) -> Effects:
-        """Count."""
         self.balls -= 1
         if self.balls == 0:
             self.over.set()
@@ -76,7 +75,6 @@ class EchoRole(Role[Ball]):
     """Answers each request with the same message."""
 
     def handle(self, sender: Address, event: Ball, now: Instant) -> Effects:
-        """Answer."""
         return (Send(sender, event),)
 
 
@@ -92,7 +90,6 @@ class ThreadBouncer(pykka.ThreadingActor):
         self.other: pykka.ActorRef[Any] | None = None
 
     def on_receive(self, message: Any) -> None:
-        """Bounce."""
         if isinstance(message, pykka.ActorRef):
             self.other = message
         elif message.left:
@@ -110,7 +107,6 @@ class ThreadEcho(pykka.ThreadingActor):
     use_daemon_thread = True
 
     def on_receive(self, message: Any) -> Any:
-        """Answer."""
         return message
 
 

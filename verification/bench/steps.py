@@ -58,7 +58,6 @@ class PairStep:
 
     @property
     def pair_us(self) -> float:
-        """Its share of the pair (us)."""
         return self.acquire_us + self.release_us
 
 

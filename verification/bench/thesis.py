@@ -227,7 +227,6 @@ def repeat(
 
 
 def charts(measured: Measured) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of the charts of an experiment."""
     one, results, _ = measured
     about = _conditions(results)
     if one.key == LONG:
@@ -261,7 +260,6 @@ def charts(measured: Measured) -> Iterator[tuple[str, str]]:
 
 
 def report(measured: Sequence[Measured]) -> str:
-    """Return the report, as Markdown."""
     lines = [
         "# The experiments of the Warlock thesis, on one machine",
         "",
@@ -303,7 +301,6 @@ def _table(measured: Measured) -> Iterator[str]:
 
 
 def _findings(measured: Measured) -> Iterator[str]:
-    """Yield what follows from the results of an experiment."""
     by_name = {
         run.name: result
         for run, result in zip(measured.experiment.runs, measured.results, strict=True)

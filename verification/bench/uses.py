@@ -56,7 +56,6 @@ def one_pair(*objects: Acquirable) -> None:
 
 
 def repeated(use: Use, client: Client, name: str) -> Once:
-    """Return a function that makes ``use`` once, with objects called ``name``."""
     return _USES[use](client, name)
 
 

@@ -265,5 +265,4 @@ def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
 
 
 def add_to(group: typer.Typer) -> None:
-    """Add the commands of this module to ``group``."""
     group.add_typer(app, name="bench")

@@ -256,7 +256,6 @@ def _check_files(files: list[Path]) -> None:
 
 
 def write_result(result: LoadResult, file: Path) -> None:
-    """Write ``result`` in the form that the end of the file's name asks for."""
     match file.suffix:
         case ".csv":
             text = as_csv(result)

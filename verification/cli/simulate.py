@@ -372,5 +372,4 @@ def _add_rows(table: Table, kind: str, counts: Mapping[str, int]) -> None:
 
 
 def add_to(group: typer.Typer) -> None:
-    """Add the command of this module to ``group``."""
     group.command("simulate")(simulate)

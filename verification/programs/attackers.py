@@ -73,7 +73,6 @@ def attacker(address: str, name: str, most: int = 64) -> zmq.Socket[bytes]:
 
 
 def frame(*envelopes: Sequence[object]) -> bytes:
-    """Return a frame for this cluster."""
     return cbor2.dumps([1, CLUSTER, 0, 0, [list(one) for one in envelopes]])
 
 
@@ -205,17 +204,14 @@ def connection(address: str) -> socket.socket:
 
 
 def parts_empty(addresses: list[str], seconds: float) -> None:
-    """Send empty parts without end."""
     parts(addresses, seconds, 0)
 
 
 def parts_64(addresses: list[str], seconds: float) -> None:
-    """Send parts of 64 bytes without end."""
     parts(addresses, seconds, 64)
 
 
 def parts_ended(addresses: list[str], seconds: float) -> None:
-    """Send messages of 50,000 empty parts."""
     parts(addresses, seconds, 0, 50_000)
 
 
@@ -355,11 +351,9 @@ class Asker:
 
     @property
     def unanswered(self) -> int:
-        """Number of requests without a reply."""
         return self.sent - self.done - sum(self.refused.values())
 
     def open(self) -> None:
-        """Open a session."""
         while not self.session:
             self.send([(OPEN, self.name, 60_000, "", 1)])
             self.receive(500)
@@ -384,7 +378,6 @@ class Asker:
 
 
 def asked(one: Asker) -> dict[str, object]:
-    """Return what ``one`` asked for and got."""
     return {"asked": one.sent, "done": one.done, "refused": one.refused}
 
 
@@ -493,7 +486,6 @@ def slow_reader(addresses: list[str], seconds: float) -> dict[str, object]:
 
 
 def sessions(addresses: list[str], seconds: float) -> dict[str, object]:
-    """Ask for 100,000 sessions of a day."""
     client = Asker(addresses[0], "opener")
     day = 24 * 3_600_000
     client.ask(
@@ -505,7 +497,6 @@ def sessions(addresses: list[str], seconds: float) -> dict[str, object]:
 
 
 def locks(addresses: list[str], seconds: float) -> dict[str, object]:
-    """Take 60,000 locks in one session, and keep them."""
     client = Asker(addresses[0], "taker")
     client.open()
     session = client.session
@@ -527,7 +518,6 @@ FLOODS: dict[str, Callable[[list[str], float], dict[str, object]]] = {
 
 
 def main() -> None:
-    """Run one attack, or one flood."""
     name, seconds, _, *addresses = sys.argv[1:]
     os.nice(19)
     if name in FLOODS:

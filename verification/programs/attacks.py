@@ -90,7 +90,6 @@ class AttackOutcome:
 
     @property
     def met(self) -> bool:
-        """Whether every bar was met."""
         safe = self.exits == 0 and self.hold_kept and self.pairs > 0
         prompt = self.longest_ms <= max(GAP_MAX_MS, self.control_longest_ms)
         quick = self.p99_ms <= RATIO_MAX * max(self.quiet_p99_ms, self.control_p99_ms)
@@ -154,7 +153,6 @@ def measure(attack: str, seconds: float) -> AttackOutcome:
 
 
 def main() -> int:
-    """Run the attacks, print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each phase (s)")
     parser.add_argument("--only", action="append", choices=ATTACKS)

@@ -74,7 +74,6 @@ class Pairs:
 
 
 def memory_of(members: NodeProcesses) -> dict[str, float]:
-    """Return the resident memory of each node that runs (MiB)."""
     found: dict[str, float] = {}
     for node, process in members.processes.items():
         with contextlib.suppress(BenchFailedError):

@@ -77,7 +77,6 @@ def applied(status: fencelock.NodeStatus) -> int:
 
 
 def wait_until_applied(members: NodeProcesses, node: str, target: int) -> None:
-    """Return once ``node`` has applied all slots before ``target``."""
     ends = time.monotonic() + LONG_S
     address = members.addresses[node]
     with fencelock.connect(address, cluster=members.cluster, connect_timeout=LONG_S) as client:
@@ -115,7 +114,6 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
 
 
 def share(used: dict[str, float]) -> float:
-    """Return the leader's part of the processor time of the two members that were up."""
     return used["leader"] / (used["leader"] + used["follower"])
 
 

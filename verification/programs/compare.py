@@ -93,7 +93,6 @@ class PeerComparison:
         self._folder = folder
 
     def round(self, number: int) -> None:
-        """Give every peer a turn."""
         with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
             bare = bare_round_trips(Path(folder), 2 * WIRE_S, 1)
             bare["per_s"] = 1e6 / bare["p50_us"]
@@ -104,7 +103,6 @@ class PeerComparison:
             self._turn(name, number)
 
     def failovers(self, kills: int) -> None:
-        """Kill every peer's leader, ``kills`` times."""
         for name in self.results["peers"]:
             peer = PEERS[name][0]()
             if not peer.has_failover:
@@ -150,7 +148,6 @@ class PeerComparison:
         self._note(peer.name, "asyncio", {"pairs_per_s": pairs_per_s, "per_round_trip": per_trip})
 
     def _with_tasks(self, peer: ComparedPeer, folder: Path, tasks: int) -> list[int]:
-        """Return the durations of pairs (ns)."""
         task = {**peer.spec(), "tasks": tasks, "warm_s": peer.warm_s, "seconds": self._seconds}
         patience_s = peer.warm_s + self._seconds + PATIENCE_S
         with ClientProcesses("compare_tasks.py", [task], folder, patience_s) as clients:
@@ -178,7 +175,6 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """Tell how far the run is."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -228,7 +224,6 @@ def told(results: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """Read the command line."""
     others = ",".join(name for name in PEERS if name != OURS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--peers", default=others, help=f"beside fencelock, some of {others}")

@@ -135,7 +135,6 @@ BARS = (
 
 
 def judge(results: Results) -> list[dict[str, Any]]:
-    """Return the verdict on every bar, and every other ratio for orientation."""
     known = {(bar.workload, bar.peer) for bar in BARS if bar.ours == OURS}
     others = [
         Bar(
@@ -223,7 +222,6 @@ def wire_table(results: Results) -> str:
 
 
 def bars_table(results: Results) -> str:
-    """Return the verdict on every bar."""
     rows = [
         [
             judged["bar"],

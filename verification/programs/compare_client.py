@@ -62,7 +62,6 @@ class ClientTally:
     last_error: str = ""
 
     def add(self, other: ClientTally) -> None:
-        """Count in what ``other`` did."""
         self.pairs += other.pairs
         self.errors += other.errors
         self.handovers += other.handovers
@@ -155,7 +154,6 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 
 
 def run(task: ClientTask) -> ClientTally:
-    """Do what ``task`` says."""
     threading.excepthook = end_process
     connection = PEERS[task.peer][1](task.spec)
     begin = threading.Event()
@@ -186,7 +184,6 @@ def run(task: ClientTask) -> ClientTally:
 
 
 def main() -> None:
-    """Run the task of the command line."""
     task = ClientTask(**json.loads(sys.argv[1]))
     tally = asdict(run(task))
     tally["granted_ms"] = sorted(tally["granted_ms"])

@@ -115,7 +115,6 @@ def slot_us() -> float:
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """Return the times of all kinds (us)."""
     best: dict[str, float] = {}
     for _ in range(rounds):
         for name, fresh in (("one lock", False), ("a new lock each", True)):

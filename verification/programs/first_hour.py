@@ -72,7 +72,6 @@ class Transcript:
         self.environment = {"PATH": path, "HOME": str(folder), "COLUMNS": str(columns)}
 
     def say(self, text: str) -> None:
-        """Print a heading."""
         print(f"\n## {text} ({time.monotonic() - self.began:.1f} s)\n", flush=True)
 
     def show(self, text: str) -> None:
@@ -126,12 +125,10 @@ class Transcript:
         )
 
     def text(self, log: str) -> str:
-        """Return what a background command has printed."""
         return (self.folder / log).read_text(encoding="utf-8")
 
 
 def until(found: Callable[[], bool], what: str) -> float:
-    """Return how long it takes until ``found`` is true (s)."""
     began = time.monotonic()
     while not found():
         if time.monotonic() - began > PATIENCE_S:
@@ -170,7 +167,6 @@ def development(shell: Transcript) -> None:
 
 
 def until_held(shell: Transcript, name: str) -> None:
-    """Wait until a client holds the lock ``name``."""
     command = ["fencelock", "who", name, "--json"]
 
     def is_held() -> bool:
@@ -254,7 +250,6 @@ def failures(shell: Transcript, nodes: Nodes) -> str:
 
 
 def evidence(shell: Transcript, nodes: Nodes, dead: str) -> None:
-    """Print the logs and the metrics; stop the nodes."""
     shell.say("The logs")
     for name in nodes:
         shell.run(f"cat {name}.log")
@@ -294,7 +289,6 @@ def leader_of(shell: Transcript) -> str:
 
 
 def main() -> int:
-    """Print the transcript; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--columns", type=int, default=100, help="width of the outputs")

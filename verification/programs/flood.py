@@ -68,7 +68,6 @@ class FloodOutcome:
 
     @property
     def met(self) -> bool:
-        """Whether every bar was met."""
         safe = self.exits == 0 and self.hold_kept
         return safe and self.ratio <= RATIO_MAX and max(self.mib_peak.values()) <= MEMORY_MAX_MIB
 
@@ -124,7 +123,6 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
 
 
 def main() -> int:
-    """Run the floods, print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each phase (s)")
     parser.add_argument("--only", action="append", choices=FLOODS)

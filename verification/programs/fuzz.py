@@ -57,7 +57,6 @@ def endless(kinds: list[type[Message]], seed: int, session: str) -> Iterator[Mes
 
 
 def live(protocol: str, key: str, frames: int, seed: int, folder: Path) -> LiveReport:
-    """Run the live part with one kind of key."""
     with ExitStack() as stack:
         kind = NodeProcesses if key == "none" else KeyedProcesses
         members = stack.enter_context(kind(folder, protocol, 3, durable=True))
@@ -98,7 +97,6 @@ def report_live(title: str, report: LiveReport) -> bool:
 
 
 def offline(inputs: int, seed: int, protocols: list[str]) -> bool:
-    """Run the offline part; return whether nothing was found."""
     fuzzer = OfflineFuzzer(seed)
     share = inputs // 16
     parts: list[tuple[str, Callable[[], object]]] = [
@@ -131,7 +129,6 @@ def offline(inputs: int, seed: int, protocols: list[str]) -> bool:
 
 
 def main() -> int:
-    """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--live", type=int, default=20_000, help="frames for each kind of key")
     parser.add_argument("--offline", type=int, default=100_000, help="inputs in all")

@@ -29,7 +29,6 @@ OWNERS = 256
 
 
 def journal_bytes(members: NodeProcesses) -> int:
-    """Return the size of the largest journal (bytes)."""
     sizes = [0]
     for node in members.names:
         files = (members.folder / "data" / node).rglob("*")

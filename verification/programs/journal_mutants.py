@@ -120,7 +120,6 @@ def verdict_on(folder: Path, whole: Records) -> str:
 
 
 def judge(mutants: int, seed: int) -> Counter[tuple[str, str]]:
-    """Return how often each kind of mutant got each verdict."""
     verdicts: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name:
         base, copy = Path(name) / "journal", Path(name) / "mutant"
@@ -134,7 +133,6 @@ def judge(mutants: int, seed: int) -> Counter[tuple[str, str]]:
 
 
 def main() -> int:
-    """Judge the mutants, and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -99,7 +99,6 @@ def probe(addresses: Sequence[str], into: Path) -> None:
 
 @contextmanager
 def probing(addresses: Sequence[str], into: Path) -> Generator[None]:
-    """Run `probe` in a process of its own."""
     process = subprocess.Popen([sys.executable, __file__, "--probe", str(into), *addresses])
     try:
         yield
@@ -157,7 +156,6 @@ class Phases:
 
 
 def quantiles_of(took: Sequence[float]) -> tuple[float, float]:
-    """Return p50 and p99."""
     cuts = statistics.quantiles(took, n=100) if len(took) > 1 else [0.0] * 99
     return cuts[49], cuts[98]
 
@@ -246,7 +244,6 @@ def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str
 
 
 def partial_lists(nodes: NodeProcesses) -> Callable[[], None]:
-    """Return the attack on all nodes."""
     return lambda: unread_lists(list(nodes.addresses.values()), 20.0)
 
 
@@ -270,7 +267,6 @@ def restarted(nodes: NodeProcesses, client: Client, names: Sequence[str]) -> flo
 
 
 def main() -> int:
-    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--mib", type=int, default=256, help="size of all values (MiB)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each quiet phase")

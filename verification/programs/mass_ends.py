@@ -210,7 +210,6 @@ def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
 
 
 def main_live() -> int:
-    """Measure on three nodes and print each kind."""
     met = [
         live(f"{LIVE_SESSIONS:,} sessions", load_sessions),
         live(f"{ENTRIES:,} entries with a TTL", load_entries),
@@ -219,7 +218,6 @@ def main_live() -> int:
 
 
 def main() -> int:
-    """Measure and print each kind."""
     longest = 0.0
     many, few = PARTIES_MAX, 2
     tables: list[tuple[str, Callable[[], LockTable]]] = [

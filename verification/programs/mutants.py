@@ -101,7 +101,6 @@ class Mutant:
         return f"{self.file}:{self.line} {self.operator}\n      - {before}\n      + {after}"
 
     def apply(self, source: str) -> str:
-        """Return the changed text of the file; offsets count bytes, as `ast` does."""
         text = source.encode()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
@@ -218,7 +217,6 @@ def mutated_parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
-    """Yield all mutants of one file, in the order of its text."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -364,12 +362,10 @@ def made_hang(root: Path, chosen: list[Path], hung: str, test_seconds: int) -> b
 
 
 def limit_memory() -> None:
-    """Limit the address space, so that a loop that only allocates ends in a `MemoryError`."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
 
 
 def in_one_line(text: str) -> str:
-    """Return the begin of a piece of code, without its line breaks."""
     return " ".join(text.split())[:150]
 
 
@@ -403,7 +399,6 @@ def judge(mutants: list[Mutant], first: int, files: int, test_seconds: int) -> C
 
 
 def main() -> int:
-    """Draw mutants, run the tests of each, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

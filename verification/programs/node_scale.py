@@ -82,7 +82,6 @@ class NodeSubject:
             self.sessions.append(self.ask(client, opening, Opened).assigned)
 
     def acquire(self, who: int, lock: str, owner: str = "") -> int:
-        """Let the session take ``lock``; return the fence."""
         return self.ask(f"client-{who}", self._asking(who, lock, owner), Granted).fence
 
     def wait(self, who: int, lock: str, owner: str) -> None:
@@ -91,7 +90,6 @@ class NodeSubject:
         self.turn()
 
     def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
-        """Let the session give ``lock`` back."""
         release = Release(
             lock=lock, fence=fence, session=self.sessions[who], owner=owner,
             request=next(self.numbers),
@@ -115,7 +113,6 @@ class NodeSubject:
                 time.sleep(idle_ms / 1000)
 
     def say(self, client: str, message: Message) -> None:
-        """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
         self.scheduler.post(self.scheduler.roles[self.proxy], sender, message)
 
@@ -210,7 +207,6 @@ class SizeCost:
 
 
 def costs(what: str, sizes: Sequence[int], best_us: Sequence[float]) -> list[SizeCost]:
-    """Return the cost at each size, the smallest first."""
     found = zip(sizes, best_us, strict=True)
     return [SizeCost(what, size, us, us / best_us[0]) for size, us in found]
 
@@ -245,7 +241,6 @@ def _table(title: str, lines: Sequence[SizeCost]) -> Table:
 
 
 def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
-    """Return the lines of one kind, the smallest size first."""
     spawning = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     for size in sizes:

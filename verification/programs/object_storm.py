@@ -92,7 +92,6 @@ class ObjectStorm:
         """The times at which nodes start again; an empty name stands for a new client."""
 
     def start_client(self) -> None:
-        """Start a client process under a new name."""
         self.started += 1
         name = f"c{self.started}"
         command = [sys.executable, str(EXAMPLES / "contender.py"), "--objects", "--name", name]
@@ -128,7 +127,6 @@ class ObjectStorm:
         self.members.wait_until_ready(watcher)
 
     def _restart(self, now: float) -> None:
-        """Start the nodes and clients that are due."""
         for at, node in [one for one in self.due if one[0] <= now]:
             self.due.remove((at, node))
             if node:
@@ -182,12 +180,10 @@ class ObjectStorm:
         self.problems += [f"{one.lock!r} is still held by {one.holder}" for one in held]
 
     def close(self) -> None:
-        """Stop the clients that still run."""
         stop_all(list(self.running.values()))
 
 
 def storm(seconds: float, clients: int, ttl_s: float, seed: int) -> StormVerdict:
-    """Run a storm, and judge it."""
     with tempfile.TemporaryDirectory(prefix="fencelock-storm-") as name, ExitStack() as stack:
         one = ObjectStorm(Path(name), Random(seed), clients, ttl_s)
         stack.callback(one.close)
@@ -208,7 +204,6 @@ def storm(seconds: float, clients: int, ttl_s: float, seed: int) -> StormVerdict
 
 
 def table_of(verdict: StormVerdict) -> Table:
-    """Return the verdict of each kind."""
     title = f"kill -9: {verdict.client_kills} clients, {verdict.node_kills} nodes"
     table = Table("kind", "turns", "promise", "", title=f"{title}; seed {verdict.seed}")
     for kind in verdict.kinds:

@@ -66,7 +66,6 @@ async def send(
 
 
 async def attack(processes: KeyedProcesses, tries: int, large: int) -> None:
-    """Fill what one key can fill."""
     key = processes.folder / "keys" / "shop.key"
     async with aio.connect(
         processes.connect, cluster=processes.cluster, key=key, connect_timeout=LONG_S
@@ -126,7 +125,6 @@ def started(folder: Path) -> KeyedProcesses:
 
 
 def main() -> int:
-    """Run the attack; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tries", type=int, default=TRIES, help="entries, and latches")
     parser.add_argument("--large", type=int, default=LARGE, help="values of 64 KiB")

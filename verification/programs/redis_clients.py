@@ -23,12 +23,10 @@ LONG_S = 20
 
 
 def address(port: int) -> str:
-    """Return the URL of a server on this machine."""
     return f"redis://127.0.0.1:{port}/0"
 
 
 def client_of(port: int) -> Any:
-    """Return a client of redis-py."""
     return import_module("redis").Redis.from_url(address(port))
 
 
@@ -39,7 +37,6 @@ def expired(client: Any, key: str) -> None:
 
 
 def redis_py(port: int) -> None:
-    """redis-py's Lock."""
     client = client_of(port)
     errors = import_module("redis.exceptions")
     one, other = (client.lock("redis-py", timeout=LONG_S) for _ in range(2))
@@ -66,7 +63,6 @@ def refused(error: type[Exception], act: Callable[[], object]) -> None:
 
 
 def pottery(port: int) -> None:
-    """pottery's Redlock."""
     redlock: Any = import_module("pottery").Redlock
     masters = {client_of(port)}
     one, other = (
@@ -85,7 +81,6 @@ def pottery(port: int) -> None:
 
 
 def redlock_py(port: int) -> None:
-    """redlock-py."""
     redlock: Any = import_module("redlock").Redlock
     servers = [{"host": "127.0.0.1", "port": port, "db": 0}]
     one, other = (redlock(servers, retry_count=1) for _ in range(2))
@@ -121,7 +116,6 @@ def django_redis(port: int) -> None:
 
 
 def celery_once(port: int) -> None:
-    """celery-once's backend."""
     queued: Any = import_module("celery_once").AlreadyQueued
     backend = import_module("celery_once.backends").Redis({"url": address(port)})
     backend.raise_or_lock("qo_task", LONG_S)
@@ -146,7 +140,6 @@ def celery_redbeat(port: int) -> None:
 
 
 def aioredlock(port: int) -> None:
-    """aioredlock."""
     package: Any = import_module("aioredlock")
 
     async def contend() -> None:
@@ -224,7 +217,6 @@ LIBRARIES: dict[str, Callable[[int], None]] = {
 
 
 def main() -> int:
-    """Try the libraries that the command line names; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("names", nargs="*", choices=[*LIBRARIES, []])

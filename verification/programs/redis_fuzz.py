@@ -91,7 +91,6 @@ class Report:
 
 
 def array(arguments: list[bytes]) -> bytes:
-    """Return a request."""
     return b"*%d\r\n" % len(arguments) + b"".join(
         b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments
     )
@@ -141,7 +140,6 @@ class Crowd:
         self.deaf: list[tcp.socket] = []
 
     def connected(self) -> tcp.socket:
-        """Return a new connection."""
         client = tcp.create_connection(("127.0.0.1", self._port), WAIT_S)
         client.setblocking(False)
         self._report.connections += 1
@@ -160,7 +158,6 @@ class Crowd:
                 self.step()
 
     def step(self) -> None:
-        """Let each client do what it does."""
         random, report = self._random, self._report
         for at, client in enumerate(self.fuzzers):
             try:
@@ -204,7 +201,6 @@ class Crowd:
         return True
 
     def close(self) -> None:
-        """Close all."""
         for client in (*self.fuzzers, *self.idle, *self.slow, *self.deaf):
             client.close()
 
@@ -242,7 +238,6 @@ class Pairs:
 
 
 def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
-    """Run the whole, and return its report."""
     report = Report()
     with ExitStack() as stack:
         nodes = NodeProcesses(folder, "paxos", 1, durable=False, redis=True)
@@ -272,7 +267,6 @@ def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--connections", type=int, default=1_000)

@@ -77,7 +77,6 @@ class Judge:
         self._last_grant = time.monotonic()
 
     def entered(self, kind: str, key: str, who: str, fence: int) -> None:
-        """A client holds a lock."""
         with self._lock:
             holder = self._holders.setdefault(key, who)
             if holder != who:
@@ -111,7 +110,6 @@ class Judge:
             self.problems.append(f"{token} was unlocked twice, with the replies {replies}")
 
     def lost(self) -> None:
-        """A reply was lost."""
         with self._lock:
             self.unknown += 1
 
@@ -171,7 +169,6 @@ class Storm:
             self.judge.deleted(token, client.eval(RELEASE, 1, key, token), sure=True)
 
     def work(self, kind: str, key: str, who: str, fence: int, random: Random) -> None:
-        """Be inside for a moment."""
         self.judge.entered(kind, key, who, fence)
         time.sleep(WORK_S * random.random())
         self.judge.left(key, who)
@@ -291,7 +288,6 @@ class Storm:
 
 
 def storm(seconds: float, seed: int, folder: Path) -> Judge:
-    """Run a storm; return what its judge saw."""
     with ExitStack() as last:
         nodes = last.enter_context(RelayedMembers(folder, "paxos", 3, redis=True))
         watcher, native = (last.enter_context(nodes.ready_client()) for _ in range(2))
@@ -319,7 +315,6 @@ def storm(seconds: float, seed: int, folder: Path) -> Judge:
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)

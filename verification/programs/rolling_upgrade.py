@@ -63,11 +63,9 @@ class MixedProcesses(GrowingProcesses):
     releases: dict[str, Release]
 
     def python_of(self, node: str) -> str:
-        """Return the Python that runs ``node``."""
         return self.releases[node].python
 
     def stop(self, node: str) -> None:
-        """Let ``node`` end in order."""
         self.processes[node].terminate()
         self.processes[node].wait(LONG_S)
 
@@ -100,7 +98,6 @@ class Rolling:
             self.restart(min(first or left), release, kill=kill, away=number == 1)
 
     def restart(self, node: str, release: Release, *, kill: bool, away: bool) -> None:
-        """Stop ``node`` and start it again with ``release``."""
         storm, members = self.storm, self.members
         part = "leader" if node == leader_among(described(self.watcher)) else "follower"
         storm.longest_gap_s = 0.0
@@ -158,7 +155,6 @@ Say = Callable[[str], None]
 
 
 def applied_of(watcher: fencelock.Client) -> dict[str, int]:
-    """Return the number of slots that each node has applied."""
     applied: dict[str, int] = {}
     for status in watcher.describe(roles=True):
         for role in status.roles:
@@ -235,7 +231,6 @@ def run(folder: Path, old: Release, new: Release, order: str, say: Say) -> dict[
 
 
 def main() -> int:
-    """Run both orders, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--before", default=BEFORE, help="the commit of the old release")
     parser.add_argument("--after", default="HEAD", help="the commit of the new release")

@@ -41,11 +41,9 @@ class Auditor(Role[AuditorEvent]):
         """The problems that a proxy still has, by its address."""
 
     def begin(self, now: Instant) -> Effects:
-        """Ask for the first time."""
         return self._ask()
 
     def handle(self, sender: Address, event: AuditorEvent, now: Instant) -> Effects:
-        """Handle an answer, or ask again."""
         match event:
             case Audit():
                 return self._ask() if self.left else ()

@@ -42,7 +42,6 @@ class BakeryJudge:
         world.disk_watchers.append(self.disk_replaced)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge one event, and the effects of the role that handled it."""
         node, to = delivered.node, delivered.to
         if node not in self.world.members:
             self.leases.at_client(delivered, effects)
@@ -59,10 +58,8 @@ class BakeryJudge:
             self.bounds.at_member(effects)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Record that a node died."""
         self.election.crashed(node, boot)
         self.leases.crashed(node)
 
     def disk_replaced(self, node: str) -> None:
-        """Record that the disk of ``node``, which is off, was lost or replaced by an old copy."""
         self.election.disk_replaced(node)

@@ -144,7 +144,6 @@ class SeatsJudge:
         world.after(POLL_MS * NS_PER_MS, self._poll)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Note grants."""
         if delivered.to == leader_of(delivered.node) and any(
             type(one) is Send and type(one.message) is Locked for one in effects
         ):

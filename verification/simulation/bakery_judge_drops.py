@@ -31,7 +31,6 @@ class DropsJudge:
         """By owner and epoch: the last request that a quorum dropped."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge an event of a leader, and its effects."""
         role: Any = self.world.role_at(delivered.to)
         event = delivered.event
         if isinstance(event, DropTicket) and role.epoch_state.epoch == event.epoch:

@@ -66,7 +66,6 @@ class ElectionJudge:
         self.founders = FOUNDERS
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge an event of a coordinator or a leader, and its effects."""
         event = delivered.event
         match event:
             case Beat():
@@ -94,7 +93,6 @@ class ElectionJudge:
                 self.exported[key] = max(self.exported.get(key, 0), event.epoch)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Record that ``node`` died in its life ``boot``."""
         self.lives.setdefault(node, []).append(boot)
 
     def disk_replaced(self, node: str) -> None:

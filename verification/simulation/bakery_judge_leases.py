@@ -122,7 +122,6 @@ class LeasesJudge:
             self.answers[key] = said.fence
 
     def at_leader(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge an event of a leader, and its effects."""
         event = delivered.event
         match event:
             case Lock():
@@ -150,7 +149,6 @@ class LeasesJudge:
                 self._merged(delivered, effect.message)
 
     def crashed(self, node: str) -> None:
-        """End the beliefs of a client that died."""
         for leases in self.leases.values():
             for lease in leases.values():
                 if lease.client == node:

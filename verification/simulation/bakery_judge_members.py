@@ -36,13 +36,11 @@ class MembersJudge:
 
     @property
     def voters(self) -> tuple[tuple[str, int], ...]:
-        """The names and journals of the members that are in force."""
         newest = self.in_force[max(self.in_force)].members if self.in_force else ()
         return tuple((member.name, member.journal) for member in newest)
 
     @property
     def may_lose_disk(self) -> bool:
-        """Whether no change is under way."""
         return not self.of_epoch[max(self.of_epoch)].former
 
     def hear(self, epoch: int, electorate: Electorate) -> None:

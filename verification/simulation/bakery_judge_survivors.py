@@ -46,7 +46,6 @@ class MinorityLosses:
         world.after(POLL_MS * NS_PER_MS, self._poll)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Note grants; judge requests to begin with an empty table."""
         for effect in effects:
             if type(effect) is not Send:
                 continue
@@ -59,7 +58,6 @@ class MinorityLosses:
                 )
 
     def crashed(self, node: str, boot: int) -> None:
-        """Note that not all members run."""
         self.whole_since = self.world.time
 
     def _poll(self) -> None:

@@ -111,7 +111,6 @@ class TicketJudge:
     """The holds that a quorum of the keepers had when they were granted."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge an event of a leader, and its effects."""
         node = delivered.node
         role: Any = self.world.role_at(delivered.to)
         life = self.lives.setdefault((node, self.world.nodes[node].boot), Life())

@@ -58,11 +58,9 @@ class LeaderNemesis:
         """The true times from and until which the leaders do not hear each other (ns)."""
 
     def begin(self) -> None:
-        """Start to strike, until the faults end."""
         self.world.after(self._about(self.every_ms), self._now_and_then)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Strike after some of the grants."""
         if self._pending or delivered.to != leader_of(delivered.node):
             return
         granted = any(type(e) is Send and type(e.message) is Locked for e in effects)

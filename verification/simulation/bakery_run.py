@@ -216,7 +216,6 @@ def draw_copies_plan(seed: int) -> MembersPlan:
 
 
 def run_copies_seed(seed: int) -> RunReport:
-    """Run one seed during which members change around five, and judge it."""
     return run_members_seed(seed, plan=draw_copies_plan(seed))
 
 
@@ -227,7 +226,6 @@ def run_members_seed(
     change: Change = lambda spawn: spawn,
     judged: frozenset[str] | None = None,
 ) -> RunReport:
-    """Run one seed, during which the members change, and judge it; see `run_bakery_seed`."""
     members_plan = plan or draw_members_plan(seed)
     nodes = tuple(f"n{number}" for number in range(1, members_plan.plan.nodes + 1))
     founders = nodes[: members_plan.founders]

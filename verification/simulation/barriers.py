@@ -57,7 +57,6 @@ class BarrierUser(LockUser):
     def handle(
         self, sender: Address, event: ContenderEvent | BarrierPassed, now: Instant
     ) -> Effects:
-        """Go on to the contender's next action."""
         match event:
             case BarrierPassed():
                 told = Observe(f"contender.passes_as_{event.index}")

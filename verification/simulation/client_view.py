@@ -30,11 +30,9 @@ class ClientView:
         self.world = world
 
     def now(self, client: str) -> Instant:
-        """Read the clock of a client's node."""
         return self.world.nodes[client].now()
 
     def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
-        """Return the hold that the threads of a client read, or None if there is none."""
         lock_key = LockKey(lock, owner)
         owners = self.world.nodes[client].scheduler.roles.get(address_of(client, OWNERS_ROLE))
         if owners is not None:

@@ -62,11 +62,9 @@ class CounterUser(LockUser):
         """The last value of each counter that the user has seen."""
 
     def begin(self, now: Instant) -> Effects:
-        """Pause before the first requests."""
         return [*super().begin(now), self._pause_counters()]
 
     def handle(self, sender: Address, event: CounterEvent, now: Instant) -> Effects:
-        """Go on with the counters, or with the locks."""
         match event:
             case CounterPauseEnded():
                 return () if self.phase is ContenderPhase.DONE else self._use_counter()
@@ -133,7 +131,6 @@ class CounterLog(GuardLog):
         states.append((slot, changed.after))
 
     def at(self, name: str, slot: int) -> int:
-        """Return the value of a counter after all slots before ``slot``."""
         return next(value for at, value in reversed(self.states[name]) if at < slot)
 
 
@@ -180,7 +177,6 @@ class CounterJudge(LogJudge):
         """The slot after all changes that any user knows by a reply or by a read."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the log, the changes that nodes receive, and the users."""
         self.note_progress(delivered)
         event, user = delivered.event, delivered.to
         if user not in self.contenders:

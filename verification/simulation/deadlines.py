@@ -104,7 +104,6 @@ class DeadlineJudge(LockJudge):
         self.log = DeadlineLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the log of each member, and the contenders."""
         event = delivered.event
         self.log.time.note(event)
         if isinstance(event, SlotOutcomes):

@@ -25,7 +25,6 @@ class Recorder(Judge):
         self.events: list[Event] = []
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Record what a role received and sent, at true time (us)."""
         role, time = delivered.to, delivered.time // NS_PER_US
         for one in messages(role, delivered.sender, delivered.event, effects, "", local=False):
             line = line_of(len(self.events), time, role, one)

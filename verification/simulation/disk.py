@@ -51,7 +51,6 @@ class Disk:
 
     @property
     def durable(self) -> list[bytes]:
-        """All durable records, role by role."""
         return [record for records in self.streams.values() for record in records]
 
     def append(self, role: str, record: Message) -> None:
@@ -86,7 +85,6 @@ class Disk:
         self.tail = []
 
     def open(self, random: Random) -> None:
-        """Begin a journal, if there is none."""
         if not self.journal_id:
             self.journal_id = 1 + random.getrandbits(62)
 
@@ -95,11 +93,9 @@ class Disk:
         self.restore(Copy(0, {}))
 
     def copy(self) -> Copy:
-        """Return a copy of the durable records."""
         return Copy(self.journal_id, {role: list(one) for role, one in self.streams.items()})
 
     def restore(self, copy: Copy) -> None:
-        """Replace everything by ``copy``."""
         self.journal_id = copy.journal_id
         self.streams = {role: list(records) for role, records in copy.streams.items()}
         self.tail, self.begun = [], {}
@@ -121,5 +117,4 @@ class Disk:
         return lost
 
     def records(self) -> dict[str, tuple[Message, ...]]:
-        """Read everything back, by the name of the role that wrote it, oldest first."""
         return self.copy().records()

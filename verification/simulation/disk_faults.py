@@ -39,7 +39,6 @@ class DiskFaults:
         return self._choose()
 
     def lose(self, name: str) -> None:
-        """Replace the disk of ``name`` by an empty one."""
         self.world.nodes[name].disk.lose()
         self._note(name, "loses its disk")
 
@@ -63,7 +62,6 @@ class DiskFaults:
         return name if later else None
 
     def age(self, name: str) -> None:
-        """Replace the disk of ``name`` by the copy of it."""
         self.world.nodes[name].disk.restore(self.copies[name])
         self._note(name, "is given an old copy of its disk")
 

@@ -97,7 +97,6 @@ class ElectionJudge(LogJudge):
         self.terms: dict[tuple[Address, str], Terms] = {}
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the log, the candidates and the watchers."""
         self.note_progress(delivered)
         event = delivered.event
         if isinstance(event, SlotOutcomes):
@@ -118,7 +117,6 @@ class ElectionJudge(LogJudge):
                     pass
 
     def left(self, client: str) -> None:
-        """End all waits, terms and watches of ``client``, which died or closes."""
         super().left(client)
         self.watches.left(client)
 

@@ -40,7 +40,6 @@ class Evictions:
         """The clients whose close was not confirmed."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Note the end of a client's session, and the end of its close."""
         client = delivered.node
         if client in self.world.members or role_of(delivered.to) != "session":
             return
@@ -68,7 +67,6 @@ class Evictions:
         self.world.after(EVERY_MS * NS_PER_MS, self.begin)
 
     def _evict(self, lock: str, fence: int) -> None:
-        """Send an operator's request to the proxy of the server's node."""
         evict = Evict(
             lock=lock,
             fence=fence,

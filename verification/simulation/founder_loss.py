@@ -42,7 +42,6 @@ class FounderLoss:
         self._random = world.streams.fork("founders")
 
     def begin(self) -> None:
-        """Look for the moment, until the faults end."""
         self.world.after(LOOK_MS * NS_PER_MS, self._look)
 
     def _look(self) -> None:

@@ -60,7 +60,6 @@ class VirtualLinks:
         return next(iter(world.groups), 0) if stands_in else self._group
 
     def join(self, group: int) -> None:
-        """Name ``group`` in frames."""
         self._group = self._admission.group = group
         self._machine.world.joined(self._machine.name, group)
 
@@ -77,21 +76,17 @@ class VirtualLinks:
             self._machine.world.fault_counts["client flooded"] += 1
 
     def change(self, news: LinkUp | LinkDown) -> None:
-        """Let the news of a link wait."""
         self._news.append(news)
 
     @property
     def has_events(self) -> bool:
-        """Whether something changed about links since the last call of `events`."""
         return bool(self._news)
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return the changes of links since the last call."""
         news, self._news = self._news, []
         return news
 
     def receive_members(self, most: int) -> Iterable[Arrival]:
-        """Return up to ``most`` frames of members."""
         taken, self._frames = self._frames[:most], self._frames[most:]
         return self._delivered([(boot, self._admit(link, raw)) for link, boot, raw in taken])
 
@@ -135,7 +130,6 @@ class VirtualLinks:
         self._peers.add(node)
 
     def disconnect(self, node: str) -> None:
-        """Take frames of ``node`` as a client's."""
         self._peers.discard(node)
         self._former.add(node)
 

@@ -90,7 +90,6 @@ class HandoverJudge(DeadlineJudge, LogJudge):
         self.sequence = self.handovers = HandoverLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the log of each member, the requests that it receives, and the contenders."""
         event, contender, log = delivered.event, delivered.to, self.handovers
         self.note_progress(delivered)
         log.time.note(event)

@@ -97,7 +97,6 @@ class LockJudge:
         self._dead: set[tuple[str, int]] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch grants in flight, and contenders that enter, leave and want."""
         event = delivered.event
         self._note_holds(delivered, effects)
         if type(event) is Granted and node_of(delivered.sender) in self.members:
@@ -135,7 +134,6 @@ class LockJudge:
             del self.inside[hold.lock]
 
     def waiting_for(self, lock: str) -> list[Address]:
-        """Return the contenders that wait for ``lock``."""
         return [user for user, wanted in self.wants.items() if wanted == lock]
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
@@ -227,7 +225,6 @@ def _told(hold: JudgedHold) -> str:
 
 
 def unserved(contenders: Mapping[Address, LockUser]) -> list[str]:
-    """Describe each contender that is not done."""
     return [
         f"{address} {role.phase.value} ({role.lock!r})"
         for address, role in contenders.items()

@@ -55,7 +55,6 @@ class LatchUser(LockUser):
     def handle(
         self, sender: Address, event: ContenderEvent | CountedDown | LatchPassed, now: Instant
     ) -> Effects:
-        """Go on to the contender's next action."""
         match event:
             case CountedDown() if self.finishing and not event.left:
                 wait = AwaitLatch(

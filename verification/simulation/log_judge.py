@@ -115,6 +115,5 @@ class LogJudge(LockJudge):
                 pass
 
     def crashed(self, node: str, boot: int) -> None:
-        """Note that the life of ``node`` has ended, and with it its reports."""
         self.sequence.applied_by.pop(node, None)
         super().crashed(node, boot)

@@ -70,7 +70,6 @@ class MapUser(Watching):
         self.watched = (object_name(MAP, NAME),) if one_of_each_client else ()
 
     def begin(self, now: Instant) -> Effects:
-        """Pause before the first requests."""
         return [*super().begin(now), self._pause_map()]
 
     def handle(
@@ -79,7 +78,6 @@ class MapUser(Watching):
         event: ContenderEvent | EntryChanged | EntryList | MapPauseEnded | ChangesRead | WatchAgain,
         now: Instant,
     ) -> Effects:
-        """Go on with the map, or with the locks."""
         match event:
             case MapPauseEnded():
                 return () if self.phase is ContenderPhase.DONE else self._use_map()
@@ -227,7 +225,6 @@ class MapLog(GuardLog):
         self._judge_guard(command)
 
     def at(self, key: str, slot: int) -> State:
-        """Return the entry after all slots before ``slot``."""
         return next(state for state in reversed(self.states[key]) if state.slot < slot)
 
 
@@ -267,7 +264,6 @@ class MapJudge(LogJudge):
         self.watches = WatchJudge()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the log, the changes that nodes receive, and the users."""
         self.note_progress(delivered)
         event, user = delivered.event, delivered.to
         if user not in self.contenders:

@@ -82,7 +82,6 @@ class MemberChanges:
         disk could leave less than a majority of three members."""
 
     def begin(self) -> None:
-        """Ask for the first change after a pause."""
         if self.every_ms:
             self._after(self.every_ms, self._next)
             self._after(ASK_MS, self._ask)

@@ -45,18 +45,15 @@ class MixedJudge(LockJudge):
         self.inside = cast("Any", ChainMap(*(cast("Any", part.inside) for part in self.parts)))
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Let each judge observe the delivery."""
         for part in self.parts:
             part.handled(delivered, effects)
         self.grants = sum(part.grants for part in self.parts)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Let each judge observe the crash."""
         for part in self.parts:
             part.crashed(node, boot)
 
     def left(self, client: str) -> None:
-        """End all waits and holds of ``client``, of all kinds."""
         for part in self.parts:
             part.left(client)
 

@@ -42,7 +42,6 @@ class Nemesis:
         self.disks = DiskFaults(world, may_crash, voters or world.members)
 
     def begin(self) -> None:
-        """Start every kind of fault that is on."""
         knobs = self.world.faults
         self._plague(knobs.cut_every_ms, self._cut)
         self._plague(knobs.pause_every_ms, self._pause)
@@ -134,7 +133,6 @@ class Nemesis:
             self.world.after(down, self.world.power_on, name)
 
     def _slow_disk(self) -> None:
-        """Make the disk of a member slow for a while."""
         name = self._random.choice(self.world.members)
         self.world.fault_counts["slow disk"] += 1
         self.world.mishap(name, "has a slow disk")
@@ -146,7 +144,6 @@ class Nemesis:
         self.world.slow_disks.pop(name, None)
 
     def _lose_disk(self) -> None:
-        """Let a member lose its disk, and restart with an empty one."""
         name = self.disks.may_be_lost()
         if name is not None:
             self._without_power(name, lambda: self.disks.lose(name))

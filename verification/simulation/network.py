@@ -53,7 +53,6 @@ class Network:
         self._cuts.clear()
 
     def unmend(self) -> None:
-        """Let faults happen again."""
         self.calm = False
 
     def arrivals(self, source: str, to: str, time: int) -> list[int]:

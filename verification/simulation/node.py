@@ -76,7 +76,6 @@ class SimulatedNode:
         return Gateway(self.scheduler, self.links, members)
 
     def now(self) -> Instant:
-        """Read the node's own clock."""
         return Instant(self.clock.read(self.world.time))
 
     def power_on(self) -> None:
@@ -133,7 +132,6 @@ class SimulatedNode:
         self._set_alarm(moved=True)
 
     def jump_clock(self, by_ms: int) -> None:
-        """Let the clock jump forward."""
         self.clock.jump(by_ms * NS_PER_MS, self.world.time)
         self.world.mishap(self.name, f"has a clock that jumps {by_ms} ms")
         self._set_alarm(moved=True)
@@ -144,7 +142,6 @@ class SimulatedNode:
         self._turn()
 
     def notice(self, news: LinkUp | LinkDown) -> None:
-        """Handle a change of a link."""
         self.links.change(news)
         self._turn()
 

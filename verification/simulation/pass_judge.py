@@ -33,7 +33,6 @@ class PassJudge(LogJudge):
         self.known: set[Key] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the outcomes in the log, and the contenders that pass."""
         self.note_progress(delivered)
         event = delivered.event
         match event:

@@ -97,15 +97,12 @@ class Proposer(Role[Heard]):
 
     @property
     def done(self) -> bool:
-        """Whether the last request of all was answered."""
         return self.is_last and not self.command
 
     def begin(self, now: Instant) -> Effects:
-        """Rest first."""
         return (self._rest(),)
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Propose, and repeat until it is appended."""
         match event:
             case Appended():
                 return self._on_appended(event)
@@ -189,11 +186,9 @@ class LogReader(Role[Heeded]):
         self.finishing = False
 
     def begin(self, now: Instant) -> Effects:
-        """Ask soon."""
         return (self._later(),)
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
-        """Query again and again, whether answers come or not."""
         match event:
             case Curious():
                 self.number += 1

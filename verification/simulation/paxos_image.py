@@ -104,7 +104,6 @@ class Electorates:
 
     @property
     def newest(self) -> Electorate:
-        """The last voters that were decided."""
         return self.past[-1]
 
     @property

@@ -103,39 +103,31 @@ class LogJudge:
         self.beliefs: dict[str, Belief] = {}
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Judge records that became durable."""
         self.votes.wrote(node, role, records, alone=alone)
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Judge a checkpoint, which forgets earlier records."""
         self.votes.forgets(node, role, records)
 
     def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Judge what a checkpoint that ended has left."""
         self.votes.kept(node, role, records)
 
     def replaced(self, node: str, records: Sequence[Message]) -> None:
-        """Record that a disk was lost, or replaced by an old copy."""
         self.votes.replaced(node, records)
         self.state.best.pop(node, None)
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
-        """Judge the messages that leave a node as a turn ends."""
         self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
         self.divergence.leaves(node, [sender for sender, _, _ in letters])
 
     def begins(self, node: str, machine: Register) -> None:
-        """Record the machine of a new life."""
         self.state.begins(node, machine)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Forget the beliefs of a dead node."""
         self.beliefs.pop(node, None)
         if node in self.nodes:
             self.votes.crashed(node)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge one event, and the effects of the role that handled it."""
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)

@@ -43,7 +43,6 @@ class LockState:
     queue: list[Key] = field(default_factory=list[Key])
 
     def drop(self) -> None:
-        """Take back one hold."""
         self.count -= 1
         self.owner = self.owner if self.count else None
 
@@ -204,7 +203,6 @@ class SessionJudge:
         self.view = view
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch replicas that end sessions."""
         for effect in effects:
             if type(effect) is Send and type(effect.message) is SlotOutcomes:
                 for outcome in effect.message.outcomes:

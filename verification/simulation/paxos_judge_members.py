@@ -34,7 +34,6 @@ class TargetJudge:
     """The highest ballot of each leader that another node answered."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Note who answers a leader, and judge the changes for which it asks its replica."""
         if not self.plan.target_members:
             return
         for effect in effects:

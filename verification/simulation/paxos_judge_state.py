@@ -85,7 +85,6 @@ class StateJudge:
         """For each read, the least entry it must see if linearizable, and else its age (ms)."""
 
     def begins(self, node: str, machine: Register) -> None:
-        """Record the machine of a new life."""
         self.machines[node] = machine
         self.applied[node] = 1
 
@@ -141,7 +140,6 @@ class StateJudge:
         return outcomes
 
     def proposes(self, propose: Propose, time: int) -> None:
-        """Record that a request was sent."""
         self.choices.commands.add(propose.command)
         request = request_in(propose.command)
         if request is not None:
@@ -155,7 +153,6 @@ class StateJudge:
             self.violation_report("slots-in-order", f"{node} says {told}, not {right}")
 
     def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
-        """Judge outcomes that a replica sends."""
         if node in self.wrong:
             return
         for outcome in outcomes:
@@ -197,7 +194,6 @@ class StateJudge:
             self.heard.append((time, position))
 
     def asks(self, reader: Address, read_request: ReadMachine) -> None:
-        """Record that a read begins."""
         self.reads[reader, read_request.number] = (self.heard[-1][1], read_request.age_ms)
 
     def reads_out(self, reader: Address, machine_read: MachineRead, time: int) -> None:

@@ -93,7 +93,6 @@ class AcceptorJudge:
         """The voters whose journal was lost or replaced by an old copy."""
 
     def voter(self, node: str) -> Voter:
-        """Return ``node`` with its present journal."""
         return Voter(node, self.journal_of(node))
 
     def _is_silenced(self, node: str) -> bool:
@@ -110,7 +109,6 @@ class AcceptorJudge:
         self.said[node] = self.fresh[node] = self.emitted[node] = NO_BALLOT
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Judge records that became durable."""
         image = self.images[node]
         self.journals[node] = self.journal_of(node)
         if alone and role == "acceptor":
@@ -165,13 +163,11 @@ class AcceptorJudge:
             )
 
     def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
-        """Judge the messages that leave ``node`` as a turn ends."""
         for sender, message in letters:
             self.says(node, boot, sender, message, local=False)
         self.said[node] = max(self.said[node], self.fresh[node])
 
     def crashed(self, node: str) -> None:
-        """Forget what never left ``node``."""
         self.emitted[node] = self.fresh[node] = self.said[node]
 
     def emits(self, node: str, message: Followed) -> None:

@@ -41,24 +41,19 @@ class LockRegister(Register):
 
     @property
     def is_drained(self) -> bool:
-        """Whether no session is left, and so no hold."""
         return super().is_drained and not self.locks.table.sessions.by_id
 
     def admits(self, command: bytes) -> bool:
-        """Return whether ``command`` can be read."""
         return self.locks.admits(command) if is_of_locks(command) else super().admits(command)
 
     def is_patient(self, command: bytes) -> bool:
-        """Return whether ``command`` can wait for others."""
         of_locks = is_of_locks(command)
         return self.locks.is_patient(command) if of_locks else super().is_patient(command)
 
     def advance(self, time_ms: int) -> Sequence[Message]:
-        """Do everything due up to log time ``time_ms``, in the list and in the table."""
         return [*super().advance(time_ms), *self.locks.advance(time_ms)]
 
     def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        """Apply ``command`` and the deadlines that are due."""
         if is_of_locks(command):
             (outcomes,) = self.locks.apply(time_ms, (command,))
             return [*outcomes, *super().advance(time_ms)]
@@ -68,20 +63,16 @@ class LockRegister(Register):
         return super().do(time_ms, command)
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the log time at which `advance` has something to do next."""
         due = (super().due_ms(before), self.locks.due_ms(before))
         return min((one for one in due if one is not None), default=None)
 
     def read(self, query: Event) -> Event:
-        """Answer a query about the list or the table."""
         return super().read(query) if type(query) is ReadOrder else self.locks.read(query)
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
-        """Return the last version, and the objects that changed after ``version``."""
         return self.locks.changed_since(version)
 
     def snapshot(self) -> Iterator[Part | None]:
-        """Freeze both, and return their parts."""
         marked = ((LIST_MARK, super().snapshot()), (LOCKS_MARK, self.locks.snapshot()))
         return chain.from_iterable(
             (part if part is None else MarkedPart(mark, part) for part in parts)
@@ -89,16 +80,13 @@ class LockRegister(Register):
         )
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take over the state of a snapshot."""
         self.locks.restore([one[1:] for one in chunks if one[:1] == LOCKS_MARK])
         super().restore([one[1:] for one in chunks if one[:1] == LIST_MARK])
 
     def digest(self) -> bytes:
-        """Return a hash of the whole state."""
         return sha256(super().digest() + self.locks.digest()).digest()
 
     def fingerprint(self) -> Fingerprint:
-        """Return a digest of both, and of all their decisions."""
         one, other = super().fingerprint(), self.locks.fingerprint()
         state, decided = state_of((one.state, other.state)), one.decided + other.decided
         return Fingerprint(state, decided, (*one.counters, *other.counters))

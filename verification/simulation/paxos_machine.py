@@ -100,11 +100,9 @@ class Register:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no session is left."""
         return not self.sessions
 
     def admits(self, command: bytes) -> bool:
-        """Return whether ``command`` can be read."""
         return command == OPENING or request_in(command) is not None
 
     def version_of(self, command: bytes) -> int:
@@ -116,7 +114,6 @@ class Register:
         return sum(command) % 2 == 0
 
     def advance(self, time_ms: int) -> Sequence[Message]:
-        """End the sessions that are over by ``time_ms``."""
         self.time_ms = max(self.time_ms, time_ms)
         over = [name for name, (due, _) in self.sessions.items() if due <= self.time_ms]
         for name in over:
@@ -129,7 +126,6 @@ class Register:
         return self.apply(time_ms, commands)
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
-        """Do each of ``commands``."""
         return [self.do(time_ms, command) for command in commands]
 
     def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
@@ -153,7 +149,6 @@ class Register:
         self.sessions = {name: (now + ttl, ttl) for name, (_, ttl) in self.sessions.items()}
 
     def append(self, request: AppendRequest, command: bytes) -> Appended:
-        """Append an entry, and remember its outcome."""
         self.position += 1
         self.chain = sha256(self.chain + command).digest()
         self.made += int.from_bytes(self.chain[:7])
@@ -167,7 +162,6 @@ class Register:
         return told
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the log time at which the next session ends."""
         return min((due for due, _ in self.sessions.values()), default=None)
 
     def read(self, query: Event) -> Event:
@@ -185,7 +179,6 @@ class Register:
         return iter((None, *map(EncodedPart, parts)))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take over the state of a snapshot."""
         time_ms, position, chain, told, sessions = json.loads(b"".join(chunks))
         self.time_ms, self.position, self.chain = time_ms, position, bytes.fromhex(chain)
         self.told = {
@@ -195,7 +188,6 @@ class Register:
         self.sessions = {name: (due, ttl) for name, (due, ttl) in sessions.items()}
 
     def digest(self) -> bytes:
-        """Return a hash of the whole state."""
         return sha256(self.frozen()).digest()
 
     def fingerprint(self) -> Fingerprint:
@@ -206,7 +198,6 @@ class Register:
         return Fingerprint(state, self.made, (Figure("entries", self.position),))
 
     def frozen(self) -> bytes:
-        """Return the whole state."""
         told = [
             (one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()
         ]

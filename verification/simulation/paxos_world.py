@@ -76,35 +76,29 @@ class WatchedDisk(Disk):
         """The messages in the tail, before they were encoded."""
 
     def append(self, role: str, record: Message) -> None:
-        """Write ``record``."""
         super().append(role, record)
         self.unsynced.append((record,))
 
     def checkpoint(self, role: str, records: Sequence[Message]) -> None:
-        """Write ``records`` in place of earlier ones."""
         super().checkpoint(role, records)
         self.unsynced.append(records)
         self.watcher.forgets(self.node, role, records)
 
     def checkpoint_part(self, role: str, records: Sequence[Message], *, first: bool) -> None:
-        """Write a part of a checkpoint."""
         super().checkpoint_part(role, records, first=first)
         self.unsynced.append(records)
 
     def end_checkpoint(self, role: str) -> None:
-        """Forget what was written before the checkpoint."""
         super().end_checkpoint(role)
         self.unsynced.append(())
 
     def restore(self, copy: Copy) -> None:
-        """Replace everything by ``copy``."""
         super().restore(copy)
         self.unsynced = []
         records = [record for records in self.records().values() for record in records]
         self.watcher.replaced(self.node, records)
 
     def sync(self) -> None:
-        """Make the tail durable; after a crash it may be shorter than the written data."""
         written = list(zip(self.tail, self.unsynced, strict=False))
         self.unsynced = []
         super().sync()
@@ -128,7 +122,6 @@ class WatchedGateway(Gateway):
         self.departs = departs
 
     def flush(self) -> None:
-        """Send the messages that wait for each peer."""
         self.departs()
         super().flush()
 

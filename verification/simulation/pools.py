@@ -48,7 +48,6 @@ class PoolUser(LockUser):
     def handle(
         self, sender: Address, event: ContenderEvent | PermitsTaken | PermitsGiven, now: Instant
     ) -> Effects:
-        """Go on to the contender's next action."""
         match event:
             case PermitsGiven() if self.finishing:
                 self.phase = ContenderPhase.DONE

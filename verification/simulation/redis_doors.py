@@ -285,7 +285,6 @@ class RedisJudge(LogJudge):
         """The slot after all that any client knows by a reply."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the log, the requests that nodes receive, and the clients of the doors."""
         self.now = delivered.time
         self.note_progress(delivered)
         event = delivered.event
@@ -309,7 +308,6 @@ class RedisJudge(LogJudge):
         super().handled(delivered, effects)
 
     def may_be_inside(self, hold: JudgedHold) -> bool:
-        """Return whether the holder may still believe that it holds the lock."""
         if node_of(hold.contender) in self.members:
             return self.now < self.until[hold.lock]
         return super().may_be_inside(hold)

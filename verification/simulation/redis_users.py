@@ -153,11 +153,9 @@ class DoorClients(Role[DoorEvent]):
         self.finishing = False
 
     def begin(self, now: Instant) -> Effects:
-        """Connect."""
         return [effect for _ in range(CLIENTS) for effect in self._connect()]
 
     def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
-        """Let the client of a connection go on."""
         match event:
             case ClientTold():
                 return ()
@@ -366,7 +364,6 @@ class DoorClients(Role[DoorEvent]):
 
 
 def encoded(command: list[bytes]) -> bytes:
-    """Return a command as Redis clients send it."""
     parts = b"".join(b"$%d\r\n%s\r\n" % (len(one), one) for one in command)
     return b"*%d\r\n%s" % (len(command), parts)
 

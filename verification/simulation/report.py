@@ -99,7 +99,6 @@ class Total:
     faults: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, report: RunReport) -> None:
-        """Count one more."""
         self.seeds += 1
         self.deliveries += report.deliveries
         self.grants += report.grants

@@ -88,7 +88,6 @@ class RetainedJudge:
         self._looked_at = 0
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch the `Retainer` and the local owners of each client."""
         role = role_of(delivered.to)
         if role == RETAINER_ROLE:
             self._note_event(delivered)
@@ -114,7 +113,6 @@ class RetainedJudge:
             self._look(delivered.time)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Forget the holds of a client that died."""
         for place in [place for place in self.holds if place[0] == node]:
             del self.holds[place]
 

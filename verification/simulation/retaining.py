@@ -153,7 +153,6 @@ class LocalOwners(Role[OwnersEvent]):
         self.closed = False
 
     def handle(self, sender: Address, event: OwnersEvent, now: Instant) -> Effects:
-        """Decide about a request here, or pass it or its reply on."""
         match event:
             case Acquire() | AcquireReadWrite():
                 return self._on_acquire(event, now)

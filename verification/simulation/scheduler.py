@@ -45,12 +45,10 @@ class EventQueue(deque[Waiting]):
         self._boots: deque[int] = deque()
 
     def append(self, waiting: Waiting, /) -> None:
-        """Add an event behind all others."""
         self._boots.append(self.boot)
         super().append(waiting)
 
     def popleft(self) -> Waiting:
-        """Remove the first event."""
         role_slot, sender, event = waiting = super().popleft()
         world = self._machine.world
         boot = self._boots.popleft()

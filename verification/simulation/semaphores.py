@@ -139,7 +139,6 @@ class PermitJudge(LogJudge):
         self.sequence = self.log = LogOrder()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch outcomes of the log, and contenders that enter, leave and want."""
         self.note_progress(delivered)
         self._note_holds(delivered, effects)
         event, contender = delivered.event, delivered.to
@@ -168,14 +167,12 @@ class PermitJudge(LogJudge):
                     pass
 
     def left(self, client: str) -> None:
-        """End all wants and holds of ``client``, which died or closes."""
         for user in [user for user in self.asked if node_of(user) == client]:
             del self.asked[user]
         for user in [user for user in self.amounts if node_of(user) == client]:
             self._give_back(user, self.capacity)
 
     def waiting_for(self, lock: str) -> list[Address]:
-        """Return the contenders that wait for ``lock``."""
         return [user for user, asked in self.asked.items() if asked.lock == lock]
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
@@ -330,7 +327,6 @@ class SemaphoreJudge(PermitJudge):
         self.sequence = self.log = self.sizes = SizeLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the acquires that nodes receive too."""
         event = delivered.event
         if isinstance(event, AcquirePermits) and node_of(delivered.to) in self.members:
             self.sizes.asked[event.session, event.owner, event.request] = event

@@ -51,7 +51,6 @@ class SeveralJudge(LockJudge):
         """The locks of the last claim of each contender for several."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch contenders that enter, leave and want."""
         event, contender = delivered.event, delivered.to
         if contender not in self.contenders:
             super().handled(delivered, effects)

@@ -98,7 +98,6 @@ class Caller(Role[Call | Granted | Released | Refused]):
     def handle(
         self, sender: Address, event: Call | Granted | Released | Refused, now: Instant
     ) -> Effects:
-        """Pass a request on; keep no reply."""
         if not isinstance(event, Call):
             return ()
         return (Send(address_of(node_of(self.address), "session"), event.request),)
@@ -118,7 +117,6 @@ class Scribe:
         world.begin_watchers.append(self.begun)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Write an event that a role handled."""
         self._write_mishaps()
         event, source = delivered.event, f"<- {delivered.sender}"
         if type(event) in self.heads:
@@ -129,17 +127,14 @@ class Scribe:
         self._write_effects(effects, event)
 
     def begun(self, address: Address, effects: Effects) -> None:
-        """Write the first turn of a role."""
         self._write_mishaps()
         self._write(address, "begins")
         self._write_effects(effects, None)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Write that ``node`` died."""
         self._write_mishaps()
 
     def head(self, text: str) -> None:
-        """Write a heading."""
         self.lines += ["", f"--- {text}", ""]
 
     def _write_mishaps(self) -> None:
@@ -271,7 +266,6 @@ class Stage:
         self.pause(SETTLED_MS)
 
     def pause(self, ms: int) -> None:
-        """Let ``ms`` milliseconds pass."""
         self.world.run(self.world.time + ms * NS_PER_MS)
 
     def call(self, client: str, request: Message) -> None:
@@ -314,7 +308,6 @@ class Scene(NamedTuple):
     play: Callable[[], Scribe]
 
     def text(self) -> str:
-        """Play the scene and return its transcript."""
         return "\n".join((self.about, LEGEND.rstrip(), *self.play().lines, ""))
 
 

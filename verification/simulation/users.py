@@ -89,7 +89,6 @@ class Users:
             self.world.nodes[node_of(user)].tell(user, Finish())
 
     def close(self) -> None:
-        """Close every client."""
         for name in sorted({node_of(user) for user in self.contenders()}):
             self._tell_to_close(name)
 
@@ -99,7 +98,6 @@ class Users:
         return {user: self.world.role_at(user) for user in living}
 
     def waiting(self) -> list[str]:
-        """Describe the living contenders that are not done."""
         return unserved(self.contenders())
 
     def _die(self, name: str) -> None:

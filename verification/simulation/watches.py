@@ -41,11 +41,9 @@ class Watching(LockUser):
         """The version up to which the user has seen the changes of each object."""
 
     def begin(self, now: Instant) -> Effects:
-        """Watch, and pause before the first request."""
         return [*super().begin(now), *map(self._watch, self.watched)]
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Go on to the next action, or send the next request for changes."""
         match event:
             case ChangesRead():
                 resynced = event.resync and event.lock in self.versions
@@ -119,7 +117,6 @@ class WatchJudge:
     )
 
     def left(self, client: str) -> None:
-        """Forget the watchers of ``client``, which died or closes."""
         for key in [key for key in self.watchers if node_of(key[0]) == client]:
             del self.watchers[key]
 

@@ -124,11 +124,9 @@ class LockUser(Role[ContenderEvent]):
         """Whether a lock was granted since `Finish` came."""
 
     def begin(self, now: Instant) -> Effects:
-        """Pause before the first request."""
         return self._pause()
 
     def handle(self, sender: Address, event: ContenderEvent, now: Instant) -> Effects:
-        """Go on to the contender's next action."""
         match event:
             case Finish():
                 self.finishing = True
@@ -234,7 +232,6 @@ class LossNotifier(Role[Unlocking | Suspected | HoldsLost]):
         event: Unlocking | Suspected | HoldsLost,
         now: Instant,
     ) -> Effects:
-        """Pass losses on."""
         match event:
             case Unlocking():
                 return [Observe("watcher.unlocking")]

@@ -92,14 +92,12 @@ class World:
         return node
 
     def power_on(self, name: str) -> None:
-        """Switch a node on, unless it is on already."""
         node = self.nodes[name]
         if not node.up:
             node.power_on()
             self.links.begin(node)
 
     def power_on_all(self) -> None:
-        """Switch every node on, in the order in which they were added."""
         for name in self.nodes:
             self.power_on(name)
 
@@ -108,7 +106,6 @@ class World:
         return self.nodes[node_of(address)].scheduler.roles[address].role
 
     def crash(self, name: str) -> None:
-        """Crash a node, unless it is down."""
         node = self.nodes[name]
         if node.up:
             self.fault_counts["crash"] += 1
@@ -194,12 +191,10 @@ class World:
         return int(self.streams.clock.expovariate(1.0) * LATENESS_US * NS_PER_US)
 
     def record(self, delivered: Delivery) -> None:
-        """Write a delivery into the trace."""
         self.deliveries += 1
         self.trace.entries.append(delivered)
         if self.deliveries > DELIVERIES_MAX:
             raise ViolationError(f"no end of the run in {DELIVERIES_MAX} deliveries")
 
     def mishap(self, node: str, what: str) -> None:
-        """Write an event of a node into the trace."""
         self.trace.entries.append(Mishap(self.time, node, what))

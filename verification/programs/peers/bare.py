@@ -31,11 +31,9 @@ class Bare(ComparedPeer):
         self._port = 0
 
     def version(self) -> str:
-        """Return a text that names the running software."""
         return f"three bare processes, libzmq {zmq.zmq_version()}, no protocol around the path"
 
     def start(self, folder: Path) -> None:
-        """Start the three; see `ComparedPeer.start`."""
         self._servers = Servers(folder)
         self._port, *others = free_ports(3)
         followers = [str(port) for port in others]
@@ -48,11 +46,9 @@ class Bare(ComparedPeer):
         self._servers.wait_until(self._serves)
 
     def spec(self) -> Spec:
-        """Return the leader's port."""
         return {"port": self._port}
 
     def stop(self) -> None:
-        """End them."""
         if self._servers is not None:
             self._servers.stop()
 
@@ -77,16 +73,13 @@ class BareHandle:
         self._name = name
 
     def say(self, *, take: bool) -> None:
-        """Send a request."""
         self.socket.send(cbor2.dumps([take, self._name]))
 
     def acquire(self) -> None:
-        """Wait until the lock is held."""
         self.say(take=True)
         self.socket.recv()
 
     def release(self) -> None:
-        """Give it back."""
         self.say(take=False)
         self.socket.recv()
 
@@ -99,18 +92,15 @@ class BareConnection:
         self._context: zmq.Context[Any] = zmq.Context()
 
     def handle(self, name: str) -> BareHandle:
-        """Return a handle of the lock ``name``."""
         socket: Any = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self._endpoint)
         return BareHandle(socket, name)
 
     def lock(self, name: str) -> Handle:
-        """Return a handle of the lock ``name``; see `PeerConnection`."""
         return self.handle(name)
 
     def close(self) -> None:
-        """Leave nothing running."""
         self._context.destroy(linger=0)
 
 

@@ -23,12 +23,10 @@ Request = tuple[bytes, bool, str]
 
 
 def opened(path: str) -> int:
-    """Return the descriptor of the log."""
     return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
 
 def drained(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """Return the messages that can be read without waiting."""
     messages: list[list[bytes]] = []
     while True:
         try:
@@ -70,7 +68,6 @@ class BareLeader:
         self.locks: dict[str, deque[bytes]] = {}
 
     def run(self) -> None:
-        """Serve until killed."""
         while True:
             readable = dict(self.poller.poll())
             for dealer in self.dealers:

@@ -40,22 +40,18 @@ class Etcd(ReplicatedPeer):
         self._peers: list[int] = []
 
     def missing(self) -> str | None:
-        """Name the package as pip does."""
         missing = super().missing()
         return None if missing is None else missing.replace("install grpc", "install grpcio")
 
     def version(self) -> str:
-        """Return which server and client run."""
         return f"{said_by('etcd', '--version')}, grpcio {metadata.version('grpcio')}, v3lock"
 
     def start(self, folder: Path) -> None:
-        """Start the members; see `Peer.start`."""
         ports = free_ports(2 * MEMBERS)
         self._ports, self._peers = ports[:MEMBERS], ports[MEMBERS:]
         self.start_servers(folder, MEMBERS)
 
     def leader(self) -> int | None:
-        """Return the index of the member that says it leads."""
         statuses = [_status(port) for port in self._ports]
         for index, status in enumerate(statuses):
             if status is not None and status[0] == status[1]:
@@ -68,7 +64,6 @@ class Etcd(ReplicatedPeer):
         return len(leaders) == 1 and 0 not in leaders
 
     def start_server(self, index: int) -> None:
-        """Start one server; see `ServersPeer.start_server`."""
         names = [f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(self._peers)]
         client = f"http://127.0.0.1:{self._ports[index]}"
         peer = f"http://127.0.0.1:{self._peers[index]}"
@@ -137,7 +132,6 @@ class EtcdConnection:
                 time.sleep(0.01)  # Members that refuse at once are not to be flooded.
 
     def close(self) -> None:
-        """Close the channels."""
         for channel in self._channels:
             channel.close()
 
@@ -151,14 +145,11 @@ class EtcdHandle:
         self._key: int | bytes = b""
 
     def acquire(self) -> None:
-        """Wait for the lock."""
         self._key = self._connection.ask(LOCK, self._question)[2]
 
     def release(self) -> None:
-        """Delete the key that stands for the hold."""
         self._connection.ask(UNLOCK, {1: self._key})
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the members of ``spec``."""
     return EtcdConnection(spec)

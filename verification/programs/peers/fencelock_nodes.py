@@ -32,12 +32,10 @@ class Fencelock(ReplicatedPeer):
         self._config = Path()
 
     def version(self) -> str:
-        """Return the version of this package."""
         options = "".join(f", {name}={value:g}" for name, value in self.lock_options.items())
         return f"fencelock {fencelock.__version__}, protocol paxos{options}"
 
     def start(self, folder: Path) -> None:
-        """Start the nodes; see `Peer.start`."""
         self._addresses = {
             f"n{number + 1}": f"tcp://127.0.0.1:{port}"
             for number, port in enumerate(free_ports(NODES))
@@ -51,20 +49,16 @@ class Fencelock(ReplicatedPeer):
         self.start_servers(folder, NODES)
 
     def doors(self) -> dict[str, int]:
-        """Return the port of each node's Redis door: here there are none."""
         return {}
 
     def spec(self) -> Spec:
-        """Return the addresses."""
         return {"connect": ",".join(self._addresses.values()), "lock": self.lock_options}
 
     def leader(self) -> int | None:
-        """Return the index of the leader's node."""
         leaders = {status.leader for status in self._statuses()} - {""}
         return list(self._addresses).index(leaders.pop()) if len(leaders) == 1 else None
 
     def start_server(self, index: int) -> None:
-        """Start one server; see `ServersPeer.start_server`."""
         command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", f"n{index + 1}"]
         search = os.pathsep.join(entry for entry in sys.path if entry)
         self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
@@ -111,16 +105,13 @@ class FencelockDoor(Fencelock):
     packages: tuple[str, ...] = ("redis", "hiredis")
 
     def version(self) -> str:
-        """Return which server and client run."""
         return f"fencelock {fencelock.__version__}, redis-py {metadata.version('redis')}"
 
     def doors(self) -> dict[str, int]:
-        """Return the port of each node's door."""
         self._doors = dict(zip(self._addresses, free_ports(NODES), strict=True))
         return self._doors
 
     def spec(self) -> Spec:
-        """Return the port of the leader's door."""
         return {"ports": [[*self._doors.values()][self.leader() or 0]]}
 
 
@@ -142,12 +133,10 @@ class FencelockConnection:
         self._failover: bool = spec["failover"]
 
     def lock(self, name: str) -> Handle:
-        """Return the calling thread's lock."""
         lock = self._client.lock(name, **self._options)
         return FencelockHandle(lock) if self._failover else lock
 
     def close(self) -> None:
-        """End the session."""
         self._client.close()
 
 
@@ -158,7 +147,6 @@ class FencelockHandle:
         self._lock = lock
 
     def acquire(self) -> None:
-        """Wait for the lock."""
         if self._lock.held:
             self._lock.release()
         self._lock.acquire()
@@ -168,5 +156,4 @@ class FencelockHandle:
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the nodes of ``spec``."""
     return FencelockConnection(spec)

@@ -87,7 +87,6 @@ class ComparedPeer(ABC):
         return None
 
     def kill(self, index: int) -> None:
-        """End server ``index`` with SIGKILL."""
         raise NotImplementedError(f"{self.name}: no failover is compared")
 
     def restart(self, index: int) -> None:
@@ -96,7 +95,6 @@ class ComparedPeer(ABC):
 
     @property
     def has_failover(self) -> bool:
-        """Whether `leader`, `kill` and `restart` work."""
         return type(self).kill is not ComparedPeer.kill
 
 
@@ -108,17 +106,14 @@ class ServersPeer(ComparedPeer):
 
     @property
     def servers(self) -> Servers:
-        """The processes; there are some after `start`."""
         assert self._servers is not None
         return self._servers
 
     def stop(self) -> None:
-        """End the servers."""
         if self._servers is not None:
             self._servers.stop()
 
     def start_servers(self, folder: Path, count: int) -> None:
-        """Start ``count`` servers; return once all serve."""
         self._servers = Servers(folder)
         for index in range(count):
             self.start_server(index)
@@ -146,10 +141,8 @@ class ReplicatedPeer(ServersPeer):
         return {"ports": self._ports[leader:] + self._ports[:leader]}
 
     def kill(self, index: int) -> None:
-        """End server ``index`` with SIGKILL."""
         self.servers.kill(index)
 
     def restart(self, index: int) -> None:
-        """Start server ``index`` on its old data; return once all servers serve."""
         self.start_server(index)
         self.servers.wait_until(self.serves)

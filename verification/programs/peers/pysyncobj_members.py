@@ -38,11 +38,9 @@ class PySyncObj(ComparedPeer):
         self._ports: list[int] = []
 
     def version(self) -> str:
-        """Return which library runs."""
         return f"PySyncObj {metadata.version('pysyncobj')} ReplLockManager, log in memory"
 
     def start(self, folder: Path) -> None:
-        """Start the members; see `ComparedPeer.start`."""
         self._servers = Servers(folder)
         self._ports = free_ports(MEMBERS)
         for index, port in enumerate(self._ports):
@@ -53,11 +51,9 @@ class PySyncObj(ComparedPeer):
         self._servers.wait_until(lambda: all(answers(port) is not None for port in self._ports))
 
     def spec(self) -> Spec:
-        """Return the ports."""
         return {"ports": self._ports}
 
     def stop(self) -> None:
-        """End the members."""
         if self._servers is not None:
             self._servers.stop()
 
@@ -88,7 +84,6 @@ class PySyncObjConnection:
         return PySyncObjHandle(self._locks, name, inside)
 
     def close(self) -> None:
-        """Leave the members."""
         self._locks.destroy()
         self._member.destroy()
 
@@ -104,7 +99,6 @@ class PySyncObjHandle:
         self._inside = inside
 
     def acquire(self) -> None:
-        """Try until it is held."""
         self._inside.acquire()
         while not self._ask(self._locks.tryAcquire):
             time.sleep(POLL_S)
@@ -123,12 +117,10 @@ class PySyncObjHandle:
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the members of ``spec``."""
     return PySyncObjConnection(spec)
 
 
 def main() -> None:
-    """Be one member until told to end."""
     own, *others = (f"127.0.0.1:{port}" for port in sys.argv[1:])
     member, locks = _member(own, others)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

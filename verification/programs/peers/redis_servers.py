@@ -31,17 +31,14 @@ class RedisServers(ServersPeer):
         self._ports: list[int] = []
 
     def version(self) -> str:
-        """Return which server and client run."""
         server = said_by("redis-server", "--version").split(" sha=")[0]
         return f"{server}, redis-py {metadata.version('redis')} with hiredis"
 
     def start(self, folder: Path) -> None:
-        """Start the servers; see `Peer.start`."""
         self._ports = free_ports(self.count)
         self.start_servers(folder, self.count)
 
     def start_server(self, index: int) -> None:
-        """Start one server; see `ServersPeer.start_server`."""
         command = ["redis-server", "--port", str(self._ports[index]), "--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self.servers.folder)]
         self.servers.start(index, command)
@@ -50,7 +47,6 @@ class RedisServers(ServersPeer):
         return all(answers(port, b"PING\r\n") == b"+PONG\r\n" for port in self._ports)
 
     def spec(self) -> Spec:
-        """Return the ports."""
         return {"ports": self._ports}
 
 
@@ -123,16 +119,13 @@ class ThreadClients:
         return clients
 
     def close(self) -> None:
-        """Close all threads' connections."""
         for client in self._all:
             client.close()
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the servers of ``spec``."""
     return OneRedisConnection(spec)
 
 
 def open_waiting_connection(spec: Spec) -> PeerConnection:
-    """Connect this process, with python-redis-lock."""
     return WaitingConnection(spec)

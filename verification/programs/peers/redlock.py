@@ -41,7 +41,6 @@ class RawRedlock(Redlock):
     name = "redlock-raw"
 
     def version(self) -> str:
-        """Return which server runs, and that the client is bare sockets."""
         return super().version().partition(",")[0] + ", bare sockets, servers asked at once"
 
 
@@ -66,7 +65,6 @@ class RedlockHandle:
             time.sleep(random.uniform(0, 2 * POLL_S))  # Else two that split the votes repeat it.
 
     def release(self) -> None:
-        """Give it back to all servers."""
         self._unset()
 
     def _set(self) -> int:
@@ -103,7 +101,6 @@ class SerialConnection:
             client.script_load(UNLOCK)
 
     def lock(self, name: str) -> Handle:
-        """Return a handle that asks the servers in order."""
         return SerialHandle(name, self._clients.mine())
 
     def close(self) -> None:
@@ -142,13 +139,11 @@ class RawConnection:
             link.recv(64)
 
     def lock(self, name: str) -> Handle:
-        """Return a handle over the calling thread's sockets."""
         if not hasattr(self._local, "links"):
             self._local.links = self._connect()
         return RawHandle(name, self._local.links)
 
     def close(self) -> None:
-        """Close all sockets."""
         for link in self._links:
             link.close()
 
@@ -168,10 +163,8 @@ def resp(*words: bytes) -> bytes:
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the servers of ``spec``, as the libraries do."""
     return SerialConnection(spec)
 
 
 def open_raw_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the servers of ``spec``, as fast as it goes."""
     return RawConnection(spec)

@@ -65,7 +65,6 @@ class Servers:
             time.sleep(0.02)
 
     def kill(self, index: int) -> None:
-        """End server ``index`` with SIGKILL."""
         process = self._processes.pop(index)
         _signal_group(process, signal.SIGKILL)
         process.wait()

@@ -43,16 +43,13 @@ class ZooKeeper(ReplicatedPeer):
     programs = (("java", "default-jre-headless"),)
 
     def missing(self) -> str | None:
-        """Also name the package with the jar."""
         jar = None if JAR.exists() else "apt-get install zookeeper"
         return " and ".join(word for word in (jar, super().missing()) if word) or None
 
     def version(self) -> str:
-        """Return which server and client run."""
         return f"ZooKeeper ({JAR.resolve().stem}), kazoo {metadata.version('kazoo')} Lock"
 
     def start(self, folder: Path) -> None:
-        """Start the servers; see `Peer.start`."""
         ports = free_ports(3 * SERVERS)
         self._ports, quorum, election = ports[:SERVERS], ports[SERVERS:-SERVERS], ports[-SERVERS:]
         members = "".join(
@@ -69,7 +66,6 @@ class ZooKeeper(ReplicatedPeer):
         self.start_servers(folder, SERVERS)
 
     def leader(self) -> int | None:
-        """Return the index of the server that says it leads."""
         modes = [_mode(port) for port in self._ports]
         return modes.index("leader") if "leader" in modes else None
 
@@ -78,7 +74,6 @@ class ZooKeeper(ReplicatedPeer):
         return sorted(modes) == ["follower"] * (SERVERS - 1) + ["leader"]
 
     def start_server(self, index: int) -> None:
-        """Start one server; see `ServersPeer.start_server`."""
         folder = self.servers.folder
         command = ["java", "-Xmx512m", f"-Dlog4j.configuration=file:{folder}/log4j.properties"]
         command += ["-cp", str(JAR), MAIN, str(folder / f"zoo-{index}.cfg")]
@@ -105,7 +100,6 @@ class ZooKeeperConnection:
         return ZooKeeperHandle(self._client, f"/compare/{name}")
 
     def close(self) -> None:
-        """End the session."""
         self._client.stop()
         self._client.close()
 
@@ -120,7 +114,6 @@ class ZooKeeperHandle:
         self._broken = False
 
     def acquire(self) -> None:
-        """Wait for the lock."""
         if self._broken:
             self._lock.release()
             self._broken = False
@@ -129,12 +122,10 @@ class ZooKeeperHandle:
         self._broken = False
 
     def release(self) -> None:
-        """Delete the node that stands for the hold."""
         self._broken = True
         self._lock.release()
         self._broken = False
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Connect this process to the servers of ``spec``."""
     return ZooKeeperConnection(spec)
