@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -40,7 +41,14 @@ def figures(pair_us: float, pairs: float, handovers: float, gap_s: float) -> dic
 
 
 def saved(folder: Path, **peers: dict[str, Any]) -> Path:
-    machine = {"cpu": "a", "cores": 2, "system": "b", "python": "3", "file_system": "c", "load": 0}
+    machine = {
+        "processor": "a",
+        "cores": 2,
+        "system": "b",
+        "python": "3",
+        "file_system": "c",
+        "load": 0,
+    }
     results: dict[str, Any] = {
         "machine": machine,
         "seconds": 1,
@@ -95,24 +103,15 @@ def test_a_missed_bar_fails_the_run_and_says_which(tmp_path: Path) -> None:
     assert ended.returncode == 1
 
 
-def test_profiles_of_versions_are_kept_with_the_figures(tmp_path: Path) -> None:
-    path = saved(tmp_path, fencelock=figures(100, 6000, 800, 0.1))
-    profile = tmp_path / "before.txt"
-    found = {"sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}, "pairs": 9}
-    profile.write_text(f"measuring\n{json.dumps(found)}\n", encoding="utf-8")
-    run("--again", str(path), "--profiles", str(profile), "--json", str(path))
-    run("--again", str(path), "--json", str(path))
-    kept = json.loads(path.read_text(encoding="utf-8"))["profiles"]
-    assert kept == [{"name": "before", "sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}}]
-
-
-def test_a_file_that_is_no_profile_is_refused_in_words(tmp_path: Path) -> None:
-    profile = tmp_path / "other.txt"
-    profile.write_text('{"figures": {}}', encoding="utf-8")
-    ended = run("--again", str(tmp_path / "none.json"), "--profiles", str(profile))
-    assert "other.txt: no profile on its last line" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.returncode == 2
+def test_a_chart_of_each_measured_workload_is_written_beside_the_tables(tmp_path: Path) -> None:
+    path = saved(tmp_path, fencelock=figures(9, 6000, 800, 0.7), redlock=figures(500, 20, 300, 0))
+    run("--again", str(path), "--plot", str(tmp_path / "charts"))
+    names = {file.name for file in (tmp_path / "charts").iterdir()}
+    assert names == {"figures.md", "pair.svg", "distinct.svg", "handover.svg", "failover.svg"}
+    drawn = ElementTree.fromstring((tmp_path / "charts" / "pair.svg").read_text("utf-8"))
+    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if text in ("fencelock", "redlock")] == ["fencelock", "redlock"]
+    assert "p50, us (less is better), on a logarithmic axis" in texts
 
 
 def test_two_holders_at_once_fail_the_run(tmp_path: Path) -> None:

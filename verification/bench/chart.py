@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fencelock.cluster.svg import COLOURS, PALE, Picture
+from fencelock.verification.bench.report import WHOLE_FROM
 
 WIDTH, HEIGHT = 760.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 20.0, 58.0, 48.0
@@ -19,7 +20,15 @@ MARKS_MAX = 8
 NAME = 250.0
 """Width of the names of bars."""
 
+FIGURE = 90.0
+"""Room for the figure behind a bar."""
+
+LOG_FROM = 10
+"""If the largest median is this many times the smallest, the axis of spreads is logarithmic."""
+
 Points = Sequence[tuple[float, float]]
+Spread = tuple[float, float, float]
+"""The median, the least and the most of some rounds."""
 
 
 def line_chart(
@@ -87,11 +96,42 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], unit: str, about: s
     most = max((value for _, value in bars), default=0.0) or 1.0
     for number, (name, value) in enumerate(bars):
         top = TOP + ROW * number
-        width = (WIDTH - NAME - RIGHT - 90) * value / most
+        width = (WIDTH - NAME - RIGHT - FIGURE) * value / most
         picture.text(NAME - 8, top + 15, name, anchor="end")
         picture.rectangle(NAME, top + 2, width, ROW - 8, COLOURS[0])
         picture.text(NAME + width + 6, top + 15, f"{value:,.0f}")
     picture.text(NAME, TOP + ROW * len(bars) + 14, unit)
+    return str(picture)
+
+
+def spread_chart(
+    title: str, rows: Sequence[tuple[str, Spread]], unit: str, about: str = "", ours: str = ""
+) -> str:
+    """Return a chart of medians, each as a dot on a line from the least to the most.
+
+    Rows whose names begin with ``ours`` have another colour.
+    """
+    picture = Picture(WIDTH, TOP + ROW * len(rows) + 24, title)
+    _heading(picture, title, about)
+    middles = [middle for _, (middle, _, _) in rows]
+    wide = min(middles) > 0 and max(middles) > LOG_FROM * min(middles)
+    scale = math.log if wide else float
+    low = scale(min(least for _, (_, least, _) in rows)) if wide else 0.0
+    span = scale(max(most for _, (_, _, most) in rows)) - low or 1.0
+
+    def x_of(value: float) -> float:
+        return NAME + (WIDTH - NAME - RIGHT - FIGURE) * (scale(value) - low) / span
+
+    for number, (name, (middle, least, most)) in enumerate(rows):
+        y, colour = TOP + ROW * number + 11, COLOURS[0 if name.startswith(ours) else -1]
+        picture.text(NAME - 8, y + 4, name, anchor="end")
+        picture.line([(x_of(least), y), (x_of(most), y)], colour, 2.0)
+        picture.dot(x_of(middle), y, colour, 4.0)
+        picture.text(
+            x_of(most) + 8, y + 4, f"{middle:,.0f}" if middle >= WHOLE_FROM else f"{middle:.3g}"
+        )
+    axis = f"{unit}, on a logarithmic axis" if wide else unit
+    picture.text(NAME, TOP + ROW * len(rows) + 14, axis)
     return str(picture)
 
 

@@ -3,7 +3,6 @@
     python verification/programs/compare.py --peers redlock,redis,etcd,zookeeper --kills 10
     python verification/programs/compare.py --json run.json --plot docs/performance
     python verification/programs/compare.py --again run.json --plot docs/performance  # drawn anew
-    python verification/programs/compare.py --again run.json --profiles old new --plot charts
 
 Every peer is started on loopback with its data in a temporary folder, measured, and stopped,
 before the next one's turn; a round is a turn for each. A peer that is not installed is skipped with
@@ -22,9 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import compare_plot
-import compare_steps
-from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of, wire_table
+from compare_bars import OURS, bars_table, charts, figures_table, judge, overlaps_of, wire_table
 from compare_runs import (
     DISTINCT,
     FRESH,
@@ -178,22 +175,19 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> bool:
+def show(results: dict[str, Any], path: Path | None, folder: Path | None) -> bool:
     """Print the tables, write the requested files, and return whether nothing failed."""
     results["bars"] = judge(results)
     text = told(results)
     print(text)
     if path is not None:
         path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    if charts is not None:
-        charts.mkdir(parents=True, exist_ok=True)
-        (charts / "figures.md").write_text(f"# Figures of one run\n\n{text}\n", encoding="utf-8")
-        word = compare_plot.missing()
-        written = [] if word else compare_plot.plot(results, charts)
-        if results.get("profiles") and not word:
-            compare_steps.plot_steps(results["profiles"], charts / "steps.png")
-            written.append(charts / "steps.png")
-        say(f"no charts: {word}" if word else f"charts: {', '.join(map(str, written))}")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "figures.md").write_text(f"# Figures of one run\n\n{text}\n", encoding="utf-8")
+        for name, chart in charts(results):
+            (folder / name).write_text(chart, encoding="utf-8")
+            say(f"chart: {folder / name}")
     good = all(judged["verdict"] != "FAIL" for judged in results["bars"])
     return good and not results["failed"] and not overlaps_of(results, OURS)
 
@@ -233,10 +227,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="for the servers' data; on a real disk")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write tables and charts there")
-    parser.add_argument(
-        "--profiles", type=Path, nargs="+", metavar="FILE", default=[],
-        help="draw these too: output of `fencelock bench locks --profile --json`, one a version",
-    )  # fmt: skip
     parser.add_argument("--again", type=Path, metavar="FILE", help="show an earlier run's figures")
     return parser.parse_args()
 
@@ -244,14 +234,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the comparison; 0 if no bar failed and nothing else, 1 if it did."""
     given = arguments()
-    try:
-        profiles = compare_steps.read_profiles(given.profiles)
-    except (OSError, ValueError) as error:
-        say(f"--profiles: {error}")
-        return WRONG_USE
     if given.again is not None:
         results = json.loads(given.again.read_text("utf-8"))
-        results["profiles"] = profiles or results.get("profiles", [])
         return 0 if show(results, given.json, given.plot) else 1
     wanted = [OURS, *(name for name in given.peers.split(",") if name and name != OURS)]
     if unknown := [name for name in wanted if name not in PEERS]:
@@ -260,7 +244,6 @@ def main() -> int:
     words = {name: PEERS[name][0]().missing() for name in wanted}
     there = [name for name in wanted if words[name] is None]
     comparison = PeerComparison(there, given.seconds, given.folder, Interrupts())
-    comparison.results["profiles"] = profiles
     comparison.results["skipped"] = {name: word for name, word in words.items() if word}
     interrupted = False
     try:

@@ -1,10 +1,13 @@
-"""The targets of the comparison, and whether a run's figures meet them."""
+"""The targets of the comparison, whether a run's figures meet them, and its tables and charts."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from fencelock.verification.bench.chart import Spread, spread_chart
 
 Results = dict[str, Any]
 """The figures of a run, as written as JSON: see ``docs/performance.md``."""
@@ -155,9 +158,7 @@ def judge(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def over_rounds(
-    results: Results, peer: str, workload: str, figure: str
-) -> tuple[float, float, float] | None:
+def over_rounds(results: Results, peer: str, workload: str, figure: str) -> Spread | None:
     """Return the median, the least and the most of a figure over the rounds; None without it."""
     values = [
         entry[figure] for entry in _rounds(results, peer, workload) if entry.get(figure) is not None
@@ -234,15 +235,48 @@ def bars_table(results: Results) -> str:
     return table(["bar", "wanted", "measured: median (spread)", "verdict"], rows)
 
 
-def _middle(values: list[float]) -> tuple[float, float, float] | None:
+CHARTS = (
+    ("pair", "p50_us", "One client, one lock: acquire and release", "p50, us"),
+    ("fresh", "p50_us", "One client, a new name each time: acquire and release", "p50, us"),
+    ("distinct", "pairs_per_s", "2 processes of 64 threads, a lock each", "pairs per second"),
+    (
+        "handover", "handovers_per_s", "2 processes of 4 threads, one lock",
+        "hand-overs to another thread or process, per second",
+    ),
+    ("failover", "gap_s", "Leader killed with -9 under load", "longest time without grants, s"),
+)  # fmt: skip
+"""For each chart the workload, which also names its file, the figure, the title and the unit."""
+
+
+def charts(results: Results) -> Iterator[tuple[str, str]]:
+    """Yield the file name and the text of a chart of each workload that was measured."""
+    machine = results["machine"]
+    for workload, figure, title, unit in CHARTS:
+        found = {peer: over_rounds(results, peer, workload, figure) for peer in results["peers"]}
+        rows = [(peer, spread) for peer, spread in found.items() if spread is not None]
+        if not rows:
+            continue
+        more = figure.endswith("_per_s")
+        rows.sort(key=lambda one: one[1][0], reverse=more)
+        times = max(len(_rounds(results, peer, workload)) for peer, _ in rows)
+        about = (
+            f"median of {times} {'kills' if workload == 'failover' else 'rounds'}, line: least to "
+            f"most; {machine['cores']} cores {machine['processor']}, load {machine['load']:.1f} "
+            "before"
+        )
+        axis = f"{unit} ({'more' if more else 'less'} is better)"
+        yield f"{workload}.svg", spread_chart(title, rows, axis, about, OURS)
+
+
+def _middle(values: list[float]) -> Spread | None:
     return (statistics.median(values), min(values), max(values)) if values else None
 
 
-def _spread(judged: dict[str, Any]) -> tuple[float, float, float]:
+def _spread(judged: dict[str, Any]) -> Spread:
     return judged["median"], judged["low"], judged["high"]
 
 
-def _cell(figures: tuple[float, float, float] | None) -> str:
+def _cell(figures: Spread | None) -> str:
     if figures is None:
         return "-"
     middle, low, high = (_number(figure) for figure in figures)
