@@ -269,7 +269,7 @@ def test_a_load_keeps_its_size_from_round_to_round(crowd: Crowd) -> None:
     run()  # It raises if a pair is not granted.
 
 
-PARTS = {"attackers.py", "compare_client.py", "compare_tasks.py"}
+PARTS = {"attackers.py", "compare_client.py"}
 """Programs that a benchmark starts itself."""
 
 STARTED = sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -13,7 +14,10 @@ from fencelock.verification.bench.load import CONNECT_S
 
 
 async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
-    """Take and give back locks from many tasks; return the number of pairs and the time (s).
+    """Take and give back locks from many tasks.
+
+    Returns:
+        The number of pairs, the time (s), and the median of a pair (us).
 
     Args:
         job: see there; ``at_once`` tasks.
@@ -23,15 +27,25 @@ async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
     async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
         begin()
         times = [0] * job.at_once
+        took: list[float] = []
 
         async def work(number: int) -> None:
-            lock = client.lock(job.lock_of(number), retain=job.retain, cohort=job.cohort)
+            lock = client.lock(
+                job.lock_of(number),
+                confirm_release=job.confirm,
+                retain=job.retain,
+                cohort=job.cohort,
+            )
             while True:
+                began = time.perf_counter()
                 await lock.acquire()
                 await lock.release()
+                took.append(time.perf_counter() - began)
                 times[number] += 1
 
-        return await counted(job, times, work)
+        found = await counted(job, times, work)
+        last = took[len(took) - int(found["times"]) :]  # Without those that warmed up.
+        return {**found, "p50_us": 1e6 * statistics.median(last) if last else 0.0}
 
 
 async def counted(

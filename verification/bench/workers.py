@@ -25,20 +25,21 @@ SAID_CHARACTERS = 2_000
 
 
 class WorkerProcess:
-    """One process with one job, from `started`. Ends with the ``with`` block at the latest.
+    """One process with one job, from `launched`. Ends with the ``with`` block at the latest.
 
     Args:
+        command: starts it. It prints lines of JSON as `worker` does; other lines are ignored.
+        result_s: timeout for its result, from its begin (s).
         folder: for its log.
         name: of its log, different for each.
 
     """
 
-    def __init__(self, job: Job, folder: Path, name: str) -> None:
-        self.job = job
+    def __init__(self, command: Sequence[str], result_s: float, folder: Path, name: str) -> None:
         self.ready: dict[str, Any] = {}
+        self._name, self._result_s = name, result_s
         self._log = folder / f"{name}.log"
         self._lines: SimpleQueue[str] = SimpleQueue()
-        command = [sys.executable, "-m", "fencelock.verification.bench.worker", job.line()]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -92,9 +93,7 @@ class WorkerProcess:
             BenchFailedError: the process ended without a result, or took far too long.
 
         """
-        job = self.job
-        turns = job.rounds * (len(job.uses) or 1)
-        return self.answer(job.warm_s + job.seconds * turns + LATE_S)
+        return self.answer(self._result_s)
 
     def answer(self, limit_s: float) -> dict[str, Any]:
         """Wait for the process's next line, at most ``limit_s``.
@@ -114,18 +113,28 @@ class WorkerProcess:
 
     def _read(self) -> None:
         for line in self._said:
-            self._lines.put(line)
+            if line.startswith("{"):
+                self._lines.put(line)
         self._lines.put("")
 
     def _why(self, what: str) -> str:
         said = self._log.read_text(encoding="utf-8", errors="replace")[-SAID_CHARACTERS:]
-        return f"the client process of job {self.job.kind} {what}\n{said}".rstrip()
+        return f"the client process {self._name} {what}\n{said}".rstrip()
+
+
+def launched(
+    stack: ExitStack, command: Sequence[str], result_s: float, folder: Path, name: str
+) -> WorkerProcess:
+    """Return a `WorkerProcess` that ends with ``stack``, whenever an interrupt comes."""
+    with uninterrupted():
+        return stack.enter_context(WorkerProcess(command, result_s, folder, name))
 
 
 def started(stack: ExitStack, job: Job, folder: Path, name: str) -> WorkerProcess:
-    """Return a process with ``job`` that ends with ``stack``, whenever an interrupt comes."""
-    with uninterrupted():
-        return stack.enter_context(WorkerProcess(job, folder, name))
+    """Return a process with ``job`` that ends with ``stack``."""
+    command = [sys.executable, "-m", "fencelock.verification.bench.worker", job.line()]
+    turns = job.rounds * (len(job.uses) or 1)
+    return launched(stack, command, job.warm_s + job.seconds * turns + LATE_S, folder, name)
 
 
 def together(workers: Sequence[WorkerProcess]) -> list[dict[str, Any]]:

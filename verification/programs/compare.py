@@ -14,38 +14,27 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import statistics
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from compare_bars import OURS, bars_table, charts, figures_table, judge, overlaps_of, wire_table
-from compare_runs import (
-    DISTINCT,
-    FRESH,
-    HANDOVER,
-    PAIR,
-    PATIENCE_S,
-    PING_PONG,
-    ClientFailedError,
-    ClientProcesses,
-    measure,
-    measure_failover,
-)
+from compare_runs import DISTINCT, FRESH, HANDOVER, PAIR, PING_PONG, measure, measure_failover
 from peers.peer import ComparedPeer
 from peers.registry import PEERS
 from peers.servers import ServersFailedError, said_by
 
 from fencelock import FencelockError
+from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.machine import this_machine
-from fencelock.verification.bench.workers import bare_round_trips
+from fencelock.verification.bench.workers import bare_round_trips, measured, per_s
 
 TASKS = 256
 WIRE_S = 1.0
 WRONG_USE, INTERRUPTED = 2, 130
-FAILURES = (ServersFailedError, ClientFailedError, FencelockError, OSError)
+FAILURES = (ServersFailedError, FencelockError, OSError)
 
 
 class Interrupts:
@@ -138,20 +127,24 @@ class PeerComparison:
 
     def _asyncio(self, peer: ComparedPeer, folder: Path) -> None:
         """Measure one task of fencelock's asyncio client, and many."""
-        alone = self._with_tasks(peer, folder, 1)
-        self._note(peer.name, "task", {"p50_us": statistics.median(alone) / 1000})
-        pairs_per_s = len(self._with_tasks(peer, folder, TASKS)) / self._seconds
+        spec = peer.spec()
+        options = spec["lock"]
+        job = Job(
+            kind=JobKind.TASKS,
+            address=spec["connect"],
+            cluster="compare",
+            lock="task",
+            confirm=options.get("confirm_release", True),
+            retain=options.get("retain", 0.0),
+            cohort=options.get("cohort", 0),
+            warm_s=peer.warm_s,
+            seconds=self._seconds,
+        )
+        (alone,), many = (measured(folder, [replace(job, at_once=n)]) for n in (1, TASKS))
+        self._note(peer.name, "task", {"p50_us": alone["p50_us"]})
+        pairs_per_s = per_s(many)
         per_trip = pairs_per_s / self.results["wire"][-1]["per_s"]
         self._note(peer.name, "asyncio", {"pairs_per_s": pairs_per_s, "per_round_trip": per_trip})
-
-    def _with_tasks(self, peer: ComparedPeer, folder: Path, tasks: int) -> list[int]:
-        task = {**peer.spec(), "tasks": tasks, "warm_s": peer.warm_s, "seconds": self._seconds}
-        patience_s = peer.warm_s + self._seconds + PATIENCE_S
-        with ClientProcesses("compare_tasks.py", [task], folder, patience_s) as clients:
-            clients.tell()
-            (result,) = clients.results()
-        durations: list[int] = result["durations"]
-        return durations
 
     def _note(self, name: str, workload: str, figures: dict[str, float]) -> None:
         self.results["figures"].setdefault(name, {}).setdefault(workload, []).append(figures)
