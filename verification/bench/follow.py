@@ -22,18 +22,19 @@ async def follow(job: Job, begin: Callable[[], None]) -> dict[str, float]:
     """Watch one election with many tasks; return the number of changes and the time (s).
 
     Args:
-        job: see there; ``at_once`` watchers of the election ``lock``.
+        job: see there; ``at_once`` watchers of the election ``lock``, and ``locks`` of others,
+            which do not change.
         begin: reports that all is ready, and returns when the measurement begins; may block.
 
     """
     async with AsyncExitStack() as stack:
+        names = [job.lock] * job.at_once + [f"{job.lock}-{n}" for n in range(job.locks)]
         watches: list[aio.ElectionWatch] = []
-        for first in range(0, job.at_once, WATCHES):
+        for first in range(0, len(names), WATCHES):
             client = await stack.enter_async_context(
                 aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S)
             )
-            election = client.election(job.lock)
-            watches += [election.watch() for _ in range(min(WATCHES, job.at_once - first))]
+            watches += [client.election(name).watch() for name in names[first : first + WATCHES]]
         times = [0] * len(watches)
         for first in range(0, len(watches), FIRST_READS):  # Each watch reads the present leader.
             some = watches[first : first + FIRST_READS]

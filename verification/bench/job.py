@@ -61,7 +61,8 @@ class Job:
         cohort: the number of its owners that may have the lock before another client.
         age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
         marks: the file for marks.
-        locks: the number of locks to retain, or to take for each line that is read.
+        locks: the number of locks to retain, or to take for each line that is read; of watchers,
+            how many watch elections that do not change.
         uses: the uses that threads make in turns, each for ``seconds``.
         rounds: the number of turns of each use, or of reported intervals.
         mix: the operations of a mixed load, with their shares.

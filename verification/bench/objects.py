@@ -61,9 +61,10 @@ PAIRS = (
     Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ),
 )
 
-WATCHERS = ((1_000, 3.0), (10_000, 10.0))
-"""Pairs of a number of watchers and the time for which their changes are counted (s). Larger groups
-are measured for longer, because their changes arrive in bursts."""
+WATCHERS = ((1_000, 0, 3.0), (10_000, 0, 10.0), (1_000, 9_000, 3.0))
+"""Numbers of watchers, and of watchers of other elections, which do not change; and the time for
+which changes are counted (s). Larger groups are measured for longer, because their changes arrive
+in bursts."""
 
 PARTIES = 64
 """Number of parties of the measured barrier."""
@@ -162,20 +163,28 @@ def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
     """Measure how many changes of one election few and many watchers receive."""
     rates: list[float] = []
     with _nodes(folder, say) as job:
-        for watchers, seconds in WATCHERS:
-            say(f"measuring {watchers:,} watchers")
+        for watchers, others, seconds in WATCHERS:
+            say(f"measuring {watchers:,} watchers beside {others:,}")
             timed = replace(job, warm_s=seconds, seconds=seconds)
             follow = replace(
-                timed, kind=JobKind.FOLLOW, lock=ELECTION, at_once=watchers // PROCESSES
+                timed,
+                kind=JobKind.FOLLOW,
+                lock=ELECTION,
+                at_once=watchers // PROCESSES,
+                locks=others // PROCESSES,
             )
             lead = replace(timed, uses=(Use.LEAD,), rounds=4)
             *followed, _ = measured(folder, [*[follow] * PROCESSES, lead])
             rates.append(per_s(followed))
-    names = [f"{watchers:,} watchers of one election" for watchers, _ in WATCHERS]
-    few, many = ([rate] for rate in rates)
+    names = [
+        f"{watchers:,} watchers of one election{f', beside {others:,}' if others else ''}"
+        for watchers, others, _ in WATCHERS
+    ]
+    few, many, beside = ([rate] for rate in rates)
     return [
         alone(names[0], "events/s", few),
         higher_is_better(names[1], "events/s", many, few, WATCHED_MIN),
+        higher_is_better(names[2], "events/s", beside, few, None),
     ]
 
 
