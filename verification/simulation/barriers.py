@@ -107,7 +107,7 @@ class JudgedBarrier:
     last: int = 0
 
 
-class BarrierLog(SlotSequence[SlotOutcomes]):
+class BarrierLog(SlotSequence):
     """Judges the outcomes of barriers in the log; see `BarrierJudge`."""
 
     def __init__(self) -> None:
@@ -172,11 +172,8 @@ class BarrierJudge(PassJudge):
     - Generations: the numbers of generations rise.
     """
 
+    LOG = BarrierLog
     passed = BarrierPassed
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.sequence = BarrierLog()
 
 
 BARRIERS = Workload(BarrierUser, BarrierJudge)

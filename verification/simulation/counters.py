@@ -161,9 +161,11 @@ class CounterJudge(LogJudge):
       knew when it was sent. Together with the order, this makes each counter linearizable.
     """
 
+    LOG = CounterLog
+    log: CounterLog
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.sequence = self.log = CounterLog()
         self.asked: dict[Address, Asked] = {}
         self.sent: Counter[tuple[Address, str]] = Counter()
         """The changes of each user and counter that are not in the log."""
@@ -177,10 +179,12 @@ class CounterJudge(LogJudge):
         """The slot after all changes that any user knows by a reply or by a read."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        self.note_progress(delivered)
         event, user = delivered.event, delivered.to
         if user not in self.contenders:
-            self._follow_log(delivered)
+            if isinstance(event, SlotOutcomes):
+                for one in event.outcomes:
+                    if isinstance(one, CounterChanged):
+                        self._note(one, event.slot)
             super().handled(delivered, effects)
             return
         match event:
@@ -200,16 +204,6 @@ class CounterJudge(LogJudge):
                         self.sent[user, request.lock] += 1
                 case _:
                     pass
-
-    def _follow_log(self, delivered: Delivery) -> None:
-        match delivered.event:
-            case SlotOutcomes(slot=slot, outcomes=outcomes):
-                for one in outcomes:
-                    if isinstance(one, CounterChanged):
-                        self._note(one, slot)
-                self.log.applied(slot, outcomes)
-            case _:
-                pass
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``, whose requests get no reply any more."""

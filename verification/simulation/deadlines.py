@@ -101,13 +101,13 @@ class DeadlineJudge(LockJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log = DeadlineLog()
+        self.deadlines = DeadlineLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event = delivered.event
-        self.log.time.note(event)
+        self.deadlines.time.note(event)
         if isinstance(event, SlotOutcomes):
-            self.log.applied(event.slot, event.outcomes)
+            self.deadlines.applied(event.slot, event.outcomes)
             for outcome in event.outcomes:
                 if isinstance(outcome, HoldLost):
                     self._judge_belief(outcome)

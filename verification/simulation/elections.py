@@ -88,19 +88,18 @@ class ElectionJudge(LogJudge):
     - Order: in the log, no candidate leads before an earlier candidate that still waits.
     """
 
+    LOG = LogOrder
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.sequence = self.log = LogOrder()
         self.leaders: dict[str, dict[int, Address]] = {}
         """The candidate that was granted each fence in the log, by election and fence."""
         self.watches = WatchJudge()
         self.terms: dict[tuple[Address, str], Terms] = {}
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        self.note_progress(delivered)
         event = delivered.event
         if isinstance(event, SlotOutcomes):
-            self.log.applied(event.slot, event.outcomes)
             for outcome in event.outcomes:
                 if isinstance(outcome, Granted) and kind_of(outcome.lock) == ELECTION:
                     candidate = address_of(client_of(outcome.session), outcome.owner)

@@ -76,38 +76,6 @@ class HandoverUser(LockUser):
         return [Send(self.session, detach), Observe("contender.detaches")]
 
 
-class HandoverJudge(DeadlineJudge, LogJudge):
-    """Judges locks as `DeadlineJudge` does, and in the log the locks that are detached.
-
-    - Between: from its detach on, a lock is granted to nobody until it is attached or lost.
-    - Attach: a lock is attached only while it is detached with the digest of the secret, so at most
-      once.
-    - Early, late: nobody loses a detached lock but at its deadline.
-    """
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.sequence = self.handovers = HandoverLog()
-
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
-        event, contender, log = delivered.event, delivered.to, self.handovers
-        self.note_progress(delivered)
-        log.time.note(event)
-        if isinstance(event, SlotOutcomes):
-            log.applied(event.slot, event)
-        elif isinstance(event, Detach | Attach) and node_of(contender) in self.members:
-            log.asked[event.key] = event
-        super().handled(delivered, effects)
-        for effect in effects if contender in self.contenders else ():
-            match effect:
-                case Send(message=Attach(lock=lock)):
-                    self.wants[contender] = lock
-                case Send(message=Detach(lock=lock)):
-                    self._leave(contender, lock)
-                case _:
-                    pass
-
-
 class Detached(NamedTuple):
     """A detached lock; its deadline is in counted log time, None if that is not known."""
 
@@ -116,7 +84,7 @@ class Detached(NamedTuple):
     ends_ms: int | None
 
 
-class HandoverLog(SlotSequence[SlotOutcomes]):
+class HandoverLog(SlotSequence):
     """Follows detached locks by the outcomes of the log; see `HandoverJudge`."""
 
     def __init__(self) -> None:
@@ -173,6 +141,34 @@ class HandoverLog(SlotSequence[SlotOutcomes]):
             raise ViolationError(f"between: {granted!r} after {detach or one}")
         elif isinstance(asked, Attach) and (one is None or digest_of(asked.secret) != one.digest):
             raise ViolationError(f"attach: {granted!r} by {asked!r}, while {one}")
+
+
+class HandoverJudge(DeadlineJudge, LogJudge):
+    """Judges locks as `DeadlineJudge` does, and in the log the locks that are detached.
+
+    - Between: from its detach on, a lock is granted to nobody until it is attached or lost.
+    - Attach: a lock is attached only while it is detached with the digest of the secret, so at most
+      once.
+    - Early, late: nobody loses a detached lock but at its deadline.
+    """
+
+    LOG = HandoverLog
+    log: HandoverLog
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        event, contender = delivered.event, delivered.to
+        self.log.time.note(event)
+        if isinstance(event, Detach | Attach) and node_of(contender) in self.members:
+            self.log.asked[event.key] = event
+        super().handled(delivered, effects)
+        for effect in effects if contender in self.contenders else ():
+            match effect:
+                case Send(message=Attach(lock=lock)):
+                    self.wants[contender] = lock
+                case Send(message=Detach(lock=lock)):
+                    self._leave(contender, lock)
+                case _:
+                    pass
 
 
 HANDOVERS = Workload(HandoverUser, HandoverJudge, retains=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.message import Refused
@@ -107,7 +106,7 @@ class JudgedLatch:
     waits: list[Key] = field(default_factory=list[Key])
 
 
-class LatchLog(SlotSequence[SlotOutcomes]):
+class LatchLog(SlotSequence):
     """Judges the outcomes of latches in the log; see `LatchJudge`."""
 
     REQUESTS = (CountDown,)
@@ -175,11 +174,8 @@ class LatchJudge(PassJudge):
       the latch is removed.
     """
 
+    LOG = LatchLog
     passed = LatchPassed
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.sequence = self.log = LatchLog()
 
 
 LATCHES = Workload(LatchUser, LatchJudge)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Key
-from fencelock.actors.paxos.event import Applied, Restore
+from fencelock.actors.effect import Effects
+from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 
-T = TypeVar("T")
 
-
-class SlotSequence(ABC, Generic[T]):
+class SlotSequence(ABC):
     """Judges the reports of nodes about the slots of the log, in the order of the slots.
 
     Each slot is judged once, by the report of the first node that applied it. A slot that a node
@@ -28,7 +27,7 @@ class SlotSequence(ABC, Generic[T]):
     """The types of the requests to keep in `commands`."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, T] = {}
+        self.slots: dict[int, SlotOutcomes] = {}
         """Reports of slots that wait for the reports of earlier slots."""
         self.empty: set[int] = set()
         """Slots without outcomes that wait for the reports of earlier slots."""
@@ -62,11 +61,11 @@ class SlotSequence(ABC, Generic[T]):
         self.waiting.append((slot, judge))
         self._go_on()
 
-    def applied(self, slot: int, report: T) -> None:
+    def applied(self, report: SlotOutcomes) -> None:
         """Judge the report of a slot as soon as all earlier slots are judged."""
-        self.next = self.next or slot
-        if slot >= self.next:
-            self.slots.setdefault(slot, report)
+        self.next = self.next or report.slot
+        if report.slot >= self.next:
+            self.slots.setdefault(report.slot, report)
         self._go_on()
 
     def progress(self, node: str, slot: int) -> None:
@@ -92,28 +91,41 @@ class SlotSequence(ABC, Generic[T]):
             judge()
 
     @abstractmethod
-    def _judge(self, report: T, /) -> None: ...
+    def _judge(self, report: SlotOutcomes, /) -> None: ...
 
 
 class LogJudge(LockJudge):
     """A `LockJudge` that also judges the outcomes in the log."""
 
-    sequence: SlotSequence[Any]
-    """The judge of the log."""
+    LOG: ClassVar[type[SlotSequence]]
+    """The judge of the outcomes."""
 
-    def note_progress(self, delivered: Delivery) -> None:
-        """Note what a node has applied, and the requests that it has received."""
+    log: Any
+    """The one of this run."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.log = self.LOG()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        self.follow(delivered)
+        super().handled(delivered, effects)
+
+    def follow(self, delivered: Delivery) -> None:
+        """Judge what a node has applied; note the requests that it has received."""
         match delivered.event:
+            case SlotOutcomes():
+                self.log.applied(delivered.event)
             case Applied(slot=slot):
-                self.sequence.progress(delivered.node, slot)
+                self.log.progress(delivered.node, slot)
             case UpdateRequest() as request if request.session:
-                if isinstance(request, self.sequence.REQUESTS):
-                    self.sequence.commands.setdefault(request.key, request)
+                if isinstance(request, self.log.REQUESTS):
+                    self.log.commands.setdefault(request.key, request)
             case Restore():  # The node reports no outcomes of the slots that a snapshot covers.
-                self.sequence.applied_by.pop(delivered.node, None)
+                self.log.applied_by.pop(delivered.node, None)
             case _:
                 pass
 
     def crashed(self, node: str, boot: int) -> None:
-        self.sequence.applied_by.pop(node, None)
+        self.log.applied_by.pop(node, None)
         super().crashed(node, boot)

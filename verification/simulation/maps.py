@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,12 +24,11 @@ from fencelock.actors.api.name import kind_of, object_name, without_secret
 from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, Timer
+from fencelock.actors.message import Address, Instant, Timer
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.verification.simulation.log_judge import LogJudge
+from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.semaphores import LogOrder
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.watches import WatchAgain, Watching, WatchJudge, is_of_watch
@@ -132,7 +130,7 @@ class State(NamedTuple):
     """The session with which the entry ends, or empty."""
 
 
-class GuardLog(LogOrder):
+class GuardLog(SlotSequence):
     """Replays, in the order of the log, who holds the locks that guard changes."""
 
     def __init__(self) -> None:
@@ -141,9 +139,8 @@ class GuardLog(LogOrder):
         """The fence, session and owner of the holder of each lock; None if it is not known."""
         self.next = 1
 
-    def _judge(self, outcomes: Iterable[Message]) -> None:
-        slot = self.next - 1
-        for one in outcomes:
+    def _judge(self, report: SlotOutcomes, /) -> None:
+        for one in report.outcomes:
             match one:
                 case Granted():
                     self.holders[one.lock] = one.fence, one.session, one.owner
@@ -154,9 +151,9 @@ class GuardLog(LogOrder):
                 case HoldLost():
                     self.holders.pop(one.lock, None)
                 case Ended():
-                    self._end(one.session, slot)
+                    self._end(one.session, report.slot)
                 case UpdateReply():
-                    self._change(one, slot)
+                    self._change(one, report.slot)
                 case _:
                     pass
 
@@ -254,9 +251,11 @@ class MapJudge(LogJudge):
     - Watches and gaps: see `WatchJudge`. Each value that a watcher sees was put in the log.
     """
 
+    LOG = MapLog
+    log: MapLog
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.sequence = self.log = MapLog()
         self.asked: dict[Address, Asked] = {}
         self.floor = 0
         """The slot after all changes that any user knows by a reply or by a read."""
@@ -264,10 +263,8 @@ class MapJudge(LogJudge):
         self.watches = WatchJudge()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        self.note_progress(delivered)
         event, user = delivered.event, delivered.to
         if user not in self.contenders:
-            self._follow_log(delivered)
             super().handled(delivered, effects)
             return
         if isinstance(event, Refused) and kind_of(event.lock) == MAP:
@@ -293,13 +290,6 @@ class MapJudge(LogJudge):
                     self.asked[user] = Asked(query, self.floor)
                 case _:
                     pass
-
-    def _follow_log(self, delivered: Delivery) -> None:
-        match delivered.event:
-            case SlotOutcomes(slot=slot, outcomes=outcomes):
-                self.log.applied(slot, outcomes)
-            case _:
-                pass
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``. Its reads get no reply any more."""

@@ -18,7 +18,7 @@ from fencelock.verification.simulation.violation import ViolationError
 
 
 class PassJudge(LogJudge):
-    """Judges one run of objects at which contenders pass. `sequence` judges the log.
+    """Judges one run of objects at which contenders pass.
 
     - Wants: a contender passes at most as often as the log has let it pass.
     """
@@ -33,7 +33,6 @@ class PassJudge(LogJudge):
         self.known: set[Key] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        self.note_progress(delivered)
         event = delivered.event
         match event:
             case SlotOutcomes():
@@ -42,7 +41,6 @@ class PassJudge(LogJudge):
                         self.known.add(outcome.key)
                         contender = address_of(client_of(outcome.session), outcome.owner)
                         self.let_pass[contender, outcome.lock] += 1
-                self.sequence.applied(event.slot, event)
             case HoldsLost():
                 self.losses += len(event.losses)
             case UpdateReply() if (
@@ -54,3 +52,4 @@ class PassJudge(LogJudge):
                     raise ViolationError(f"wants: {delivered.to} passes {titled(event.lock)}")
             case _:
                 pass
+        self.follow(delivered)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import kind_of, plain_name, titled
@@ -88,7 +87,7 @@ class JudgedPool:
     """The requests that wait for it, in order."""
 
 
-class PoolLog(SlotSequence[SlotOutcomes]):
+class PoolLog(SlotSequence):
     """Judges the outcomes of pools in the log; see `PoolJudge`."""
 
     REQUESTS = (TakePermits, GivePermits)
@@ -147,11 +146,8 @@ class PoolJudge(PassJudge):
     - Order, serve: takes are served in their order, as soon as their amount is free.
     """
 
+    LOG = PoolLog
     passed = PermitsTaken
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.sequence = self.log = PoolLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Observe what contenders give back, too."""

@@ -62,7 +62,7 @@ class JudgedKey:
     """Number of its counted holds."""
 
 
-class KeyLog(SlotSequence[SlotOutcomes]):
+class KeyLog(SlotSequence):
     """Replays the holds of the doors in the order of the log; see `RedisJudge`."""
 
     REQUESTS = (KeysRequest,)
@@ -258,9 +258,11 @@ class RedisJudge(LogJudge):
       knew when it was sent.
     """
 
+    LOG = KeyLog
+    log: KeyLog
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.sequence = self.log = KeyLog()
         self.now = 0
         self.asked: dict[bytes, tuple[int, bool]] = {}
         """The time until which the last request of each token lets it rely on its key (ns), and
@@ -286,13 +288,11 @@ class RedisJudge(LogJudge):
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         self.now = delivered.time
-        self.note_progress(delivered)
         event = delivered.event
         self.log.time.note(event)
         match event:
             case SlotOutcomes():
                 self._note_slot(event)
-                self.log.applied(event.slot, event)
             case ReadKeys() if role_of(delivered.to) == "session":
                 self.reading[delivered.node, event.request] = event.keys, self.floor
             case KeysChanged() if role_of(delivered.to) == "redis":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from fencelock.actors.api.message import Granted, Reason, Refused, Release
 from fencelock.actors.api.name import NO_CLIENT, plain_name, titled
@@ -116,6 +116,82 @@ class PermitUser(LockUser):
         return [Send(self.session, part), Observe("contender.gives_back_a_part")]
 
 
+class LogOrder(SlotSequence):
+    """Judges the order of grants in the log, from the outcomes of each slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues: dict[str, list[Key]] = {}
+        self.granted: set[int] = set()
+        """The fences of all grants."""
+
+    def _judge(self, report: SlotOutcomes, /) -> None:
+        for outcome in report.outcomes:
+            self._replay(outcome)
+
+    def _replay(self, outcome: Message) -> None:
+        if not isinstance(outcome, Queued | Granted | Refused):
+            return
+        key = (outcome.session, outcome.owner, outcome.request)
+        queue = self.queues.setdefault(outcome.lock, [])
+        if isinstance(outcome, Queued):
+            if key not in queue:
+                queue.append(key)
+        elif isinstance(outcome, Granted):
+            self._judge_grant(outcome, key, queue)
+        elif key in queue:
+            queue.remove(key)
+
+    def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
+        if granted.fence in self.granted:
+            return  # It holds it already: the outcome of a repetition, or of another acquire.
+        if granted.session == NO_CLIENT or granted.lock.startswith(HANDED):
+            return  # It may be by force, or by a secret: `RedisJudge`, `HandoverJudge` judge it.
+        if queue and queue[0] != key:
+            name = titled(granted.lock)
+            raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")
+        self.granted.add(granted.fence)
+        if queue:
+            del queue[0]
+
+
+class SizeLog(LogOrder):
+    """Also follows how many permits there are, and judges resizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[Key, AcquirePermits] = {}
+        """The acquires that a node has received."""
+        self.sizes: dict[str, int] = {}
+        """The permits of each semaphore, while it is held or awaited."""
+        self.size_at: dict[int, int] = {}
+        """The same when a fence was granted."""
+
+    def _replay(self, outcome: Message) -> None:
+        if isinstance(outcome, SemaphoreResized):
+            self._judge_resize(outcome)
+        elif isinstance(outcome, Queued | Granted):
+            key = (outcome.session, outcome.owner, outcome.request)
+            asked = self.asked.get(key)
+            known = isinstance(outcome, Granted) and outcome.fence in self.granted
+            if asked is not None and not known and key not in self.queues.get(asked.lock, ()):
+                self.sizes[asked.lock] = asked.permits  # Else it would be refused.
+        if isinstance(outcome, Granted) and outcome.lock in self.sizes:
+            self.size_at.setdefault(outcome.fence, self.sizes[outcome.lock])
+        super()._replay(outcome)
+
+    def _judge(self, report: SlotOutcomes, /) -> None:
+        super()._judge(report)
+        for lock, size in self.sizes.items():
+            for key in self.queues.get(lock, ()):
+                if key in self.asked and self.asked[key].amount > size:
+                    raise ViolationError(f"size: {self.asked[key]!r} waits for one of {size}")
+
+    def _judge_resize(self, resized: SemaphoreResized) -> None:
+        if self.is_first(resized.key, resized):
+            self.sizes[resized.lock] = resized.size
+
+
 class PermitJudge(LogJudge):
     """Judges one run of objects that have permits.
 
@@ -129,6 +205,7 @@ class PermitJudge(LogJudge):
     As for locks, capacity is judged only where clocks keep to their bounds.
     """
 
+    LOG: ClassVar[type[SlotSequence]] = LogOrder
     capacity = PERMITS
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -136,15 +213,12 @@ class PermitJudge(LogJudge):
         self.asked: dict[Address, PermitRequest] = {}
         self.amounts: dict[Address, int] = {}
         """The permits of each contender that holds some."""
-        self.sequence = self.log = LogOrder()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        self.note_progress(delivered)
+        self.follow(delivered)
         self._note_holds(delivered, effects)
         event, contender = delivered.event, delivered.to
         match event:
-            case SlotOutcomes(slot=slot, outcomes=outcomes):
-                self.log.applied(slot, outcomes)
             case HoldsLost():
                 self._lose(delivered.node, event)
             case Granted() if contender in self.contenders:
@@ -244,77 +318,6 @@ class PermitJudge(LogJudge):
                     self._give_back(hold.contender, self.capacity)
 
 
-class LogOrder(SlotSequence[tuple[Message, ...]]):
-    """Judges the order of grants in the log, from the outcomes of each slot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queues: dict[str, list[Key]] = {}
-        self.granted: set[int] = set()
-        """The fences of all grants."""
-
-    def _judge(self, outcomes: tuple[Message, ...], /) -> None:
-        for outcome in outcomes:
-            if not isinstance(outcome, Queued | Granted | Refused):
-                continue
-            key = (outcome.session, outcome.owner, outcome.request)
-            queue = self.queues.setdefault(outcome.lock, [])
-            if isinstance(outcome, Queued):
-                if key not in queue:
-                    queue.append(key)
-            elif isinstance(outcome, Granted):
-                self._judge_grant(outcome, key, queue)
-            elif key in queue:
-                queue.remove(key)
-
-    def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
-        if granted.fence in self.granted:
-            return  # It holds it already: the outcome of a repetition, or of another acquire.
-        if granted.session == NO_CLIENT or granted.lock.startswith(HANDED):
-            return  # It may be by force, or by a secret: `RedisJudge`, `HandoverJudge` judge it.
-        if queue and queue[0] != key:
-            name = titled(granted.lock)
-            raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")
-        self.granted.add(granted.fence)
-        if queue:
-            del queue[0]
-
-
-class SizeLog(LogOrder):
-    """Also follows how many permits there are, and judges resizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: dict[Key, AcquirePermits] = {}
-        """The acquires that a node has received."""
-        self.sizes: dict[str, int] = {}
-        """The permits of each semaphore, while it is held or awaited."""
-        self.size_at: dict[int, int] = {}
-        """The same when a fence was granted."""
-
-    def _judge(self, outcomes: tuple[Message, ...], /) -> None:
-        for outcome in outcomes:
-            if isinstance(outcome, SemaphoreResized):
-                self._judge_resize(outcome)
-            elif isinstance(outcome, Queued | Granted):
-                key = (outcome.session, outcome.owner, outcome.request)
-                asked = self.asked.get(key)
-                known = isinstance(outcome, Granted) and outcome.fence in self.granted
-                if asked is not None and not known and key not in self.queues.get(asked.lock, ()):
-                    self.sizes[asked.lock] = asked.permits  # Else it would be refused.
-            if isinstance(outcome, Granted) and outcome.lock in self.sizes:
-                self.size_at.setdefault(outcome.fence, self.sizes[outcome.lock])
-            super()._judge((outcome,))
-        for lock, size in self.sizes.items():
-            for key in self.queues.get(lock, ()):
-                if key in self.asked and self.asked[key].amount > size:
-                    raise ViolationError(f"size: {self.asked[key]!r} waits for one of {size}")
-
-    def _judge_resize(self, resized: SemaphoreResized) -> None:
-        if self.is_first(resized.key, resized):
-            self.sizes[resized.lock] = resized.size
-
-
 class SemaphoreJudge(PermitJudge):
     """Judges one run of semaphores, as `PermitJudge`, with the permits that there are at each time.
 
@@ -322,19 +325,18 @@ class SemaphoreJudge(PermitJudge):
     - Once: a repeated resize has the first one's outcome.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.sequence = self.log = self.sizes = SizeLog()
+    LOG = SizeLog
+    log: SizeLog
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event = delivered.event
         if isinstance(event, AcquirePermits) and node_of(delivered.to) in self.members:
-            self.sizes.asked[event.session, event.owner, event.request] = event
+            self.log.asked[event.session, event.owner, event.request] = event
         super().handled(delivered, effects)
 
     def capacity_at(self, fence: int) -> int:
         """Return the permits that there were when ``fence`` was granted, if the log shows it."""
-        return self.sizes.size_at.get(fence, self.capacity)
+        return self.log.size_at.get(fence, self.capacity)
 
 
 SEMAPHORES = Workload(PermitUser, SemaphoreJudge)
