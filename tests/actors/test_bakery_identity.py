@@ -48,13 +48,12 @@ from fencelock.cluster.node.topology import ProtocolSettings, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.planting import Change, planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 LONG_S = 30.0

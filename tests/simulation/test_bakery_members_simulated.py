@@ -17,8 +17,7 @@ from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.membership import Member, Membership
 from fencelock.verification.simulation.bakery_judge_members import MembersJudge
 from fencelock.verification.simulation.bakery_run import run_members_seed
-from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationError, ViolationReport
 
 SEEDS = range(4)
 SEEDS_MOST = 30

@@ -45,8 +45,7 @@ from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.rwlocks import RWLOCKS
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationError, ViolationReport
 
 pytestmark = pytest.mark.long
 

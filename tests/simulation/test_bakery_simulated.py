@@ -43,14 +43,13 @@ from fencelock.verification.simulation.bakery_run import (
     run_bakery_seed,
     run_deaf_seed,
 )
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 FIRST, SEEDS, SEEDS_MOST = 315, 8, 60

@@ -15,14 +15,13 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, make_roles_of
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.judge import JudgedHold, LockJudge
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 READ_EVERY_MS = 40

@@ -22,8 +22,8 @@ from fencelock.cluster.guarantee import OBJECTS
 from fencelock.cluster.node.topology import ProtocolSettings
 
 if TYPE_CHECKING:
-    from fencelock.verification.simulation.environment import Judge
     from fencelock.verification.simulation.report import RunReport, Total
+    from fencelock.verification.simulation.violation import Judge
     from fencelock.verification.simulation.world import World
 
 SEEDS_MAX = 1_000_000

@@ -13,7 +13,7 @@ from fencelock.verification.simulation.bakery_judge_leases import LeasesJudge
 from fencelock.verification.simulation.bakery_judge_votes import TicketJudge
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
 
 

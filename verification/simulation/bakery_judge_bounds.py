@@ -14,7 +14,7 @@ from fencelock.verification.simulation.bakery_judge_election import ElectionJudg
 from fencelock.verification.simulation.bakery_judge_leases import LeasesJudge
 from fencelock.verification.simulation.bakery_nemesis import LeaderNemesis
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import Judge, ViolationReport
 from fencelock.verification.simulation.world import World
 
 
@@ -120,7 +120,7 @@ EPOCHS_MAX = 3
 POLL_MS = 100
 
 
-class SeatsJudge:
+class SeatsJudge(Judge):
     """Judges deaf-leaders-replaced, in runs without other faults.
 
     Locks are granted though the leaders do not receive each other's messages.
@@ -150,9 +150,6 @@ class SeatsJudge:
             self.granted_at = self.world.time
             role = self.world.role_at(delivered.to)
             self.epochs.setdefault(role.epoch_state.epoch, self.world.time)
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Do nothing."""
 
     def _poll(self) -> None:
         if self.world.calm:

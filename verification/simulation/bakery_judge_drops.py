@@ -9,7 +9,7 @@ from fencelock.actors.bakery.message import DropTicket, Lead, Merged
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
 
 

@@ -23,7 +23,7 @@ from fencelock.actors.membership import Member
 from fencelock.actors.message import NS_PER_MS, node_of
 from fencelock.verification.simulation.bakery_judge_members import MembersJudge
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
 
 

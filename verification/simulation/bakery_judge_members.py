@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fencelock.actors.bakery.config import quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.membership import Member
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 Knows = Callable[[Member, tuple[int, int]], bool]
 """Returns whether a voter knows an epoch with its bound, or a higher one, durably."""

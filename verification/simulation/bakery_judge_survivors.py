@@ -10,7 +10,7 @@ from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
 
 REPLACED_MS = 5_000

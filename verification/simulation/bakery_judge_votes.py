@@ -23,7 +23,7 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.verification.simulation.bakery_judge_election import ElectionJudge
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
 
 REFUSED = Observe("bakery.stranger_asks")

@@ -12,6 +12,7 @@ from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.world import World
 
 AFTER_GRANT_SHARE = 0.1
@@ -38,7 +39,7 @@ class Blow(Enum):
     DEAF = "no leader hears another one, and everybody hears all"
 
 
-class LeaderNemesis:
+class LeaderNemesis(Judge):
     """Strikes at serving leaders, now and then, and right after grants. It judges nothing.
 
     Args:
@@ -67,9 +68,6 @@ class LeaderNemesis:
         if granted and self._random.random() < AFTER_GRANT_SHARE:
             self._pending = True
             self.world.after(self._random.randrange(AFTER_GRANT_MS * NS_PER_MS), self._strike)
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Do nothing: it is already dead."""
 
     def _now_and_then(self) -> None:
         if not self.world.calm:

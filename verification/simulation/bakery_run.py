@@ -19,7 +19,6 @@ from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.bakery_judge_bounds import SeatsJudge
 from fencelock.verification.simulation.bakery_judge_survivors import MinorityLosses
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.founder_loss import LOSE_FOUNDERS_SHARE, FounderLoss
 from fencelock.verification.simulation.judge import LockJudge
@@ -29,6 +28,7 @@ from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import LOCKS, Workload, run_seed
+from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.workload import LockUser
 from fencelock.verification.simulation.world import World
 

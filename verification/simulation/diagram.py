@@ -6,8 +6,8 @@ from fencelock.actors.effect import Effects
 from fencelock.actors.message import node_of
 from fencelock.actors.trace import line_of, messages
 from fencelock.cluster.diagram import GRANTED, ROUTINE, Event, chosen, space_time
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge
 
 NS_PER_US = 1_000
 
@@ -29,9 +29,6 @@ class Recorder(Judge):
         for one in messages(role, delivered.sender, delivered.event, effects, "", local=False):
             line = line_of(len(self.events), time, role, one)
             self.events.append(Event(node_of(role), line))
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Do nothing: what the node sends later shows that it is back."""
 
     def drawn(self, title: str) -> str:
         """Return the diagram of `EVENTS` events around the first grant."""

@@ -10,13 +10,14 @@ from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of, role_of
 from fencelock.actors.session.message import Closed
 from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.world import World
 
 EVERY_MS = 500
 """Interval at which the operator looks for holds to evict (ms)."""
 
 
-class Evictions:
+class Evictions(Judge):
     """Watches how clients close, and evicts what the others left behind.
 
     `central` keeps a hold until its client's session ends it, however long the client is silent. A
@@ -54,9 +55,6 @@ class Evictions:
                 and (effect.message.unanswered or client in self.ending)
             ):
                 self.unconfirmed.add(client)
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Do nothing: the holds of a client that dies are not evicted."""
 
     def begin(self) -> None:
         """Evict from now on; all nodes are up."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator, check_client_size
 from fencelock.transport.client_queue import ClientQueue, QueuedFrame
 from fencelock.transport.frame import Frame, encode_frame
 from fencelock.transport.listener import Arrival
-from fencelock.verification.simulation.environment import NodeView
 from fencelock.verification.simulation.scheduler import EventQueue
 from fencelock.verification.simulation.violation import ViolationError
+
+if TYPE_CHECKING:
+    from fencelock.verification.simulation.node import SimulatedNode
 
 OVERSIZED = "wire.oversized"
 """The counter of frames that are too large for their sender."""
@@ -35,7 +38,7 @@ class VirtualLinks:
 
     """
 
-    def __init__(self, machine: NodeView, queue: EventQueue) -> None:
+    def __init__(self, machine: SimulatedNode, queue: EventQueue) -> None:
         peers = set(machine.world.members) - {machine.name}
         self.cluster = CLUSTER
         self._group = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message
@@ -12,10 +13,12 @@ from fencelock.cluster.host.gateway import Gateway, Pace, turn
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
 from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.drift import DriftingClock
-from fencelock.verification.simulation.environment import Environment
 from fencelock.verification.simulation.frames import VirtualLinks
 from fencelock.verification.simulation.scheduler import SimulatedScheduler
 from fencelock.verification.simulation.violation import ViolationError
+
+if TYPE_CHECKING:
+    from fencelock.verification.simulation.world import World
 
 TURNS_MAX = 100
 """Turns in a row; after more the roles of a node keep each other busy forever. The frames that one
@@ -38,7 +41,7 @@ class SimulatedNode:
 
     def __init__(
         self,
-        world: Environment,
+        world: World,
         name: str,
         make_roles: MakeRoles,
         *,

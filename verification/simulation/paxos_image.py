@@ -21,7 +21,7 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 
 class Image:

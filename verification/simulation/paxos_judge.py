@@ -36,7 +36,7 @@ from fencelock.verification.simulation.paxos_machine import OPENING, Appended, O
 from fencelock.verification.simulation.paxos_plan import LogPlan
 from fencelock.verification.simulation.paxos_world import Letter
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 INVARIANTS = {
     **LOG_INVARIANTS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.message import Address
 from fencelock.verification.simulation.paxos_judge_state import StateJudge
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 
 class DivergenceJudge:

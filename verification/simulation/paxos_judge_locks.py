@@ -26,6 +26,7 @@ from fencelock.actors.table.wire import LogCommand, Queued
 from fencelock.verification.simulation.client_view import ClientView
 from fencelock.verification.simulation.paxos_judge_state import ROUNDING_NS
 from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge
 
 Owner = tuple[str, str]
 """A session, and an owner in it."""
@@ -189,7 +190,7 @@ class LogLocksJudge:
                 lock.owner, lock.count = None, 0
 
 
-class SessionJudge:
+class SessionJudge(Judge):
     """Judges session-outlives-trust: no session expires while its client may rely on it.
 
     Args:
@@ -208,9 +209,6 @@ class SessionJudge:
                 for outcome in effect.message.outcomes:
                     if type(outcome) is Ended and outcome.reason is CloseReason.EXPIRED:
                         self._judge(delivered.node, outcome.session)
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Nothing: who died relies on no session."""
 
     def _judge(self, node: str, session: str) -> None:
         client = client_of(session)

@@ -15,7 +15,7 @@ from fencelock.actors.paxos.reconfigurer import HEARD_MS
 from fencelock.verification.simulation.paxos_image import Electorates
 from fencelock.verification.simulation.paxos_plan import LogPlan
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 UNREGISTERED = Observe("paxos.unregistered_vote")
 

@@ -17,7 +17,7 @@ from fencelock.verification.simulation.paxos_machine import (
     SessionDropped,
     request_in,
 )
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 ROUNDING_NS = 2 * NS_PER_MS
 """Tolerance for log time, which counts whole milliseconds: a stamp and an end are rounded."""

@@ -24,7 +24,7 @@ from fencelock.actors.paxos.message import (
     Vote,
 )
 from fencelock.verification.simulation.paxos_image import Choices, Electorate, Image, image_of
-from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.violation import ViolationReport
 
 NEVER = Ballot(NUMBER_MAX, Address(""))
 """A ballot above all others: an acceptor that promised it accepts nothing."""

@@ -13,7 +13,6 @@ from fencelock.cluster.node.storage.record import Mark
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.disk import Copy, Disk
 from fencelock.verification.simulation.drift import PPM
-from fencelock.verification.simulation.environment import Environment
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.paxos_plan import LogPlan
@@ -131,7 +130,7 @@ class WatchedNode(SimulatedNode):
 
     def __init__(
         self,
-        world: Environment,
+        world: World,
         name: str,
         make_roles: MakeRoles,
         *,

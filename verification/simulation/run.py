@@ -16,7 +16,6 @@ from fencelock.verification.simulation.audit import Auditor
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.bakery_terms import with_terms
 from fencelock.verification.simulation.client_view import ClientView
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.evictions import Evictions
 from fencelock.verification.simulation.founder_loss import AFTER_MS
 from fencelock.verification.simulation.judge import (
@@ -31,7 +30,7 @@ from fencelock.verification.simulation.promise import NO_CRASH, Survival, promis
 from fencelock.verification.simulation.report import RunReport, report_of
 from fencelock.verification.simulation.retained_judge import RetainedJudge
 from fencelock.verification.simulation.users import Users
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.workload import (
     LEVELS,
     Finish,

@@ -6,7 +6,7 @@ import re
 import traceback
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.effect import CheckpointPart, Effects
 from fencelock.actors.message import Address, Event, Instant, Local, Message
@@ -15,9 +15,11 @@ from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.storage.record import Mark
-from fencelock.verification.simulation.environment import NodeView
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
+
+if TYPE_CHECKING:
+    from fencelock.verification.simulation.node import SimulatedNode
 
 Waiting = tuple[RoleSlot, Address, Event]
 """A role, the sender of an event, and the event."""
@@ -37,7 +39,7 @@ class EventQueue(deque[Waiting]):
 
     """
 
-    def __init__(self, machine: NodeView) -> None:
+    def __init__(self, machine: SimulatedNode) -> None:
         super().__init__()
         self.boot = machine.boot
         self.delivered: Delivery | None = None
@@ -87,7 +89,7 @@ class SimulatedScheduler(Scheduler):
 
     """
 
-    def __init__(self, machine: NodeView) -> None:
+    def __init__(self, machine: SimulatedNode) -> None:
         self._tally = TurnCount(machine.world.marks)
         super().__init__(machine.name, self._watch, self._tally, machine.now)
         self.machine = machine

@@ -1,7 +1,50 @@
-"""The one way in which a run fails."""
+"""What a judge sees of a run, and how it reports that a promise or an invariant is broken."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fencelock.actors.effect import Effects
+from fencelock.verification.simulation.trace import Delivery
 
 
 class ViolationError(Exception):
     """A promise was broken; the text names it, the node and the time."""
+
+
+class Judge(Protocol):
+    """An observer from outside, at true time; raises `ViolationError`."""
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Record that a role handled ``delivered``; ``effects`` are not yet performed."""
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Record that ``node`` died in its life ``boot``."""
+
+
+class ViolationReport:
+    """Raises a violation, if its invariant is judged in this run.
+
+    Args:
+        invariants: the meaning of each invariant, by its name.
+        judged: the invariants to judge, by name, or None for all. Leaving some out shows what the
+            others detect by themselves.
+
+    """
+
+    def __init__(self, invariants: Mapping[str, str], judged: frozenset[str] | None = None) -> None:
+        assert judged is None or judged <= invariants.keys()
+        self.invariants = invariants
+        self.judged = judged
+
+    def __call__(self, name: str, told: str) -> None:
+        """Report that the invariant ``name`` is broken.
+
+        Raises:
+            ViolationError: the invariant is judged.
+
+        """
+        assert name in self.invariants, name
+        if self.judged is None or name in self.judged:
+            raise ViolationError(f"{name}, {self.invariants[name]}: {told}")

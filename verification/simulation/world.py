@@ -10,14 +10,13 @@ from typing import Any
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
-from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.faults import CALM, Faults
 from fencelock.verification.simulation.links import SimulatedLinks
 from fencelock.verification.simulation.network import Network
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.streams import Streams
 from fencelock.verification.simulation.trace import Delivery, Mishap, Trace
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError
 
 DELIVERIES_MAX = 5_000_000
 """Deliveries in one run; beyond it something floods the world."""
