@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.bakery.config import Terms
-from fencelock.actors.effect import Send, Spawn
+from fencelock.actors.effect import Send
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, bakery
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.bakery_judge_bounds import SeatsJudge
 from fencelock.verification.simulation.bakery_judge_survivors import MinorityLosses
@@ -24,16 +24,13 @@ from fencelock.verification.simulation.founder_loss import LOSE_FOUNDERS_SHARE, 
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.member_changes import MemberChanges
 from fencelock.verification.simulation.plan import RunPlan
-from fencelock.verification.simulation.planting import planted
+from fencelock.verification.simulation.planting import Change, planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import LOCKS, Workload, run_seed
 from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.workload import LockUser
 from fencelock.verification.simulation.world import World
-
-Change = Callable[[Spawn], Spawn]
-"""Puts another role in the place of a member's role."""
 
 EVERY_MS = (150, 400, 1_000)
 
@@ -84,6 +81,19 @@ def _draw_blows(seed: int) -> tuple[tuple[Blow, ...], int]:
     return (*blows, *deaf), random.choice(EVERY_MS)
 
 
+def _run(
+    seed: int,
+    plan: RunPlan,
+    change: Change,
+    judges: Callable[[World], list[Judge]],
+    make_roles: MakeRoles = bakery,
+    **options: Any,
+) -> RunReport:
+    promise = promise_of("bakery", ProtocolSettings())
+    roles = planted(make_roles, change)
+    return run_seed(roles, seed, plan=plan, promise=promise, judges=judges, **options)
+
+
 def run_bakery_seed(
     seed: int,
     *,
@@ -112,14 +122,7 @@ def run_bakery_seed(
         nemesis.begin()
         return [BakeryJudge(world, judged), nemesis]
 
-    return run_seed(
-        planted(bakery, change),
-        seed,
-        plan=plan or draw_bakery_plan(seed),
-        promise=promise_of("bakery", ProtocolSettings()),
-        judges=judges,
-        workload=workload,
-    )
+    return _run(seed, plan or draw_bakery_plan(seed), change, judges, workload=workload)
 
 
 class LongLockUser(LockUser):
@@ -147,13 +150,7 @@ def run_deaf_seed(seed: int, *, change: Change = lambda spawn: spawn) -> RunRepo
         nemesis.begin()
         return [judge, nemesis, SeatsJudge(world, judge.violation_report, nemesis)]
 
-    return run_seed(
-        planted(bakery, change),
-        seed,
-        plan=plan,
-        promise=promise_of("bakery", ProtocolSettings()),
-        judges=judges,
-    )
+    return _run(seed, plan, change, judges)
 
 
 def run_survivors_seed(
@@ -177,14 +174,7 @@ def run_survivors_seed(
         return [judge, MinorityLosses(world, judge.violation_report)]
 
     terms = Terms(hold_ms=20_000, grace_ms=10_000, least_ms=1, wait_ms=None)
-    return run_seed(
-        planted(bakery, change),
-        seed,
-        plan=plan,
-        settings=ProtocolSettings(bakery_terms=terms),
-        promise=promise_of("bakery", ProtocolSettings()),
-        judges=judges,
-    )
+    return _run(seed, plan, change, judges, settings=ProtocolSettings(bakery_terms=terms))
 
 
 class MembersPlan(NamedTuple):
@@ -244,10 +234,4 @@ def run_members_seed(
             FounderLoss(world, decided, founders).begin()
         return [judge, nemesis]
 
-    return run_seed(
-        planted(make_roles, change),
-        seed,
-        plan=members_plan.plan,
-        promise=promise_of("bakery", ProtocolSettings()),
-        judges=judges,
-    )
+    return _run(seed, members_plan.plan, change, judges, make_roles)

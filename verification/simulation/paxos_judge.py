@@ -103,19 +103,24 @@ class LogJudge:
         self.beliefs: dict[str, Belief] = {}
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Judge records that became durable; with ``alone``, they replace all of ``role``."""
         self.votes.wrote(node, role, records, alone=alone)
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge the records that will replace all that ``role`` wrote, when synced."""
         self.votes.forgets(node, role, records)
 
     def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge what the disk still has of ``role`` after a checkpoint."""
         self.votes.kept(node, role, records)
 
     def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Record that the disk of ``node`` was replaced by another one with ``records``."""
         self.votes.replaced(node, records)
         self.state.best.pop(node, None)
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
+        """Judge everything that leaves ``node`` at the end of a turn."""
         self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
         self.divergence.leaves(node, [sender for sender, _, _ in letters])
 

@@ -36,7 +36,7 @@ from fencelock.verification.simulation.paxos_plan import (
     draw_members_plan,
     draw_target_plan,
 )
-from fencelock.verification.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
+from fencelock.verification.simulation.paxos_world import LogWorld, WatchedDisk
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import Change, changed
 from fencelock.verification.simulation.report import RunReport, report_of
@@ -57,7 +57,7 @@ class LogSubject:
 
     machine: Callable[[], Register] | None = None
     """None for the machine of the plan."""
-    disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk
+    disk: Callable[[str, LogJudge], WatchedDisk] = WatchedDisk
     change: Change = lambda spawn: spawn
     """Changes the roles of the log."""
     wrong: frozenset[str] = frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fencelock.actors.message import NS_PER_MS, Address, Message
 from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
@@ -17,6 +17,9 @@ from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.paxos_plan import LogPlan
 from fencelock.verification.simulation.world import World
+
+if TYPE_CHECKING:
+    from fencelock.verification.simulation.paxos_judge import LogJudge
 
 CRASH_NS_MAX = 40 * NS_PER_MS
 """Longest time until the crash of a leader whose proposals reached only some (ns)."""
@@ -34,30 +37,6 @@ Letter = tuple[Address, Address, Message]
 """Sender, receiver and message."""
 
 
-class Watcher(Protocol):
-    """Notified of durable records and of departing messages."""
-
-    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Record that ``records`` are durable; with ``alone``, they replace all of ``role``."""
-        ...
-
-    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Record that ``records`` will replace all that ``role`` wrote, when synced."""
-        ...
-
-    def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Record that after a checkpoint the disk has only ``records`` of ``role``."""
-        ...
-
-    def replaced(self, node: str, records: Sequence[Message]) -> None:
-        """Record that the disk of ``node`` was replaced by another one with ``records``."""
-        ...
-
-    def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
-        """Record everything that leaves ``node`` at the end of a turn."""
-        ...
-
-
 class WatchedDisk(Disk):
     """A disk that reports durable records.
 
@@ -67,7 +46,7 @@ class WatchedDisk(Disk):
 
     """
 
-    def __init__(self, node: str, watcher: Watcher) -> None:
+    def __init__(self, node: str, watcher: LogJudge) -> None:
         super().__init__()
         self.node = node
         self.watcher = watcher
@@ -159,8 +138,8 @@ class LogWorld(World):
         self,
         seed: int,
         plan: LogPlan,
-        watcher: Watcher,
-        disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk,
+        watcher: LogJudge,
+        disk: Callable[[str, LogJudge], WatchedDisk] = WatchedDisk,
     ) -> None:
         super().__init__(seed, plan.faults)
         self.plan = plan
