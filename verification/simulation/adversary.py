@@ -6,7 +6,6 @@ from random import Random
 
 from fencelock.actors.message import NS_PER_MS, node_of
 from fencelock.verification.simulation.judge import LockJudge
-from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.retained_judge import RetainedJudge
 from fencelock.verification.simulation.world import World
 
@@ -63,11 +62,10 @@ class Adversary:
         links = [
             link for member in self.world.members for link in ((client, member), (member, client))
         ]
-        cut = Cut(self.world.time + length, holds=self._random.choice((True, False)))
+        holds = self._random.choice((True, False))
         self.world.fault_counts["a holder was cut off"] += 1
         self.world.mishap(client, f"is cut off for {length // NS_PER_MS} ms")
-        self.world.network.cut(links, cut)
-        self.world.links.cut(links)
+        self.world.cut(links, self.world.time + length, holds=holds)
         self.world.after(length, self._reconnect)
 
     def _reconnect(self) -> None:
@@ -78,10 +76,4 @@ class Adversary:
         node = self.world.nodes[client]
         if node.up and not node.paused:
             self.world.fault_counts["a holder was paused"] += 1
-            node.pause()
-            self.world.after(length, self._resume, client, node.boot)
-
-    def _resume(self, client: str, boot: int) -> None:
-        node = self.world.nodes[client]
-        if node.boot == boot and node.paused:
-            node.resume()
+            self.world.pause(client, length)

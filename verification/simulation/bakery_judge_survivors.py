@@ -87,6 +87,5 @@ class MinorityLosses:
         lost = [*leading, *others][:most]
         self.world.fault_counts[f"{len(lost)} members are lost at once"] += 1
         for name in lost:
-            self.world.crash(name)
             down = 1 + int(self._random.expovariate(1.0) * DOWN_MS * NS_PER_MS)
-            self.world.after(down, self.world.power_on, name)
+            self.world.lose(name, down)

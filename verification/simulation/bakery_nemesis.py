@@ -105,18 +105,14 @@ class LeaderNemesis(Judge):
         return found
 
     def _lose_one(self, leaders: list[str]) -> None:
-        self._lose(leaders[0], self._about(500))
+        self.world.lose(leaders[0], self._about(500))
 
     def _lose_two(self, leaders: list[str]) -> None:
         for name in leaders[:2]:
-            self._lose(name, self._about(500))
+            self.world.lose(name, self._about(500))
 
     def _bounce(self, leaders: list[str]) -> None:
-        self._lose(leaders[0], self._about(5))
-
-    def _lose(self, name: str, down: int) -> None:
-        self.world.crash(name)
-        self.world.after(down, self.world.power_on, name)
+        self.world.lose(leaders[0], self._about(5))
 
     def _slow(self, leaders: list[str]) -> None:
         """Hold back messages between two of them, for less time than makes them unreachable."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.member_changes import Decided
-from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.world import World
 
 LOOK_MS = 50
@@ -77,5 +76,4 @@ class FounderLoss:
         ends = self.world.time + CUT_MS * NS_PER_MS
         others = [name for name in self.world.members if name not in self.founders]
         links = [link for a in self.founders for b in others for link in ((a, b), (b, a))]
-        self.world.network.cut(links, Cut(ends, holds=False))
-        self.world.links.cut(links)
+        self.world.cut(links, ends, holds=False)

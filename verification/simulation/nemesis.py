@@ -7,7 +7,6 @@ from collections.abc import Callable
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.disk_faults import DiskFaults
 from fencelock.verification.simulation.drift import PPM
-from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.world import World
 
 HOLDING_SHARE = 0.3
@@ -99,11 +98,10 @@ class Nemesis:
         one_way = self.world.faults.cut_one_way and side > 0
         links = out if one_way and side == 1 else back if one_way else out + back
         ends = self.world.time + self._about(self.world.faults.cut_ms)
-        cut = Cut(ends, holds=self._random.random() < HOLDING_SHARE)
+        holds = self._random.random() < HOLDING_SHARE
         self.world.fault_counts["one-way partition" if one_way else "partition"] += 1
         self.world.mishap("-", f"nothing goes from {_pairs(links)} until {ends // NS_PER_MS} ms")
-        self.world.network.cut(links, cut)
-        self.world.links.cut(links)
+        self.world.cut(links, ends, holds=holds)
         self.world.at(ends, self._end_cut)
 
     def _end_cut(self) -> None:
@@ -115,13 +113,7 @@ class Nemesis:
         length = self._about(self.world.faults.pause_ms)
         if node.up and not node.paused:
             self.world.fault_counts["pause"] += 1
-            node.pause()
-            self.world.after(length, self._resume, node.name, node.boot)
-
-    def _resume(self, name: str, boot: int) -> None:
-        node = self.world.nodes[name]
-        if node.boot == boot and node.paused:
-            node.resume()
+            self.world.pause(node.name, length)
 
     def _crash(self) -> None:
         if not self.may_crash:
@@ -129,8 +121,7 @@ class Nemesis:
         name = self._random.choice(self.may_crash)
         down = self._about(self.world.faults.down_ms)
         if self.world.nodes[name].up:
-            self.world.crash(name)
-            self.world.after(down, self.world.power_on, name)
+            self.world.lose(name, down)
 
     def _slow_disk(self) -> None:
         name = self._random.choice(self.world.members)

@@ -12,7 +12,7 @@ from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.faults import CALM, Faults
 from fencelock.verification.simulation.links import SimulatedLinks
-from fencelock.verification.simulation.network import Network
+from fencelock.verification.simulation.network import Cut, Network
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.streams import Streams
 from fencelock.verification.simulation.trace import Delivery, Mishap, Trace
@@ -110,6 +110,30 @@ class World:
             self.fault_counts["crash"] += 1
             node.crash(loses_tail=self.faults.tail_lost)
             self.links.end(node)
+
+    def lose(self, name: str, down: int) -> None:
+        """Crash a node, and switch it on after ``down`` ns."""
+        self.crash(name)
+        self.after(down, self.power_on, name)
+
+    def pause(self, name: str, length: int) -> None:
+        """Pause a node that runs for ``length`` ns."""
+        node = self.nodes[name]
+        node.pause()
+        self.after(length, self._resume, name, node.boot)
+
+    def _resume(self, name: str, boot: int) -> None:
+        node = self.nodes[name]
+        if node.boot == boot and node.paused:
+            node.resume()
+
+    def cut(self, links: list[tuple[str, str]], until: int, *, holds: bool) -> None:
+        """Stop ``links`` until true time ``until`` (ns), which the nodes at their ends may notice.
+
+        Frames wait for the end if it ``holds`` them, or are lost.
+        """
+        self.network.cut(links, Cut(until, holds=holds))
+        self.links.cut(links)
 
     def disk_replaced(self, node: str) -> None:
         """Notify the judges that ``node``, which is off, has another disk, or an old copy."""
