@@ -67,12 +67,7 @@ class Failover:
 def failover(
     members: NodeProcesses, watcher: Client, kills: int, say: Callable[[str], None]
 ) -> Failover:
-    """Kill the leader ``kills`` times (1 or more) while clients take locks; return the effects.
-
-    Raises:
-        BenchFailedError: a node did not come back, a client ended, or no node leads.
-
-    """
+    """Kill the leader ``kills`` times (1 or more) while clients take locks; return the effects."""
 
     def strike(number: int) -> int:
         say(f"measuring failover, kill {number + 1} of {kills}")
@@ -114,10 +109,6 @@ def measure_deaths(
     """Start ``nodes`` nodes for each of ``kinds``, and let the leader die ``times`` times.
 
     Every message takes ``one_way_ms``, and the nodes are configured for such round trips.
-
-    Raises:
-        BenchFailedError: a process failed, or no node leads.
-
     """
     readings: list[NotedFigure] = []
     for kind in kinds:
@@ -142,12 +133,7 @@ def deaths(
     times: int,
     say: Callable[[str], None],
 ) -> Failover:
-    """Let the leader die ``times`` times (1 or more) of ``death``; return the effects.
-
-    Raises:
-        BenchFailedError: a node did not come back, a client ended, or no node leads.
-
-    """
+    """Let the leader die ``times`` times (1 or more) of ``death``; return the effects."""
 
     def strike(number: int) -> int:
         say(f"measuring {death.value}, {number + 1} of {times}")
@@ -187,12 +173,7 @@ def _kill_leader(members: NodeProcesses, watcher: Client) -> int:
 
 
 def leader_seen_by(watcher: Client) -> str:
-    """Return the node that most nodes report as leader.
-
-    Raises:
-        BenchFailedError: no node reports one.
-
-    """
+    """Return the node that most nodes report as leader."""
     leader = leader_among(described(watcher))
     if not leader:
         raise BenchFailedError("no node says who leads")

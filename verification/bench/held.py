@@ -63,12 +63,7 @@ class HeldMemory:
 def held_reading(
     folder: Path, locks: int, nodes: int, durable: bool, say: Callable[[str], None]
 ) -> NotedFigure:
-    """Start nodes in ``folder``, have ``locks`` locks held, and return the bytes of one.
-
-    Raises:
-        BenchFailedError: a node or a client ended.
-
-    """
+    """Start nodes in ``folder``, have ``locks`` locks held, and return the bytes of one."""
     say(f"starting {nodes} nodes")
     with NodeProcesses(folder, "paxos", nodes, durable=durable) as members:
         found = held(members, locks, say)
@@ -84,9 +79,6 @@ def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> Held
         members: fresh nodes, without other clients.
         locks: their number, `PROCESSES` x `PARTS` or more; rounded to whole parts.
         say: called with the progress.
-
-    Raises:
-        BenchFailedError: a node or a client ended.
 
     """
     with members.ready_client() as watcher:

@@ -27,11 +27,6 @@ def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
     The file has ``session`` (the nodes' name of the client's link), ``pairs`` (for each the times
     of the call of acquire, of the call of release, and of its return) and ``marks``. All times
     are ns of the monotonic clock.
-
-    Args:
-        job: see there.
-        begin: reports that all is ready, and returns when the measurement begins.
-
     """
     marks = ProfileMarks()
     marks.watch_dispatchers_of(connecting)

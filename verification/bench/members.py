@@ -157,13 +157,7 @@ class NodeProcesses:
         return connect(self.connect, cluster=self.cluster, ttl=ttl, connect_timeout=CONNECT_S)
 
     def ready_client(self, *, ttl: float = 15.0) -> Client:
-        """Return a client, once each node reports that it can serve.
-
-        Raises:
-            UnavailableError: no node replied within `CONNECT_S`.
-            BenchFailedError: see `wait_until_ready`.
-
-        """
+        """Return a client, once each node reports that it can serve."""
         client = self.connected(ttl)
         try:
             self.wait_until_ready(client)

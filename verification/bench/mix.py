@@ -184,12 +184,7 @@ class RedisTarget:
 
 
 def redis_module() -> Any:
-    """Return redis-py.
-
-    Raises:
-        ConfigError: it is not installed.
-
-    """
+    """Return redis-py."""
     try:
         return import_module("redis")
     except ImportError:

@@ -178,14 +178,7 @@ class _Load:
 
 
 def mixed(job: Job, begin: Callable[[], None], say: Callable[[object], None]) -> dict[str, int]:
-    """Make the operations of ``job`` from all its connections; report each interval.
-
-    Args:
-        job: see there; ``at_once`` connections.
-        begin: reports that all is ready, and returns when the load begins.
-        say: called with the figures of each interval.
-
-    """
+    """Make the operations of ``job`` from all its connections; report each interval."""
     sys.setswitchinterval(SWITCH_S)
     if job.at_once * job.in_flight > CROWD and hasattr(os, "nice"):
         os.nice(CROWD_NICE)

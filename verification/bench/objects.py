@@ -210,12 +210,7 @@ def barrier_rounds(folder: Path, rounds: int, say: Callable[[str], None]) -> lis
 
 
 def _turns(counted: Sequence[dict[str, Any]], use: Use) -> Iterable[tuple[int, ...]]:
-    """Return the counts of all processes in each turn of ``use``.
-
-    Raises:
-        BenchFailedError: no process was served in one of the turns.
-
-    """
+    """Return the counts of all processes in each turn of ``use``."""
     turns = list(zip(*(one[use] for one in counted), strict=True))
     if not all(map(any, turns)):
         raise BenchFailedError(f"{use} was not served even once in a turn: use longer --seconds")

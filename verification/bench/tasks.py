@@ -19,10 +19,6 @@ async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
     Returns:
         The number of pairs, the time (s), and the median of a pair (us).
 
-    Args:
-        job: see there; ``at_once`` tasks.
-        begin: reports that all is ready, and returns when the measurement begins; may block.
-
     """
     async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
         begin()
@@ -51,14 +47,7 @@ async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
 async def counted(
     job: Job, times: list[int], work: Callable[[int], Coroutine[Any, Any, None]]
 ) -> dict[str, float]:
-    """Run tasks, which count in ``times``; return how often they did it, and the time (s).
-
-    Args:
-        job: see there.
-        times: a number for each task.
-        work: does it, counts in ``times`` at the place that it is given, and does it again.
-
-    """
+    """Run tasks, which count in ``times``; return how often they did it, and the time (s)."""
     async with asyncio.TaskGroup() as group:
         crowd = [group.create_task(work(number)) for number in range(len(times))]
         await asyncio.sleep(job.warm_s)

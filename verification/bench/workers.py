@@ -65,21 +65,11 @@ class WorkerProcess:
             return
 
     def wait_until_ready(self) -> None:
-        """Return when it has connected; `ready` then has its first line.
-
-        Raises:
-            BenchFailedError: it ended, or took longer than `READY_S`.
-
-        """
+        """Return when it has connected; `ready` then has its first line."""
         self.ready = self.answer(READY_S)
 
     def tell(self) -> None:
-        """Let it begin, or end it if it runs until it is ended.
-
-        Raises:
-            BenchFailedError: it has ended.
-
-        """
+        """Let it begin, or end it if it runs until it is ended."""
         try:
             self._words.write("\n")
             self._words.flush()
@@ -87,12 +77,7 @@ class WorkerProcess:
             raise BenchFailedError(self._why("has ended")) from None
 
     def result(self) -> dict[str, Any]:
-        """Wait for the process's result.
-
-        Raises:
-            BenchFailedError: the process ended without a result, or took far too long.
-
-        """
+        """Wait for the process's result."""
         return self.answer(self._result_s)
 
     def answer(self, limit_s: float) -> dict[str, Any]:
@@ -138,12 +123,7 @@ def started(stack: ExitStack, job: Job, folder: Path, name: str) -> WorkerProces
 
 
 def together(workers: Sequence[WorkerProcess]) -> list[dict[str, Any]]:
-    """Let all begin at once; return the result of each.
-
-    Raises:
-        BenchFailedError: one of them failed.
-
-    """
+    """Let all begin at once; return the result of each."""
     for worker in workers:
         worker.wait_until_ready()
     for worker in workers:
@@ -152,12 +132,7 @@ def together(workers: Sequence[WorkerProcess]) -> list[dict[str, Any]]:
 
 
 def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Return the results of processes that did ``jobs`` together, their logs in ``folder``.
-
-    Raises:
-        BenchFailedError: one of them failed.
-
-    """
+    """Return the results of processes that did ``jobs`` together, their logs in ``folder``."""
     with ExitStack() as stack:
         workers = [
             started(stack, job, folder, f"{job.kind}-{number}") for number, job in enumerate(jobs)
@@ -166,12 +141,7 @@ def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def bare_round_trips(folder: Path, seconds: float, at_once: int) -> dict[str, float]:
-    """Measure a bare ROUTER and DEALER in two processes; see `wire.ping`.
-
-    Raises:
-        BenchFailedError: one of them failed.
-
-    """
+    """Measure a bare ROUTER and DEALER in two processes; see `wire.ping`."""
     with ExitStack() as stack:
         echo = started(stack, Job(kind=JobKind.ECHO), folder, "echo")
         echo.wait_until_ready()
@@ -182,12 +152,7 @@ def bare_round_trips(folder: Path, seconds: float, at_once: int) -> dict[str, fl
 
 
 def per_s(measured: Sequence[dict[str, float]]) -> float:
-    """Return the rate of all processes together (1/s).
-
-    Raises:
-        BenchFailedError: one of them was not served at all.
-
-    """
+    """Return the rate of all processes together (1/s)."""
     if not all(one["times"] for one in measured):
         raise BenchFailedError("a client process was not served even once: measure longer")
     return sum(one["times"] / one["seconds"] for one in measured)

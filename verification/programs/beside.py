@@ -24,11 +24,6 @@ class Pairs:
     """Takes and releases a lock on a thread of its own, again and again, in a ``with`` statement.
 
     A pair that fails is tried again: it takes as long as all its attempts.
-
-    Args:
-        lock: the lock.
-        pause_s: pause between two pairs (s).
-
     """
 
     def __init__(self, lock: fencelock.Lock, pause_s: float = 0.0) -> None:

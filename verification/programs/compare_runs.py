@@ -76,9 +76,6 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
         pairs whose lock another thread or process held before, and ``overlaps``, how often
         a holder met another.
 
-    Raises:
-        BenchFailedError: a client could not do its work.
-
     """
     with ExitStack() as stack:
         results = together(clients(stack, peer, workload, folder, seconds))
@@ -104,9 +101,6 @@ def measure_failover(peer: ComparedPeer, folder: Path, kills: int) -> Iterator[F
     Yields:
         ``gap_s``: the longest time without any grant, from a kill to the server's restart;
         ``errors``: what clients were told meanwhile, on the last one of all kills.
-
-    Raises:
-        BenchFailedError: a client could not do its work, or nobody leads.
 
     """
     windows: list[tuple[int, int]] = []

@@ -55,14 +55,7 @@ class FailedError(Exception):
 
 
 class Transcript:
-    """Runs commands and prints them with their outputs and times.
-
-    Args:
-        folder: the working folder of all commands.
-        columns: the width of their outputs.
-        stack: ends what runs in the background.
-
-    """
+    """Runs commands and prints them with their outputs and times."""
 
     def __init__(self, folder: Path, stack: ExitStack, columns: int) -> None:
         self.folder = folder
@@ -80,12 +73,7 @@ class Transcript:
         print("\n".join(f"  {line}".rstrip() for line in lines), flush=True)
 
     def run(self, command: str, timeout: float = PATIENCE_S, status: int = 0) -> float:
-        """Run ``command`` in a shell; return how long it took (s).
-
-        Raises:
-            FailedError: its exit status is another than ``status``.
-
-        """
+        """Run ``command`` in a shell; return how long it took (s)."""
         print(f"$ {command}", flush=True)
         began = time.monotonic()
         shell, stdout = ["sh", "-c", f"{{ {command}; }} 2>&1 < /dev/null"], subprocess.PIPE
@@ -114,12 +102,7 @@ class Transcript:
         return process
 
     def until(self, log: str, pattern: str, times: int = 1) -> float:
-        """Return how long it takes until ``log`` has ``pattern`` (s).
-
-        Raises:
-            FailedError: it does not come.
-
-        """
+        """Return how long it takes until ``log`` has ``pattern`` (s)."""
         return until(
             lambda: len(re.findall(pattern, self.text(log))) >= times, f"{pattern!r} in {log}"
         )

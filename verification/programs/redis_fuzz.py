@@ -121,14 +121,7 @@ def drawn(random: Random) -> bytes:
 
 
 class Crowd:
-    """The connections of all clients that misbehave, on one thread.
-
-    Args:
-        port: the port of the door.
-        random: draws what is sent.
-        report: counts.
-
-    """
+    """The connections of all clients that misbehave, on one thread."""
 
     def __init__(self, port: int, random: Random, report: Report) -> None:
         self._port = port

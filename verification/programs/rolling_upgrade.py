@@ -71,15 +71,7 @@ class MixedProcesses(GrowingProcesses):
 
 
 class Rolling:
-    """One cluster. Its members change their releases one at a time.
-
-    Args:
-        storm: the cluster and its clients.
-        watcher: a client of this checkout.
-        old: the release at the beginning.
-        new: the other one.
-
-    """
+    """One cluster. Its members change their releases one at a time."""
 
     def __init__(
         self, storm: Storm, watcher: fencelock.Client, old: Release, new: Release, say: Say

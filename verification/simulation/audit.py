@@ -23,11 +23,6 @@ class Auditor(Role[AuditorEvent]):
 
     Where the cluster keeps one table of locks, every proxy is asked for a linearizable list
     of the held locks: a lock that is not held has no waiters.
-
-    Args:
-        proxies: the proxies to ask.
-        table: whether there is such a table.
-
     """
 
     def __init__(

@@ -22,11 +22,6 @@ class BakeryJudge:
 
     It does not trust the counters of roles: it counts deliveries and messages itself. From tables
     and epoch states it reads only the present state.
-
-    Args:
-        world: where everything happens.
-        judged: the invariants to judge, by name, or None for all.
-
     """
 
     def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:

@@ -22,13 +22,6 @@ class BoundsJudge:
     """Judges longest-lease-known.
 
     Whichever members promise the next epoch, they report a bound for each lease.
-
-    Args:
-        world: with the disks of the members.
-        violation_report: receives the violations.
-        election: knows the electorates.
-        leases: knows the leases.
-
     """
 
     def __init__(
@@ -124,12 +117,6 @@ class SeatsJudge(Judge):
     """Judges deaf-leaders-replaced, in runs without other faults.
 
     Locks are granted though the leaders do not receive each other's messages.
-
-    Args:
-        world: in which users ask for locks all the time.
-        violation_report: receives the violations.
-        nemesis: makes the leaders deaf.
-
     """
 
     def __init__(

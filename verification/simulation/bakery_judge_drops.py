@@ -14,13 +14,7 @@ from fencelock.verification.simulation.world import World
 
 
 class DropsJudge:
-    """Judges dropped-stays-dropped where tables are merged.
-
-    Args:
-        world: with the roles.
-        violation_report: receives the violations.
-
-    """
+    """Judges dropped-stays-dropped where tables are merged."""
 
     def __init__(self, world: World, violation_report: ViolationReport) -> None:
         self.world = world

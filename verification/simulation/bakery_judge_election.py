@@ -32,11 +32,6 @@ class ElectionJudge:
 
     The invariants are one-seating-an-epoch, seating-known-by-majority, no-lower-epoch and, for
     leaders that restart, merged-tables-complete.
-
-    Args:
-        world: with the roles and the disks.
-        violation_report: receives the violations.
-
     """
 
     def __init__(self, world: World, violation_report: ViolationReport) -> None:

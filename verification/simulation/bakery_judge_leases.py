@@ -58,14 +58,7 @@ class LeaseSpan:
 
 
 class LeasesJudge:
-    """Judges merged-tables-complete, lease-outlives-belief and one-reply.
-
-    Args:
-        world: with roles and clocks.
-        violation_report: receives the violations.
-        clocks_true: whether clocks keep to their declared bounds.
-
-    """
+    """Judges merged-tables-complete, lease-outlives-belief and one-reply."""
 
     def __init__(
         self, world: World, violation_report: ViolationReport, *, clocks_true: bool

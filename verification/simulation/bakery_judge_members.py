@@ -14,13 +14,7 @@ Knows = Callable[[Member, tuple[int, int]], bool]
 
 
 class MembersJudge:
-    """Judges one-change-at-a-time by the electorates that beats and served epochs have.
-
-    Args:
-        violation_report: receives the violations.
-        knows: looks at disks.
-
-    """
+    """Judges one-change-at-a-time by the electorates that beats and served epochs have."""
 
     def __init__(self, violation_report: ViolationReport, knows: Knows) -> None:
         self.violation_report = violation_report

@@ -30,11 +30,6 @@ class MinorityLosses:
 
     It judges survivors-suffice: no new leaders begin with empty tables, and locks are granted again
     within `REPLACED_MS`. Users must ask for locks all the time.
-
-    Args:
-        world: in which there are no other faults.
-        violation_report: receives the violations.
-
     """
 
     def __init__(self, world: World, violation_report: ViolationReport) -> None:

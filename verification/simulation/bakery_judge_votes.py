@@ -77,13 +77,6 @@ class TicketJudge:
 
     The invariants are no-conflicting-votes, answers-count-once, quorum-before-grant, fences-rise,
     kept-by-quorum, dropped-stays-dropped and modes-kept.
-
-    Args:
-        world: with the roles.
-        violation_report: receives the violations.
-        election: knows the promises and their times.
-        clocks_true: whether clocks keep to their declared bounds.
-
     """
 
     world: World

@@ -40,14 +40,7 @@ class Blow(Enum):
 
 
 class LeaderNemesis(Judge):
-    """Strikes at serving leaders, now and then, and right after grants. It judges nothing.
-
-    Args:
-        world: the world of the leaders.
-        blows: the kinds of strikes; one kind is drawn each time.
-        every_ms: the mean interval of strikes (ms).
-
-    """
+    """Strikes at serving leaders, now and then, and right after grants. It judges nothing."""
 
     def __init__(self, world: World, blows: tuple[Blow, ...], every_ms: int) -> None:
         self.world = world

@@ -24,11 +24,6 @@ class Evictions(Judge):
     client that closes while no node answers leaves its holds, and an operator must end them. A hold
     is evicted only if its client's close was not confirmed: the client reported a release or cancel
     without a reply, or sent `End` and received no `Ended`. All other holds must end without help.
-
-    Args:
-        world: the world of the clients and nodes.
-        server: the lock server.
-
     """
 
     def __init__(self, world: World, server: Address) -> None:

@@ -26,12 +26,6 @@ class FounderLoss:
     there is a group; in the others at least one keeps its disk, and an operator wants to found a
     group on all of them. In half, founders are cut off from all other members meanwhile. The group
     may lose its majority for good, so a run with this fault judges safety only.
-
-    Args:
-        world: the world of the nodes.
-        decided: the members, as they are decided.
-        founders: the nodes of the configuration that founded the group.
-
     """
 
     def __init__(self, world: World, decided: Decided, founders: tuple[str, ...]) -> None:

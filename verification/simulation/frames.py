@@ -109,12 +109,7 @@ class VirtualLinks:
         return self._delivered(taken), most - left
 
     def send(self, link: str, frame: Frame) -> None:
-        """Let ``frame`` travel.
-
-        Raises:
-            FrameTooLargeError: encoded, it is above the limit; nothing was sent.
-
-        """
+        """Let ``frame`` travel."""
         raw = encode_frame(frame, link if self._client else "")
         if len(raw) > CLIENT_BYTES_MAX:
             check_client_size(frame, len(raw), client=self._client)

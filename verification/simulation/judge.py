@@ -233,35 +233,20 @@ def unserved(contenders: Mapping[Address, LockUser]) -> list[str]:
 
 
 def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> None:
-    """Check that every contender was served.
-
-    Raises:
-        ViolationError: one was not, ``bound_ms`` after all faults ended.
-
-    """
+    """Check that every contender was served."""
     if waiting := unserved(contenders):
         raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
 
 
 def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
-    """Check that no proxy remembers a wait or a hold when every contender is done.
-
-    Raises:
-        ViolationError: one does, ``bound_ms`` after all others were.
-
-    """
+    """Check that no proxy remembers a wait or a hold when every contender is done."""
     if left:
         told = "; ".join(f"{node}: {what}" for node, what in left.items())
         raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
 
 
 def judge_freed(left: Mapping[str, object], bound_ms: int) -> None:
-    """Check that no lock is held when all sessions have ended.
-
-    Raises:
-        ViolationError: one is, ``bound_ms`` after the last session ended.
-
-    """
+    """Check that no lock is held when all sessions have ended."""
     if left:
         told = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
         raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {told}")

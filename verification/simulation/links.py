@@ -17,14 +17,7 @@ HEARD_MS_MAX = 50
 
 
 class SimulatedLinks:
-    """Sends roles `LinkUp` and `LinkDown`. Members are linked with members, clients with members.
-
-    Args:
-        nodes: the linked nodes, by name.
-        random: decides which nodes notice a change, and how soon.
-        after: puts an action on the agenda, so many nanoseconds from now.
-
-    """
+    """Sends roles `LinkUp` and `LinkDown`. Members and clients are linked with members."""
 
     def __init__(
         self, nodes: dict[str, SimulatedNode], random: Random, after: Callable[..., None]

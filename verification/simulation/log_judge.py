@@ -43,12 +43,7 @@ class SlotSequence(ABC):
         """Checks, each with the slot up to which all must be known first; see `when_known`."""
 
     def is_first(self, key: Key, outcome: object) -> bool:
-        """Return whether ``outcome`` is the first of its request; a repetition must have the same.
-
-        Raises:
-            ViolationError: it has another.
-
-        """
+        """Return whether ``outcome`` is the first of its request; all must be equal."""
         if key not in self.outcomes:
             self.outcomes[key] = outcome
             return True

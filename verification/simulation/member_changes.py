@@ -47,16 +47,7 @@ class Decided(Protocol):
 
 
 class MemberChanges:
-    """Asks any node for one change after another: at random until the faults end, then no more.
-
-    Args:
-        world: the world of the nodes.
-        decided: the members, as they are decided.
-        nodes: all nodes that can be members.
-        every_ms: mean pause between two changes (ms).
-        extra: further actions to draw from.
-
-    """
+    """Asks any node for one change after another: at random until the faults end, then no more."""
 
     def __init__(
         self,

@@ -20,14 +20,7 @@ class Cut(NamedTuple):
 
 
 class Network:
-    """Decides the fate of each frame.
-
-    Args:
-        faults: the possible faults of a frame.
-        random: the stream ``net``.
-        fault_counts: counts the faults that occurred.
-
-    """
+    """Decides the fate of each frame."""
 
     def __init__(self, faults: Faults, random: Random, fault_counts: Counter[str]) -> None:
         self.faults = faults

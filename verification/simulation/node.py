@@ -29,14 +29,6 @@ class SimulatedNode:
     """One machine: the real scheduler, gateway and turns over a virtual clock, network and disk.
 
     A turn that wrote records waits for the disk at the point where a dispatcher syncs its journal.
-
-    Args:
-        world: where the node lives.
-        name: its id.
-        make_roles: returns the roles with which each life begins.
-        member: whether it is one of the cluster's nodes; else it is a client.
-        settings: for these roles.
-
     """
 
     def __init__(

@@ -169,13 +169,7 @@ Heeded = (
 
 
 class LogReader(Role[Heeded]):
-    """Receives the slots that its node's replica applies, queries it, and forwards proposals.
-
-    Args:
-        random: decides the times of queries, the ages of answers, and when to hand over.
-        most_ms: the longest time between two queries.
-
-    """
+    """Receives the slots that its node's replica applies, queries it, and forwards proposals."""
 
     def __init__(self, address: Address, host: Host, *, random: Random, most_ms: int) -> None:
         super().__init__(address, host)

@@ -139,12 +139,7 @@ class Electorates:
 
 
 class Choices:
-    """All votes that were ever durable, by voter, and the batches chosen by them.
-
-    Args:
-        violation_report: receives the violations.
-
-    """
+    """All votes that were ever durable, by voter, and the batches chosen by them."""
 
     def __init__(self, violation_report: ViolationReport) -> None:
         self.electorates = Electorates()

@@ -11,13 +11,7 @@ from fencelock.verification.simulation.violation import ViolationReport
 
 
 class DivergenceJudge:
-    """Judges only-diverged-quarantined.
-
-    Args:
-        state: knows the correct state of every member.
-        violation_report: receives the violations.
-
-    """
+    """Judges only-diverged-quarantined."""
 
     def __init__(self, state: StateJudge, violation_report: ViolationReport) -> None:
         self.state = state

@@ -64,12 +64,7 @@ JUDGED_LOCKS = {
 
 
 class LogLocksJudge:
-    """Judges `JUDGED_LOCKS`: it follows the table by outcomes only, and looks at nothing inside it.
-
-    Args:
-        violation_report: receives the violations.
-
-    """
+    """Judges `JUDGED_LOCKS`: it follows the table by outcomes, and looks at nothing inside it."""
 
     def __init__(self, violation_report: Callable[[str, str], None]) -> None:
         self.violation_report = violation_report
@@ -191,13 +186,7 @@ class LogLocksJudge:
 
 
 class SessionJudge(Judge):
-    """Judges session-outlives-trust: no session expires while its client may rely on it.
-
-    Args:
-        violation_report: receives the violations.
-        view: reads the sessions and the clocks of the clients.
-
-    """
+    """Judges session-outlives-trust: no session expires while its client may rely on it."""
 
     def __init__(self, violation_report: Callable[[str, str], None], view: ClientView) -> None:
         self.violation_report = violation_report

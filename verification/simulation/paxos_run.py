@@ -223,12 +223,7 @@ class _LogRun:
         return users
 
     def play(self) -> None:
-        """Go through the phases.
-
-        Raises:
-            ViolationError: a judge saw a promise broken, or a role raised.
-
-        """
+        """Go through the phases."""
         self.world.power_on_all()
         self.nemesis.begin()
         self.changes.begin()

@@ -38,13 +38,7 @@ Letter = tuple[Address, Address, Message]
 
 
 class WatchedDisk(Disk):
-    """A disk that reports durable records.
-
-    Args:
-        node: the node of the disk.
-        watcher: receives the reports.
-
-    """
+    """A disk that reports durable records."""
 
     def __init__(self, node: str, watcher: LogJudge) -> None:
         super().__init__()
@@ -124,15 +118,7 @@ class WatchedNode(SimulatedNode):
 
 
 class LogWorld(World):
-    """Runs watched members, and strikes them where a proof would look.
-
-    Args:
-        seed: fixes all chance.
-        plan: the faults and their rates.
-        watcher: notified of durable records and departing messages.
-        disk: makes the disks of members.
-
-    """
+    """Runs watched members, and strikes them where a proof would look."""
 
     def __init__(
         self,

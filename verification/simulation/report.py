@@ -54,17 +54,7 @@ def report_of(
     grants: Callable[[], int],
     chosen: Callable[[], int] = lambda: 0,
 ) -> RunReport:
-    """Execute a run in ``world`` until its end or a violation; return its report.
-
-    Args:
-        world: where the run takes place.
-        seed: of the run.
-        plan: of the run.
-        play: executes it.
-        grants: returns `RunReport.grants` afterwards.
-        chosen: returns `RunReport.chosen` afterwards.
-
-    """
+    """Execute a run in ``world`` until its end or a violation; return its report."""
     violation: str | None = None
     gc.disable()  # It would search the growing trace again and again.
     try:

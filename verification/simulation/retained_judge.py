@@ -70,12 +70,6 @@ class RetainedJudge:
 
     - admitted-in-trust, strict-recall, released-unused: see `RETAINED_INVARIANTS`.
     - recalls-answered: see `RECALL_MS`.
-
-    Args:
-        view: the clocks and the holds of the clients.
-        locks: knows which contenders are inside, and which wait.
-        cohort: the number of local owners that may follow a recall.
-
     """
 
     def __init__(self, view: ClientView, locks: LockJudge, cohort: int) -> None:

@@ -188,12 +188,7 @@ class _LockRun:
         return with_doors
 
     def play(self) -> None:
-        """Go through the phases.
-
-        Raises:
-            ViolationError: a judge saw a promise broken, or a role raised.
-
-        """
+        """Go through the phases."""
         late = self.plan.late_start_ms * NS_PER_MS
         late_comers = {f"{name}r" for name in self.users.dying}
         for name in self.world.nodes:

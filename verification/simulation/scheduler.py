@@ -30,9 +30,6 @@ class EventQueue(deque[Waiting]):
 
     Each event that leaves the queue is written into the trace.
 
-    Args:
-        machine: the node.
-
     Attributes:
         boot: the life of the sender of the next appended message.
         delivered: the message that left last.
@@ -82,12 +79,7 @@ class TurnCount(Counter[str]):
 
 
 class SimulatedScheduler(Scheduler):
-    """Production's scheduler over a virtual clock and disk; judges see all that each role handles.
-
-    Args:
-        machine: the node, with its clock and disk.
-
-    """
+    """Production's scheduler over a virtual clock and disk; judges see all that roles handle."""
 
     def __init__(self, machine: SimulatedNode) -> None:
         self._tally = TurnCount(machine.world.marks)

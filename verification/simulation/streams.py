@@ -10,10 +10,6 @@ class Streams:
 
     ``Random`` seeded with a text hashes it with SHA-512, not with ``hash``, so the
     streams are the same under every ``PYTHONHASHSEED``.
-
-    Args:
-        seed: fixes everything that follows.
-
     """
 
     def __init__(self, seed: int) -> None:

@@ -39,12 +39,7 @@ class ViolationReport:
         self.judged = judged
 
     def __call__(self, name: str, told: str) -> None:
-        """Report that the invariant ``name`` is broken.
-
-        Raises:
-            ViolationError: the invariant is judged.
-
-        """
+        """Report that the invariant ``name`` is broken."""
         assert name in self.invariants, name
         if self.judged is None or name in self.judged:
             raise ViolationError(f"{name}, {self.invariants[name]}: {told}")

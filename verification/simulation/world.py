@@ -151,12 +151,7 @@ class World:
         self.at(self.time + ns, action, *arguments)
 
     def joined(self, node: str, group: int) -> None:
-        """Judge one-group: no second group is founded.
-
-        Raises:
-            ViolationError: there is one.
-
-        """
+        """Judge one-group: no second group is founded."""
         first = not self.groups
         self.groups.setdefault(group, node)
         if not self.founds_once:

@@ -50,12 +50,7 @@ class Servers:
             )
 
     def wait_until(self, serves: Callable[[], bool]) -> None:
-        """Return once ``serves()``.
-
-        Raises:
-            ServersFailedError: a server ended, or `READY_S` are over.
-
-        """
+        """Return once ``serves()``."""
         ends = time.monotonic() + READY_S
         while not serves():
             for index, process in self._processes.items():
