@@ -69,8 +69,7 @@ from fencelock.verification.simulation.elections import ELECTIONS
 from fencelock.verification.simulation.handovers import HANDOVERS
 from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
-from fencelock.verification.simulation.mixed import MixedJudge
-from fencelock.verification.simulation.objects import ALL, WORKLOADS, workload_of
+from fencelock.verification.simulation.objects import ALL, WORKLOADS, MixedJudge, workload_of
 from fencelock.verification.simulation.pools import POOLS
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.rwlocks import RWLOCKS

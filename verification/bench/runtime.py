@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pykka
@@ -18,6 +19,9 @@ from fencelock.actors.message import Address, Instant, Local, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.config import parse
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.hub import SocketHub
 from fencelock.verification.bench.machine import resident_bytes
 from fencelock.verification.bench.report import BarFigure, below, higher_is_better, lower_is_better
@@ -30,6 +34,37 @@ ROLES = 10_000
 ROLES_MB_MAX = 100
 ROLES_S_MAX = 5
 IDLE_PERCENT_MAX = 1
+
+
+IDLE_CLUSTER = """
+cluster = "idle"
+protocol = "lamport"
+[nodes.n1]
+address = "tcp://127.0.0.1:{0}"
+[nodes.n2]
+address = "tcp://127.0.0.1:{1}"
+"""
+
+SETTLE_S = 1.0
+"""Time for two nodes to connect (s); they need far less."""
+
+
+def share_of_a_core(seconds: float) -> float:
+    """Return the share of one core (0 to 1) that one of two connected, idle nodes uses.
+
+    Args:
+        seconds: how long to watch them.
+
+    """
+    text = IDLE_CLUSTER.format(*free_ports(2))
+    config = parse(text, Path())
+    nothing = threading.Event()
+    with Node.start(config, "n1", found=True), Node.start(config, "n2", found=True):
+        nothing.wait(SETTLE_S)
+        cpu, wall = time.process_time(), time.perf_counter()
+        nothing.wait(seconds)
+        used = time.process_time() - cpu
+        return used / (time.perf_counter() - wall) / 2
 
 
 class Ball(Local):

@@ -29,7 +29,7 @@ def main() -> None:
 
             _say(asyncio.run(tasks(job, _begin)))
         case JobKind.FOLLOW:
-            from fencelock.verification.bench.follow import follow  # noqa: PLC0415 (as above)
+            from fencelock.verification.bench.tasks import follow  # noqa: PLC0415 (as above)
 
             _say(asyncio.run(follow(job, _begin)))
         case JobKind.HOLD:

@@ -17,11 +17,10 @@ from fencelock.verification.bench import profile as pair_profile
 from fencelock.verification.bench.bakery import compare, steps_table
 from fencelock.verification.bench.deaths import LeaderDeath
 from fencelock.verification.bench.failover import measure_deaths
-from fencelock.verification.bench.idle import share_of_a_core
 from fencelock.verification.bench.locks import LockBenchPlan, Part
 from fencelock.verification.bench.objects import ObjectPart
 from fencelock.verification.bench.report import readings_table, table_of
-from fencelock.verification.bench.runtime import measure
+from fencelock.verification.bench.runtime import measure, share_of_a_core
 from fencelock.verification.cli.common import (
     PROTOCOLS,
     Durability,

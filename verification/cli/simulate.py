@@ -323,8 +323,7 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
 
 
 def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
-    from fencelock.verification.simulation.report import Total  # noqa: PLC0415
-    from fencelock.verification.simulation.sweep import reports  # noqa: PLC0415
+    from fencelock.verification.simulation.report import Total, reports  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()

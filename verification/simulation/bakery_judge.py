@@ -7,10 +7,9 @@ from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.effect import Effects
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.bakery_judge_bounds import BoundsJudge
-from fencelock.verification.simulation.bakery_judge_drops import DropsJudge
 from fencelock.verification.simulation.bakery_judge_election import ElectionJudge
 from fencelock.verification.simulation.bakery_judge_leases import LeasesJudge
-from fencelock.verification.simulation.bakery_judge_votes import TicketJudge
+from fencelock.verification.simulation.bakery_judge_votes import DropsJudge, TicketJudge
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationReport

@@ -1,12 +1,13 @@
-"""The judges of the longest lease in `bakery`, and of leaders that do not reach each other."""
+"""The judges of time in `bakery`: leases have known bounds, and leaders that fail are replaced."""
 
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
-from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bakery.config import leader_of, quorum
 from fencelock.actors.bakery.max_lease import longest_lease_ms
-from fencelock.actors.bakery.message import BoundStatement, Install, Vouched
+from fencelock.actors.bakery.message import BoundStatement, Install, Lead, Vouched
 from fencelock.actors.bakery.proxy_message import HoldRenewed, Locked
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
@@ -77,8 +78,8 @@ class BoundsJudge:
         least: int | None = None
         for size in range(1, len(names) + 1):
             quorums = [one for one in combinations(names, size) if electorate.is_quorum(one)]
-            for quorum in quorums:
-                records = [known[name] for name in quorum if known[name].seating.epoch == epoch]
+            for names_of in quorums:
+                records = [known[name] for name in names_of if known[name].seating.epoch == epoch]
                 statements: dict[str, BoundStatement] = {}
                 for record in records:
                     for one in record.statements:
@@ -154,3 +155,71 @@ class SeatsJudge(Judge):
                     "deaf-leaders-replaced", f"the leaders were replaced again and again: {begun}"
                 )
         self.world.after(POLL_MS * NS_PER_MS, self._poll)
+
+
+WHOLE_MS = 2_000
+"""Time for which all members run before some are lost (ms): each has all copies by then."""
+
+DOWN_MS = 1_500
+"""Mean time for which lost members are down (ms)."""
+
+
+class MinorityLosses:
+    """Loses as many members at once as leaves a majority: all leaders, if these are no more.
+
+    It judges survivors-suffice: no new leaders begin with empty tables, and locks are granted again
+    within `REPLACED_MS`. Users must ask for locks all the time.
+    """
+
+    def __init__(self, world: World, violation_report: ViolationReport) -> None:
+        self.world = world
+        self.violation_report = violation_report
+        self.granted_at = 0
+        self.whole_since = 0
+        self._random = world.streams.fork("survivors")
+        world.after(POLL_MS * NS_PER_MS, self._poll)
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        for effect in effects:
+            if type(effect) is not Send:
+                continue
+            message = effect.message
+            if type(message) is Locked:
+                self.granted_at = self.world.time
+            elif type(message) is Lead and message.empty and message.former.epoch:
+                self.violation_report(
+                    "survivors-suffice", f"epoch {message.epoch} is to begin with empty tables"
+                )
+
+    def crashed(self, node: str, boot: int) -> None:
+        self.whole_since = self.world.time
+
+    def _poll(self) -> None:
+        world = self.world
+        if world.calm:
+            return
+        waited_ms = ms_between(Instant(self.granted_at), Instant(world.time))
+        if self.granted_at and waited_ms > REPLACED_MS:
+            self.violation_report("survivors-suffice", f"nothing was granted for {waited_ms} ms")
+        if not all(world.nodes[name].up for name in world.members):
+            self.whole_since = world.time
+        elif ms_between(Instant(self.whole_since), Instant(world.time)) > WHOLE_MS:
+            self._lose_minority()
+        world.after(POLL_MS * NS_PER_MS, self._poll)
+
+    def _lose_minority(self) -> None:
+        """Crash leaders first, at one moment, and let them run again later, one after the other."""
+        leading: list[str] = []
+        for name in self.world.members:
+            role: Any = self.world.role_at(leader_of(name))
+            if role.epoch_state.serving:
+                leading.append(name)
+        others = [name for name in self.world.members if name not in leading]
+        self._random.shuffle(leading)
+        self._random.shuffle(others)
+        most = len(self.world.members) - quorum(len(self.world.members))
+        lost = [*leading, *others][:most]
+        self.world.fault_counts[f"{len(lost)} members are lost at once"] += 1
+        for name in lost:
+            down = 1 + int(self._random.expovariate(1.0) * DOWN_MS * NS_PER_MS)
+            self.world.lose(name, down)

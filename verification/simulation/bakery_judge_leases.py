@@ -21,7 +21,7 @@ from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.session.message import HoldsLost
-from fencelock.verification.simulation.client_view import ClientView
+from fencelock.verification.simulation.judge import ClientView
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World

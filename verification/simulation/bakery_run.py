@@ -16,8 +16,7 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
-from fencelock.verification.simulation.bakery_judge_bounds import SeatsJudge
-from fencelock.verification.simulation.bakery_judge_survivors import MinorityLosses
+from fencelock.verification.simulation.bakery_judge_bounds import MinorityLosses, SeatsJudge
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.founder_loss import LOSE_FOUNDERS_SHARE, FounderLoss

@@ -14,8 +14,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.table.wire import Queued
-from fencelock.verification.simulation.log_judge import SlotSequence
-from fencelock.verification.simulation.pass_judge import PassJudge
+from fencelock.verification.simulation.log_judge import PassJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (

@@ -26,13 +26,16 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.paxos_image import Choices
-from fencelock.verification.simulation.paxos_judge_divergence import DivergenceJudge
 from fencelock.verification.simulation.paxos_judge_locks import JUDGED_LOCKS, LogLocksJudge
-from fencelock.verification.simulation.paxos_judge_members import TargetJudge
-from fencelock.verification.simulation.paxos_judge_state import StateJudge
-from fencelock.verification.simulation.paxos_judge_votes import AcceptorJudge, Followed
-from fencelock.verification.simulation.paxos_lock_machine import LockRegister
-from fencelock.verification.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
+from fencelock.verification.simulation.paxos_judge_state import DivergenceJudge, StateJudge
+from fencelock.verification.simulation.paxos_judge_votes import AcceptorJudge, Followed, TargetJudge
+from fencelock.verification.simulation.paxos_machine import (
+    OPENING,
+    Appended,
+    LockRegister,
+    OrderRead,
+    Register,
+)
 from fencelock.verification.simulation.paxos_plan import LogPlan
 from fencelock.verification.simulation.paxos_world import Letter
 from fencelock.verification.simulation.trace import Delivery

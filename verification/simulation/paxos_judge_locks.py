@@ -23,7 +23,7 @@ from fencelock.actors.message import Message
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.state import INVARIANTS
 from fencelock.actors.table.wire import LogCommand, Queued
-from fencelock.verification.simulation.client_view import ClientView
+from fencelock.verification.simulation.judge import ClientView
 from fencelock.verification.simulation.paxos_judge_state import ROUNDING_NS
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge

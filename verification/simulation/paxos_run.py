@@ -20,16 +20,14 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import US_PER_MS, MakeRoles, NodeContext
 from fencelock.transport.codec import encode
 from fencelock.verification.simulation.adversary import Adversary
-from fencelock.verification.simulation.client_view import ClientView
 from fencelock.verification.simulation.founder_loss import AFTER_MS, FounderLoss
-from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.judge import ClientView, LockJudge
 from fencelock.verification.simulation.member_changes import MemberChanges
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.verification.simulation.paxos_judge import LogJudge
 from fencelock.verification.simulation.paxos_judge_locks import SessionJudge
-from fencelock.verification.simulation.paxos_lock_machine import LockRegister
-from fencelock.verification.simulation.paxos_machine import OPENING, Register
+from fencelock.verification.simulation.paxos_machine import OPENING, LockRegister, Register
 from fencelock.verification.simulation.paxos_plan import (
     LogPlan,
     draw_log_plan,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from fencelock.actors.bakery.config import HOLD_MS, Terms
+from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.faults import CALM, Faults, draw_faults, with_disk_faults
 from fencelock.verification.simulation.promise import Survival
 
@@ -138,3 +140,19 @@ def _with_retained(plan: RunPlan, random: Random) -> RunPlan:
     retain_ms, cohort = random.choice(RETAIN_MS), random.choice(COHORTS)
     owners = max(plan.owners, random.choice((1, 2, 3)) if retain_ms else 1)
     return replace(plan, retain_ms=retain_ms, cohort=cohort, owners=owners)
+
+
+TERMS_MS = ((200, 100), (800, 400), (3_000, 1_000))
+"""Durations and graces to draw from (ms). With the shortest most holds end by their deadline."""
+
+
+def with_terms(settings: ProtocolSettings, seed: int) -> ProtocolSettings:
+    """Return ``settings`` with durations drawn from ``seed``, unless they set some.
+
+    Requests without a timeout wait without limit, so that a judge sees whether all are served.
+    """
+    if settings.bakery_terms.hold_ms != HOLD_MS:
+        return settings
+    hold_ms, grace_ms = Random(f"{seed}/terms").choice(TERMS_MS)
+    terms = Terms(hold_ms=hold_ms, grace_ms=grace_ms, least_ms=1, wait_ms=None)
+    return replace(settings, bakery_terms=terms)

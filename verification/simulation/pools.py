@@ -12,8 +12,7 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.wire import Queued
-from fencelock.verification.simulation.log_judge import SlotSequence
-from fencelock.verification.simulation.pass_judge import PassJudge
+from fencelock.verification.simulation.log_judge import PassJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError

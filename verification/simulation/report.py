@@ -1,11 +1,14 @@
-"""The result of a run, and the sum of many."""
+"""The result of a run; runs of many seeds, in order, and their sum."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
 
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.paxos_plan import LogPlan
@@ -95,3 +98,33 @@ class Total:
         self.virtual_ms += report.virtual_ms
         self.marks.update(report.marks)
         self.faults.update(report.faults)
+
+
+CHUNK = 8
+"""Seeds handed to a process at a time."""
+
+
+def reports(
+    run: Callable[[int], RunReport], seeds: Iterable[int], workers: int
+) -> Generator[RunReport, None, None]:
+    """Run each of ``seeds`` and yield its report, in their order.
+
+    Args:
+        run: runs one seed.
+        seeds: the seeds.
+        workers: the number of processes, at least 1. It changes no report.
+
+    """
+    traceless = partial(_without_trace, run)
+    if workers == 1:
+        yield from map(traceless, seeds)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(traceless, seeds, chunksize=CHUNK)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _without_trace(run: Callable[[int], RunReport], seed: int) -> RunReport:
+    return run(seed).without_trace()

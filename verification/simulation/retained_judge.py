@@ -19,8 +19,7 @@ from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey, later
 from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS
 from fencelock.actors.session.retainer import Admitted
-from fencelock.verification.simulation.client_view import ClientView
-from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.judge import ClientView, LockJudge
 from fencelock.verification.simulation.retaining import OWNERS_ROLE, RETAINER_ROLE
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError

@@ -12,20 +12,18 @@ from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
 from fencelock.verification.simulation.adversary import Adversary
-from fencelock.verification.simulation.audit import Auditor
+from fencelock.verification.simulation.audit import Auditor, Evictions
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
-from fencelock.verification.simulation.bakery_terms import with_terms
-from fencelock.verification.simulation.client_view import ClientView
-from fencelock.verification.simulation.evictions import Evictions
 from fencelock.verification.simulation.founder_loss import AFTER_MS
 from fencelock.verification.simulation.judge import (
+    ClientView,
     LockJudge,
     judge_drain,
     judge_freed,
     judge_progress,
 )
 from fencelock.verification.simulation.nemesis import Nemesis
-from fencelock.verification.simulation.plan import RunPlan, draw_plan
+from fencelock.verification.simulation.plan import RunPlan, draw_plan, with_terms
 from fencelock.verification.simulation.promise import NO_CRASH, Survival, promise_of
 from fencelock.verification.simulation.report import RunReport, report_of
 from fencelock.verification.simulation.retained_judge import RetainedJudge
