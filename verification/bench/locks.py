@@ -16,14 +16,13 @@ from fencelock.verification.bench.failover import failover
 from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.machine import MachineInfo, this_machine
-from fencelock.verification.bench.members import NodeProcesses
-from fencelock.verification.bench.reads import reads
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 from fencelock.verification.bench.report import NotedFigure
 from fencelock.verification.bench.workers import bare_round_trips, measured, per_s
 
 PROCESSES = 2
 THREADS = 64
-"""Threads of each process, each on its own lock."""
+"""Threads of each process, each on its own lock; as many ask for the status of one lock."""
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
@@ -372,3 +371,52 @@ class _Bench:
 
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:
         return measured(self.members.folder, jobs)
+
+
+LOCAL_AGE_MS = 1_000
+"""The greatest age of a local read (ms): the default of the client."""
+
+
+def reads(
+    members: NodeProcesses,
+    watcher: Client,
+    job: Job,
+    pairs_per_s: float | None,
+    say: Callable[[str], None],
+) -> list[NotedFigure]:
+    """Measure linearizable reads at the leader, then local ones there and at a follower."""
+    leader = leader_among(described(watcher))
+    others = [node for node in members.names if node != leader]
+    kinds: list[tuple[str, str, str, int | None]] = [
+        ("reads_linearizable_per_s", "linearizable reads", leader, None),
+        ("reads_local_leader_per_s", "local reads, leader", leader, LOCAL_AGE_MS),
+    ]
+    if others:
+        kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
+    rates: dict[str, float] = {}
+    readings: list[NotedFigure] = []
+    with watcher.lock("seen"):
+        for key, what, node, age_ms in kinds:
+            say(f"measuring {what}")
+            one = replace(
+                job,
+                kind=JobKind.READ,
+                address=members.addresses[node],
+                at_once=THREADS,
+                lock="seen",
+                shared=True,
+                age_ms=age_ms,
+            )
+            rates[key] = per_s(measured(members.folder, [one] * PROCESSES))
+            note = f"{PROCESSES} processes x {THREADS} threads, at {node}"
+            note += _beside(key, rates, pairs_per_s)
+            readings.append(NotedFigure(key, what, rates[key], "reads/s", note))
+    return readings
+
+
+def _beside(key: str, rates: dict[str, float], pairs_per_s: float | None) -> str:
+    if key == "reads_linearizable_per_s" and pairs_per_s:
+        return f", {rates[key] / pairs_per_s:.1f}x the pairs of the throughput"
+    if key == "reads_local_per_s":
+        return f", {rates[key] / rates['reads_local_leader_per_s']:.2f}x the leader's"
+    return ""

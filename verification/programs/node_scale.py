@@ -22,15 +22,14 @@ import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
 from rich.console import Console
-from rich.table import Table
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
@@ -41,6 +40,7 @@ from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.topology import NodeContext, paxos
 from fencelock.transport.codec import encode
 from fencelock.transport.frame import EnvelopeItems
+from fencelock.verification.bench.report import BarFigure, lower_is_better, table_of
 
 SLOWER_MAX = 1.5
 """A full or old subject may be so many times slower than a nearly empty, young one."""
@@ -188,59 +188,8 @@ def age(size: int) -> Run:
 KINDS = {"names held": names, "sessions": sessions, "waiters": waiters, "commands before": age}
 
 
-@dataclass(frozen=True, slots=True)
-class SizeCost:
-    """The cost at one size.
-
-    Attributes:
-        what: what there is so many of.
-        size: how many.
-        us: time of a request (us), the best round.
-        slower: how many times more than with the fewest.
-
-    """
-
-    what: str
-    size: int
-    us: float
-    slower: float
-
-
-def costs(what: str, sizes: Sequence[int], best_us: Sequence[float]) -> list[SizeCost]:
-    found = zip(sizes, best_us, strict=True)
-    return [SizeCost(what, size, us, us / best_us[0]) for size, us in found]
-
-
-def report(title: str, lines: Sequence[SizeCost], *, as_json: bool) -> int:
-    """Print the report, and return the exit status: 0 only if no size is slower than allowed."""
-    ok = all(line.slower <= SLOWER_MAX for line in lines)
-    if as_json:
-        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
-    else:
-        Console().print(_table(title, lines))
-    return 0 if ok else 1
-
-
-def _table(title: str, lines: Sequence[SizeCost]) -> Table:
-    table = Table("there are", "so many", title=title)
-    for column in ("a request takes", "requests a second", "slower", "at most"):
-        table.add_column(column, justify="right")
-    table.add_column("")
-    for line in lines:
-        met = line.slower <= SLOWER_MAX
-        table.add_row(
-            line.what,
-            f"{line.size:,}",
-            f"{line.us:.1f} us",
-            f"{1e6 / line.us:,.0f}",
-            f"{line.slower:.2f}x",
-            f"{SLOWER_MAX}x",
-            "[green]flat[/]" if met else "[red]NOT FLAT[/]",
-        )
-    return table
-
-
-def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
+def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[BarFigure]:
+    """Return the time of a request at each size but the smallest, beside that at the smallest."""
     spawning = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     for size in sizes:
@@ -256,7 +205,10 @@ def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
             best[i] = min(best[i], pipe.recv())
     for pipe in pipes:
         pipe.send(False)
-    return costs(what, sizes, best)
+    return [
+        lower_is_better(f"{what}: {size:,}", "us", [us], best[:1], SLOWER_MAX)
+        for size, us in zip(sizes[1:], best[1:], strict=True)
+    ]
 
 
 def _serve(pipe: Connection, what: str, size: int) -> None:
@@ -287,13 +239,19 @@ def main() -> int:
         "waiters": ("waiters", (10, 10_000)),
         "age": ("commands before", (1_000, given.age)),
     }
-    lines = [
-        line
+    figures = [
+        figure
         for part, (what, sizes) in parts.items()
         if not given.only or part in given.only
-        for line in measure(what, sizes, given.rounds)
+        for figure in measure(what, sizes, given.rounds)
     ]
-    return report("A whole node, without sockets and disk", lines, as_json=given.json)
+    ok = all(figure.met for figure in figures)
+    if given.json:
+        print(json.dumps({"ok": ok, "figures": [asdict(figure) for figure in figures]}))
+    else:
+        title = "A request to a whole node, without sockets and disk"
+        Console().print(table_of(title, "many", "few", figures))
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":
