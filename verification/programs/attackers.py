@@ -16,7 +16,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import cbor2
@@ -60,20 +60,25 @@ OPEN, OPENED, LIST_LOCKS, PROBE = 0x60, 0x61, 0x65, 0x7B
 
 CLUSTER = sys.argv[3] if len(sys.argv) > 3 else "demo"
 
+QUEUED_FEW: Mapping[int, int] = {zmq.SNDHWM: 64}
+DEAF: Mapping[int, int] = {zmq.RCVHWM: 1, zmq.RCVBUF: 4096}
+"""Options of connections that queue few frames, and of those that read nothing."""
 
-def attacker(address: str, name: str, most: int = 64) -> zmq.Socket[bytes]:
-    """Return a DEALER connected to ``address`` that queues at most ``most`` frames."""
+
+def attacker(address: str, name: str, options: Mapping[int, int] = QUEUED_FEW) -> zmq.Socket[bytes]:
+    """Return a DEALER connected to ``address``, with ``options`` of ZeroMQ."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, f"{name}#{os.getpid()}".encode())
     dealer.setsockopt(zmq.LINGER, 0)
-    dealer.setsockopt(zmq.SNDHWM, most)
+    for option, value in options.items():
+        dealer.setsockopt(option, value)
     dealer.connect(address)
     return dealer
 
 
-def frame(*envelopes: Sequence[object]) -> bytes:
-    return cbor2.dumps([1, CLUSTER, 0, 0, [list(one) for one in envelopes]])
+def frame(*envelopes: Sequence[object], cluster: str = CLUSTER) -> bytes:
+    return cbor2.dumps([1, cluster, 0, 0, [list(one) for one in envelopes]])
 
 
 def nested_arrays(size: int) -> bytes:
@@ -307,6 +312,7 @@ class Asker:
         name: the client's id.
         window: requests that are unanswered at a time.
         at_once: requests in a frame.
+        cluster: the id of the node's cluster.
 
     Attributes:
         sent: number of requests sent.
@@ -316,11 +322,16 @@ class Asker:
     """
 
     def __init__(
-        self, address: str, name: str, window: int = 1024, at_once: int = ASKED_AT_ONCE
+        self,
+        address: str,
+        name: str,
+        window: int = 1024,
+        at_once: int = ASKED_AT_ONCE,
+        cluster: str = CLUSTER,
     ) -> None:
-        self.name = name
+        self.name, self.cluster = name, cluster
         self.at_once = at_once
-        self.socket = attacker(address, name, 1000)
+        self.socket = attacker(address, name, {})
         self.window = window
         self.sent = self.done = 0
         self.refused: dict[int, int] = {}
@@ -328,7 +339,8 @@ class Asker:
 
     def send(self, messages: Sequence[Sequence[object]]) -> bool:
         """Send ``messages`` in one frame; return False if the connection takes no more."""
-        raw = frame(*(("*/proxy", f"{self.name}/x", one) for one in messages))
+        envelopes = (("*/proxy", f"{self.name}/x", one) for one in messages)
+        raw = frame(*envelopes, cluster=self.cluster)
         try:
             self.socket.send(raw, zmq.NOBLOCK)
         except zmq.Again:
@@ -353,9 +365,9 @@ class Asker:
     def unanswered(self) -> int:
         return self.sent - self.done - sum(self.refused.values())
 
-    def open(self) -> None:
+    def open(self, ttl_ms: int = 60_000) -> None:
         while not self.session:
-            self.send([(OPEN, self.name, 60_000, "", 1)])
+            self.send([(OPEN, self.name, ttl_ms, "", 1)])
             self.receive(500)
 
     def ask(self, make: Callable[[int], Sequence[object]], most: int, ends: float) -> None:
@@ -463,16 +475,7 @@ def slow_reader(addresses: list[str], seconds: float) -> dict[str, object]:
         return (ACQUIRE, name, session, "o" * 200, number, 0, 1, label, 0, 0)
 
     holder.ask(acquire, len(names), ends)
-    readers: list[zmq.Socket[bytes]] = []
-    for number in range(SLOW_READERS):
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        dealer = context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.ROUTING_ID, f"slow-{number}#1".encode())
-        dealer.setsockopt(zmq.LINGER, 0)  # The node closes its connection: frames stay unsent.
-        dealer.setsockopt(zmq.RCVHWM, 1)
-        dealer.setsockopt(zmq.RCVBUF, 4096)
-        dealer.connect(addresses[0])
-        readers.append(dealer)
+    readers = [attacker(addresses[0], f"slow-{number}", DEAF) for number in range(SLOW_READERS)]
     number = sent = 0
     while time.monotonic() < ends:
         for at, one in enumerate(readers):

@@ -31,8 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import cbor2
-import zmq
+from attackers import DEAF, attacker, frame
 
 import fencelock
 from fencelock.cluster.client.client import Client, connect
@@ -184,22 +183,18 @@ def put_all(client: Client, count: int, fill: int, control: Client | None = None
 
 def unread_lists(addresses: Sequence[str], seconds: float) -> None:
     """Request pages of the map from each node at once, and read no reply."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    kept: list[object] = []
     for reader in range(READERS * len(addresses)):
         name = f"reader-{reader}"
-        dealer = context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
-        dealer.setsockopt(zmq.RCVHWM, 1)
-        dealer.setsockopt(zmq.RCVBUF, 4096)
-        dealer.connect(addresses[reader % len(addresses)])
+        dealer = attacker(addresses[reader % len(addresses)], name, DEAF)
+        kept.append(dealer)
         for first in range(0, UNREAD_LISTS, 50):
             envelopes = [
                 ["*/proxy", f"{name}/x", [LIST_ENTRIES, "large", "", "", 1000, name, number + 1]]
                 for number in range(first, first + 50)
             ]
-            dealer.send(cbor2.dumps([1, NodeProcesses.cluster, 0, 0, envelopes]))
+            dealer.send(frame(*envelopes, cluster=NodeProcesses.cluster))
     time.sleep(seconds)
-    context.destroy(linger=0)
 
 
 def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str, float]]:

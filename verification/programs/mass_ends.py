@@ -9,8 +9,6 @@ two pairs of a client, beside one of the same run without ends, and one of the s
 second cluster in which nothing ends; and the leader before and after.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import argparse
@@ -22,8 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import cbor2
-import zmq
+from attackers import OPEN, Asker
 from beside import Pairs
 
 from fencelock.actors.api.barrier import PARTIES_MAX, AwaitBarrier
@@ -39,9 +36,6 @@ LIVE_SESSIONS = 10_800
 TTL_MS = 10_000
 STEP_S_MAX = 0.2
 
-AT_ONCE = 250
-"""Requests in one frame."""
-
 WINDOW = 2_000
 """Requests without a reply."""
 
@@ -54,7 +48,7 @@ PAUSE_S = 0.002
 WATCH_S = 10
 """Time for which the client is watched, without ends and while things end (s)."""
 
-OPEN_TAG, OPENED_TAG, PUT_TAG, REFUSED_TAG = 0x60, 0x61, 0x71, 0x1B
+PUT = 0x71
 
 
 def with_sessions() -> LockTable:
@@ -114,66 +108,40 @@ def steps_of(table: LockTable) -> list[float]:
     return taken
 
 
-class Loader:
-    """A raw client of one node, which sends many requests at once."""
-
-    def __init__(self, cluster: str, address: str, name: str) -> None:
-        self.cluster, self.name = cluster, name
-        self.refused = self.open = 0
-        self.session = self.why = ""
-        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(address)
-
-    def send_all(self, make: Callable[[int], Sequence[object]], count: int) -> None:
-        """Send ``count`` requests that ``make`` returns by number, and wait for the replies."""
-        sent = 0
-        while sent < count or self.open > 0:  # A request that is sent again has two replies.
-            if sent < count and self.open + AT_ONCE <= WINDOW:
-                numbers = range(sent, min(count, sent + AT_ONCE))
-                envelopes = [["*/proxy", f"{self.name}/x", make(number)] for number in numbers]
-                self.socket.send(cbor2.dumps([1, self.cluster, 0, 0, envelopes]))
-                sent += len(numbers)
-                self.open += len(numbers)
-                continue
-            assert self.socket.poll(20_000), f"{self.open} requests are not answered"
-            for _, _, (tag, *fields) in cbor2.loads(self.socket.recv())[4]:
-                self.open -= 1
-                if tag == REFUSED_TAG:
-                    self.refused += 1
-                    self.why = str(fields)
-                if tag == OPENED_TAG:
-                    self.session = fields[1]
-
-
 def load_sessions(nodes: NodeProcesses, ends: float) -> int:
     """Open sessions that all end at ``ends``; return how many were refused."""
     refused = 0
     for node, address in nodes.addresses.items():
-        loader = Loader(nodes.cluster, address, f"opener-{node}")
+        asker = Asker(address, f"opener-{node}", WINDOW, cluster=nodes.cluster)
 
-        def opened(number: int, node: str = node) -> Sequence[object]:
+        def opened(number: int, name: str = asker.name) -> Sequence[object]:
             left_ms = round(1_000 * (ends - time.monotonic()))
-            return (OPEN_TAG, f"opener-{node}~{number}", left_ms, "", number + 1)
+            return (OPEN, f"{name}~{number}", left_ms, "", number)
 
-        loader.send_all(opened, LIVE_SESSIONS // len(nodes.addresses))
-        refused += loader.refused
+        refused += load(asker, opened, LIVE_SESSIONS // len(nodes.addresses), ends)
     return refused
 
 
 def load_entries(nodes: NodeProcesses, ends: float) -> int:
     """Put entries that are all due at ``ends``; return how many were refused."""
-    loader = Loader(nodes.cluster, next(iter(nodes.addresses.values())), "putter")
-    loader.send_all(lambda _: (OPEN_TAG, "putter", 600_000, "", 1), 1)
+    address = next(iter(nodes.addresses.values()))
+    asker = Asker(address, "putter", WINDOW, cluster=nodes.cluster)
+    asker.open(600_000)
 
     def put(number: int) -> Sequence[object]:
         left_ms = round(1_000 * (ends - time.monotonic()))
-        key, session = f"k{number}", loader.session
-        return (PUT_TAG, "m", key, b"v", session, "o", number + 2, None, left_ms, False, "", 0)
+        key, session = f"k{number}", asker.session
+        return (PUT, "m", key, b"v", session, "o", number, None, left_ms, False, "", 0)
 
-    loader.send_all(put, ENTRIES)
-    return loader.refused
+    return load(asker, put, ENTRIES, ends)
+
+
+def load(asker: Asker, make: Callable[[int], Sequence[object]], count: int, ends: float) -> int:
+    """Send ``count`` requests and receive all replies; return how many were refused."""
+    asker.ask(make, count, ends)
+    # A request that is sent again has two replies.
+    assert asker.unanswered <= 0, f"{asker.unanswered} requests are not answered"
+    return sum(asker.refused.values())
 
 
 def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
