@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX
-from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.verification.bench import locks as lock_bench
 from fencelock.verification.bench import objects as object_bench
 from fencelock.verification.bench import profile as pair_profile
@@ -25,8 +22,8 @@ from fencelock.verification.cli.common import (
     PROTOCOLS,
     Durability,
     DurabilityOption,
-    ends_on_sigterm,
-    progress,
+    measuring,
+    show,
 )
 from fencelock.verification.cli.load import compare as compare_results
 from fencelock.verification.cli.load import load, thesis
@@ -61,18 +58,11 @@ def runtime(
     The command measures messages between two roles, requests from one thread and
     from sixteen, an idle node, and ten thousand roles in one process.
     """
-    console = Console(stderr=as_json)
-    with console.status("measuring") as status:
-        figures = measure(
-            rounds=rounds,
-            idle=share_of_a_core,
-            say=lambda what: status.update(f"measuring {what}"),
-        )
-    console.print(table_of("fencelock bench runtime", "fencelock", "pykka threads", figures))
-    if as_json:
-        typer.echo(json.dumps([asdict(figure) for figure in figures]))
-    if not all(figure.met for figure in figures):
-        raise typer.Exit(ExitStatus.FAILED)
+    with measuring(as_json) as say:
+        figures = measure(rounds=rounds, idle=share_of_a_core, say=say)
+    table = table_of("fencelock bench runtime", "fencelock", "pykka threads", figures)
+    met = all(figure.met for figure in figures)
+    show([table], [asdict(figure) for figure in figures], as_json, met=met)
 
 
 @app.command()
@@ -123,16 +113,13 @@ def locks(
         held=held,
         parts=tuple(part for part in Part if not only or part in only),
     )
-    console = Console(stderr=as_json)
     if profile:
-        _profile(plan, console, as_json)
+        _profile(plan, as_json)
         return
-    with ends_on_sigterm(), progress(console) as say:
+    with measuring(as_json) as say:
         report = lock_bench.measure(plan, say)
-    console.print(readings_table(f"fencelock bench locks, {plan.in_words()}", report.readings))
-    console.print(report.machine.in_words(), soft_wrap=True)
-    if as_json:
-        typer.echo(json.dumps(report.as_plain()))
+    table = readings_table(f"fencelock bench locks, {plan.in_words()}", report.readings)
+    show([table, report.machine.in_words()], report.as_plain(), as_json)
 
 
 @app.command()
@@ -160,14 +147,12 @@ def failover(
     processes that connect through relays, which can stop forwarding. The time
     counts from the last grant before the death to the first after it.
     """
-    console = Console(stderr=as_json)
-    with ends_on_sigterm(), progress(console) as say:
+    with measuring(as_json) as say:
         readings = measure_deaths(tuple(kind or LeaderDeath), nodes, times, say, one_way_ms)
-    console.print(readings_table(f"fencelock bench failover, {nodes} nodes", readings))
-    if as_json:
-        rounds = {reading.key: reading.rounds for reading in readings}
-        figures = {reading.key: reading.value for reading in readings}
-        typer.echo(json.dumps({"figures": figures, "rounds": rounds}))
+    rounds = {reading.key: reading.rounds for reading in readings}
+    figures = {reading.key: reading.value for reading in readings}
+    table = readings_table(f"fencelock bench failover, {nodes} nodes", readings)
+    show([table], {"figures": figures, "rounds": rounds}, as_json)
 
 
 @app.command()
@@ -184,17 +169,15 @@ def bakery(
     Then five nodes whose members that do not lead keep copies run in turns with
     five nodes without copies.
     """
-    console = Console(stderr=as_json)
-    with ends_on_sigterm(), progress(console) as say:
+    with measuring(as_json) as say:
         comparison = compare(rounds, seconds, say)
-    console.print(table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures))
-    console.print(table_of("five members", "copies", "no copies", comparison.copied))
-    console.print(steps_table(comparison.per_lock))
-    console.print(comparison.machine.in_words(), soft_wrap=True)
-    if as_json:
-        typer.echo(json.dumps(comparison.as_plain()))
-    if not comparison.met:
-        raise typer.Exit(ExitStatus.FAILED)
+    shown = [
+        table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures),
+        table_of("five members", "copies", "no copies", comparison.copied),
+        steps_table(comparison.per_lock),
+        comparison.machine.in_words(),
+    ]
+    show(shown, comparison.as_plain(), as_json, met=comparison.met)
 
 
 @app.command()
@@ -229,15 +212,10 @@ def objects(
       [cyan]fencelock bench objects --only cost --json[/cyan]
 
     """
-    console = Console(stderr=as_json)
-    with ends_on_sigterm(), progress(console) as say:
+    with measuring(as_json) as say:
         report = object_bench.measure(tuple(only or ObjectPart), rounds, seconds, say)
-    console.print(table_of("fencelock bench objects", "measured", "beside", report.figures))
-    console.print(report.machine.in_words(), soft_wrap=True)
-    if as_json:
-        typer.echo(json.dumps(report.as_plain()))
-    if not report.met:
-        raise typer.Exit(ExitStatus.FAILED)
+    table = table_of("fencelock bench objects", "measured", "beside", report.figures)
+    show([table, report.machine.in_words()], report.as_plain(), as_json, met=report.met)
 
 
 app.command("load")(load)
@@ -245,8 +223,8 @@ app.command("compare")(compare_results)
 app.command("thesis")(thesis)
 
 
-def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
-    with ends_on_sigterm(), progress(console) as say:
+def _profile(plan: LockBenchPlan, as_json: bool) -> None:
+    with measuring(as_json) as say:
         found = pair_profile.profile(
             plan.protocol,
             plan.nodes,
@@ -255,12 +233,8 @@ def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
             title=f"fencelock bench locks --profile, {plan.in_words()}",
             say=say,
         )
-    console.print(pair_profile.profile_table(found))
-    console.print(pair_profile.steps_table(found))
-    console.print(found.in_words(), soft_wrap=True)
-    console.print(found.machine.in_words(), soft_wrap=True)
-    if as_json:
-        typer.echo(json.dumps(found.as_plain()))
+    tables = [pair_profile.profile_table(found), pair_profile.steps_table(found)]
+    show([*tables, found.in_words(), found.machine.in_words()], found.as_plain(), as_json)
 
 
 def add_to(group: typer.Typer) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.guarantee import PROMISES
 
 PROTOCOLS = ", ".join(PROMISES)
@@ -36,6 +39,24 @@ def progress(console: Console) -> Generator[Callable[[str], None]]:
         return
     with console.status("measuring") as status:
         yield status.update
+
+
+@contextlib.contextmanager
+def measuring(as_json: bool) -> Generator[Callable[[str], None]]:
+    """Yield the function that shows the current measurement; end in order on SIGTERM."""
+    with ends_on_sigterm(), progress(Console(stderr=as_json)) as say:
+        yield say
+
+
+def show(texts: Sequence[Table | str], plain: object, as_json: bool, *, met: bool = True) -> None:
+    """Print results, on standard error if ``plain`` follows as JSON; exit 1 if a bar is missed."""
+    console = Console(stderr=as_json)
+    for text in texts:
+        console.print(text, soft_wrap=isinstance(text, str))
+    if as_json:
+        typer.echo(json.dumps(plain))
+    if not met:
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 @contextlib.contextmanager
