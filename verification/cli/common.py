@@ -32,23 +32,34 @@ DurabilityOption = Annotated[
 
 
 @contextlib.contextmanager
-def progress(console: Console) -> Generator[Callable[[str], None]]:
-    """Show the current measurement: on a terminal in place, in a log as lines."""
-    if not console.is_terminal:
-        yield lambda what: console.print(what, soft_wrap=True)
-        return
-    with console.status("measuring") as status:
-        yield status.update
+def measuring(as_json: bool = False) -> Generator[Callable[[str], None]]:
+    """Yield what shows the current measurement: on a terminal in place, in a log as lines.
+
+    SIGTERM ends it in order, as Ctrl-C does, so that no process is left behind.
+    """
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    console = Console(stderr=as_json)
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        if console.is_terminal:
+            with console.status("measuring") as status:
+                yield status.update
+        else:
+            yield lambda what: console.print(what, soft_wrap=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def measuring(as_json: bool) -> Generator[Callable[[str], None]]:
-    """Yield the function that shows the current measurement; end in order on SIGTERM."""
-    with ends_on_sigterm(), progress(Console(stderr=as_json)) as say:
-        yield say
-
-
-def show(texts: Sequence[Table | str], plain: object, as_json: bool, *, met: bool = True) -> None:
+def show(
+    texts: Sequence[Table | str],
+    plain: object = None,
+    as_json: bool = False,
+    *,
+    met: bool = True,
+) -> None:
     """Print results, on standard error if ``plain`` follows as JSON; exit 1 if a bar is missed."""
     console = Console(stderr=as_json)
     for text in texts:
@@ -57,17 +68,3 @@ def show(texts: Sequence[Table | str], plain: object, as_json: bool, *, met: boo
         typer.echo(json.dumps(plain))
     if not met:
         raise typer.Exit(ExitStatus.FAILED)
-
-
-@contextlib.contextmanager
-def ends_on_sigterm() -> Generator[None]:
-    """Stop in order on SIGTERM as on Ctrl-C, so that no process is left behind."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
 from fencelock.verification.bench.cores import CORES_MAX, CORES_MIN
 from fencelock.verification.bench.load_result import (
@@ -42,8 +41,8 @@ from fencelock.verification.cli.common import (
     PROTOCOLS,
     Durability,
     DurabilityOption,
-    ends_on_sigterm,
-    progress,
+    measuring,
+    show,
 )
 
 OWN_NODES = 3
@@ -158,10 +157,8 @@ def load(
         seconds=seconds,
     )
     _check_files(write or [])
-    console = Console()
     with (
-        ends_on_sigterm(),
-        progress(console) as say,
+        measuring() as say,
         tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name,
         ExitStack() as stack,
     ):
@@ -190,14 +187,10 @@ def load(
                 node_cores=node_cores,
             )
         result = measure_load(subject, options, folder, say)
-    for table in tables(result):
-        console.print(table)
-    for remark in remarks(result):
-        console.print(remark, soft_wrap=True)
     for file in write or []:
         write_result(result, file)
-    if flat is not None and (result.trend is None or not result.trend.within(flat)):
-        raise typer.Exit(ExitStatus.FAILED)
+    steady = result.trend is not None and result.trend.within(flat or 0)
+    show([*tables(result), *remarks(result)], met=flat is None or steady)
 
 
 def compare(
@@ -241,10 +234,9 @@ def thesis(
     if unknown:
         raise ConfigError(f"--only: there is no experiment {', '.join(sorted(unknown))}")
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    with ends_on_sigterm(), progress(console) as say:
+    with measuring() as say:
         repeat(folder, seconds, long, only or (), say)
-    console.print(f"written: {folder / 'thesis.md'}", soft_wrap=True)
+    show([f"written: {folder / 'thesis.md'}"])
 
 
 def _check_files(files: list[Path]) -> None:

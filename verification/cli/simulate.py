@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fencelock.verification.simulation.violation import Judge
     from fencelock.verification.simulation.world import World
 
+    _Seeds = dict[str, Callable[..., RunReport]]
+
 SEEDS_MAX = 1_000_000
 GRANTS_MIN = 5
 """Grants per seed on average: a sweep with fewer proves nothing and fails."""
@@ -142,15 +144,18 @@ def simulate(
     from fencelock.verification.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
     check_assertions()
-    kinds = {
+    given = {
         "--transcript": bool(transcript),
         "--log": log,
-        "--members": members,
+        "--members --copies": members and copies,
+        "--members": members and not copies,
         "--copies": copies and not members,
         "--judged": judged,
         "--objects": bool(objects),
     }
-    _check_one_kind([option for option, is_given in kinds.items() if is_given])
+    kinds = [options for options, is_given in given.items() if is_given]
+    if len(kinds) > 1 and kinds != ["--judged", "--objects"]:  # The judges of bakery see objects.
+        raise ConfigError(f"{' and '.join(kinds)} are different simulations: give one of them")
     if central_journal and protocol != "central":
         raise ConfigError(
             f"--central-journal is for protocol central, which has one server, not {protocol}"
@@ -160,16 +165,15 @@ def simulate(
         return
     settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
-    runs = _runs(protocol, settings, log=log, judged=judged)
-    if objects:
+    plain = not kinds or kinds == ["--objects"]
+    if not kinds:
+        runs = _plain_runs(protocol, settings)
+    elif objects:
         runs = _object_runs(protocol, objects, judged=judged)
-    if members:
-        runs = _member_runs(protocol, copies=copies)
-    elif copies:
-        runs = _survivor_runs(protocol)
-    if diagram is not None and (log or judged or members or copies):
-        text = "--diagram is not for --log, --judged, --members or --copies: leave one out"
-        raise ConfigError(text)
+    else:
+        runs = _special_runs(protocol, kinds[0])
+    if diagram is not None and not plain:
+        raise ConfigError(f"--diagram is not for {kinds[0]}: leave one out")
     if seed is not None:
         _one(runs, seed, trace=trace, diagram=diagram)
         return
@@ -177,15 +181,9 @@ def simulate(
         raise ConfigError("--trace and --diagram show one seed: add --seed")
     first, last = seed_range(seeds)
     console = Console()
-    if not log and not judged and not members:
+    if plain:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
     _many(console, runs, range(first, last + 1), workers)
-
-
-def _check_one_kind(given: list[str]) -> None:
-    """Refuse options that each choose another simulation; the judges of bakery see objects too."""
-    if len(given) > 1 and given != ["--judged", "--objects"]:
-        raise ConfigError(f"{' and '.join(given)} are different simulations: give one of them")
 
 
 def _transcript(name: str) -> str:
@@ -228,57 +226,45 @@ class _Runs:
     """Called with the seed; that of a plain run also with ``judges``."""
 
 
-def _runs(protocol: str, settings: ProtocolSettings, *, log: bool, judged: bool) -> _Runs:
-    if log and protocol != "paxos":
-        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
-    if judged and protocol != "bakery":
-        raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
-    from fencelock.verification.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
-    from fencelock.verification.simulation.paxos_run import run_log_seed  # noqa: PLC0415
+def _plain_runs(protocol: str, settings: ProtocolSettings) -> _Runs:
     from fencelock.verification.simulation.run import run_seed  # noqa: PLC0415
 
-    options = f"--protocol {protocol}"
-    if log:
-        return _Runs(f"the log of {protocol}", f"{options} --log", "answers", run_log_seed)
-    if judged:
-        return _Runs(f"{protocol}, judged", f"{options} --judged", "grants", run_bakery_seed)
+    journal = " --central-journal" if settings.central_journal else ""
+    one = partial(run_seed, protocol, settings=settings)
+    return _Runs(protocol, f"--protocol {protocol}{journal}", "grants", one)
+
+
+def _special_runs(protocol: str, options: str) -> _Runs:
+    from fencelock.verification.simulation import bakery_run, paxos_run  # noqa: PLC0415
+
+    members: _Seeds = {"paxos": paxos_run.run_members_seed, "bakery": bakery_run.run_members_seed}
+    kinds: dict[str, tuple[str, _Seeds, str]] = {
+        "--log": ("the log of {}", {"paxos": paxos_run.run_log_seed}, "which has one"),
+        "--judged": (
+            "{}, judged",
+            {"bakery": bakery_run.run_bakery_seed},
+            "which has such judges",
+        ),
+        "--members": ("the changing members of {}", members, "whose members change"),
+        "--copies": (
+            "the copies of {}",
+            {"bakery": bakery_run.run_survivors_seed},
+            "whose members keep some",
+        ),
+        "--members --copies": (
+            "changing copies of {}",
+            {"bakery": bakery_run.run_copies_seed},
+            "whose members keep some",
+        ),
+    }
+    title, runs, which = kinds[options]
+    if protocol not in runs:
+        raise ConfigError(f"{options} is for {' and '.join(runs)}, {which}, not {protocol}")
     return _Runs(
-        title=protocol,
-        options=f"{options} --central-journal" if settings.central_journal else options,
-        answers="grants",
-        one=partial(run_seed, protocol, settings=settings),
-    )
-
-
-def _survivor_runs(protocol: str) -> _Runs:
-    from fencelock.verification.simulation.bakery_run import run_survivors_seed  # noqa: PLC0415
-
-    if protocol != "bakery":
-        raise ConfigError(
-            f"--copies is for protocol bakery, whose members keep some, not {protocol}"
-        )
-    options = f"--protocol {protocol} --copies"
-    return _Runs(f"the copies of {protocol}", options, "grants", run_survivors_seed)
-
-
-def _member_runs(protocol: str, *, copies: bool) -> _Runs:
-    if copies and protocol == "bakery":
-        from fencelock.verification.simulation.bakery_run import run_copies_seed  # noqa: PLC0415
-
-        options = f"--protocol {protocol} --members --copies"
-        return _Runs(f"changing copies of {protocol}", options, "grants", run_copies_seed)
-    if protocol == "paxos":
-        from fencelock.verification.simulation.paxos_run import run_members_seed  # noqa: PLC0415
-    elif protocol == "bakery":
-        from fencelock.verification.simulation.bakery_run import run_members_seed  # noqa: PLC0415
-    else:
-        text = "--members is for paxos and bakery, whose members change"
-        raise ConfigError(f"{text}, not {protocol}")
-    return _Runs(
-        title=f"the changing members of {protocol}",
-        options=f"--protocol {protocol} --members",
+        title=title.format(protocol),
+        options=f"--protocol {protocol} {options}",
         answers="answers" if protocol == "paxos" else "grants",
-        one=run_members_seed,
+        one=runs[protocol],
     )
 
 
