@@ -22,7 +22,7 @@ from typing import Any
 
 from compare_bars import OURS, bars_table, charts, figures_table, judge, overlaps_of, wire_table
 from compare_runs import DISTINCT, FRESH, HANDOVER, PAIR, PING_PONG, measure, measure_failover
-from peers.peer import ComparedPeer
+from peers.peer import ComparedPeer, ReplicatedPeer
 from peers.registry import PEERS
 from peers.servers import ServersFailedError, said_by
 
@@ -91,7 +91,7 @@ class PeerComparison:
     def failovers(self, kills: int) -> None:
         for name in self.results["peers"]:
             peer = PEERS[name][0]()
-            if not peer.has_failover:
+            if not isinstance(peer, ReplicatedPeer):
                 continue
             with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
                 try:

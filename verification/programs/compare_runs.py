@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compare_client import MARK_BYTES, ClientTask
-from peers.peer import ComparedPeer
+from peers.peer import ComparedPeer, ReplicatedPeer
 from peers.servers import bound_to_us
 
 from fencelock.verification.bench.members import BenchFailedError
@@ -95,7 +95,7 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
     return figures
 
 
-def measure_failover(peer: ComparedPeer, folder: Path, kills: int) -> Iterator[Figures]:
+def measure_failover(peer: ReplicatedPeer, folder: Path, kills: int) -> Iterator[Figures]:
     """Kill the leader under load, ``kills`` times; then yield the effects.
 
     Yields:

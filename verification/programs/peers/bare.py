@@ -13,8 +13,7 @@ import cbor2
 import zmq
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import ComparedPeer, Handle, PeerConnection, Spec
-from peers.servers import Servers
+from peers.peer import ComparedPeer, Handle, Spec
 
 MEMBER = Path(__file__).with_name("bare_member.py")
 PROBE_REPLY_MS = 200
@@ -26,34 +25,22 @@ class Bare(ComparedPeer):
 
     name = "bare"
 
-    def __init__(self) -> None:
-        self._servers: Servers | None = None
-        self._port = 0
-
     def version(self) -> str:
         return f"three bare processes, libzmq {zmq.zmq_version()}, no protocol around the path"
 
     def start(self, folder: Path) -> None:
-        self._servers = Servers(folder)
-        self._port, *others = free_ports(3)
-        followers = [str(port) for port in others]
-        python, member = sys.executable, str(MEMBER)
-        for index, port in enumerate(followers, start=1):
-            log = str(folder / f"log-{index}")
-            self._servers.start(index, [python, member, "follower", port, log])
-        log = str(folder / "log-0")
-        self._servers.start(0, [python, member, "leader", str(self._port), log, *followers])
-        self._servers.wait_until(self._serves)
+        self._ports = free_ports(3)
+        self.start_servers(folder, len(self._ports))
 
-    def spec(self) -> Spec:
-        return {"port": self._port}
+    def start_server(self, index: int) -> None:
+        role = "follower" if index else "leader"
+        ports = [str(port) for port in self._ports]
+        log = str(self.servers.folder / f"log-{index}")
+        command = [sys.executable, str(MEMBER), role, ports[index], log]
+        self.servers.start(index, command if index else [*command, *ports[1:]])
 
-    def stop(self) -> None:
-        if self._servers is not None:
-            self._servers.stop()
-
-    def _serves(self) -> bool:
-        connection = BareConnection(self._port)
+    def serves(self) -> bool:
+        connection = BareConnection(self.spec())
         try:
             handle = connection.handle("probe")
             handle.say(take=True)
@@ -87,8 +74,8 @@ class BareHandle:
 class BareConnection:
     """One process's sockets."""
 
-    def __init__(self, port: int) -> None:
-        self._endpoint = f"tcp://127.0.0.1:{port}"
+    def __init__(self, spec: Spec) -> None:
+        self._endpoint = f"tcp://127.0.0.1:{spec['ports'][0]}"
         self._context: zmq.Context[Any] = zmq.Context()
 
     def handle(self, name: str) -> BareHandle:
@@ -102,7 +89,3 @@ class BareConnection:
 
     def close(self) -> None:
         self._context.destroy(linger=0)
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return BareConnection(int(spec["port"]))

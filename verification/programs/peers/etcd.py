@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
+from peers.peer import Handle, ReplicatedPeer, Spec
 from peers.protobuf import Fields, decode, encode
 from peers.servers import said_by
 
@@ -149,7 +149,3 @@ class EtcdHandle:
 
     def release(self) -> None:
         self._connection.ask(UNLOCK, {1: self._key})
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return EtcdConnection(spec)

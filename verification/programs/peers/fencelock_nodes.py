@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import fencelock
 from fencelock.cluster.node.config import starting_config
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
+from peers.peer import Handle, ReplicatedPeer, Spec
 
 NODES = 3
 CONNECT_S = 30.0
@@ -153,7 +153,3 @@ class FencelockHandle:
 
     def release(self) -> None:
         self._lock.release()
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return FencelockConnection(spec)

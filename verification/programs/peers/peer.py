@@ -39,7 +39,10 @@ class PeerConnection(Protocol):
 
 
 class ComparedPeer(ABC):
-    """The servers of one peer on this machine; `start` before all else, `stop` in any case."""
+    """The servers of one peer on this machine, processes by index.
+
+    `start` is called before all else, `stop` in any case.
+    """
 
     name: str
     """As on the command line."""
@@ -50,6 +53,13 @@ class ComparedPeer(ABC):
     programs: tuple[tuple[str, str], ...] = ()
     """Programs on the path, each with the Debian package that has it."""
 
+    has_asyncio = False
+    """Whether its asyncio client is compared, too."""
+
+    def __init__(self) -> None:
+        self._servers: Servers | None = None
+        self._ports: list[int] = []
+
     def missing(self) -> str | None:
         """Return the packages to install first, or None if none is missing."""
         programs = [deb for program, deb in self.programs if shutil.which(program) is None]
@@ -57,9 +67,6 @@ class ComparedPeer(ABC):
         words = [f"apt-get install {' '.join(programs)}"] if programs else []
         words += [f"pip install {' '.join(packages)}"] if packages else []
         return " and ".join(words) or None
-
-    has_asyncio = False
-    """Whether its asyncio client is compared, too."""
 
     @abstractmethod
     def version(self) -> str:
@@ -75,51 +82,6 @@ class ComparedPeer(ABC):
         """
 
     @abstractmethod
-    def spec(self) -> Spec:
-        """Return what `open_connection` needs."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """End every server process."""
-
-    def leader(self) -> int | None:
-        """Return the index of the server that leads, None where none does."""
-        return None
-
-    def kill(self, index: int) -> None:
-        raise NotImplementedError(f"{self.name}: no failover is compared")
-
-    def restart(self, index: int) -> None:
-        """Start server ``index`` again on its old data; return once all servers serve."""
-        raise NotImplementedError(f"{self.name}: no failover is compared")
-
-    @property
-    def has_failover(self) -> bool:
-        return type(self).kill is not ComparedPeer.kill
-
-
-class ServersPeer(ComparedPeer):
-    """A peer whose servers are processes by index, which start one by one."""
-
-    def __init__(self) -> None:
-        self._servers: Servers | None = None
-
-    @property
-    def servers(self) -> Servers:
-        assert self._servers is not None
-        return self._servers
-
-    def stop(self) -> None:
-        if self._servers is not None:
-            self._servers.stop()
-
-    def start_servers(self, folder: Path, count: int) -> None:
-        self._servers = Servers(folder)
-        for index in range(count):
-            self.start_server(index)
-        self._servers.wait_until(self.serves)
-
-    @abstractmethod
     def start_server(self, index: int) -> None:
         """Start server ``index``, on its old data if it has any."""
 
@@ -127,13 +89,33 @@ class ServersPeer(ComparedPeer):
     def serves(self) -> bool:
         """Return whether all servers serve."""
 
+    @property
+    def servers(self) -> Servers:
+        assert self._servers is not None
+        return self._servers
 
-class ReplicatedPeer(ServersPeer):
+    def start_servers(self, folder: Path, count: int) -> None:
+        self._servers = Servers(folder)
+        for index in range(count):
+            self.start_server(index)
+        self._servers.wait_until(self.serves)
+
+    def spec(self) -> Spec:
+        """Return what client processes need to connect."""
+        return {"ports": self._ports}
+
+    def stop(self) -> None:
+        """End every server process."""
+        if self._servers is not None:
+            self._servers.stop()
+
+
+class ReplicatedPeer(ComparedPeer):
     """A peer with a leader. Its servers are killed and start again."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._ports: list[int] = []
+    @abstractmethod
+    def leader(self) -> int | None:
+        """Return the index of the server that leads, None where none does."""
 
     def spec(self) -> Spec:
         """Return the ports, the leader's first: the others only pass requests on to it."""
@@ -144,5 +126,6 @@ class ReplicatedPeer(ServersPeer):
         self.servers.kill(index)
 
     def restart(self, index: int) -> None:
+        """Start server ``index`` again on its old data; return once all servers serve."""
         self.start_server(index)
         self.servers.wait_until(self.serves)

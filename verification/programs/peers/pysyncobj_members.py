@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import LOCK_S, ComparedPeer, Handle, PeerConnection, Spec
-from peers.servers import Servers, answers
+from peers.peer import LOCK_S, ComparedPeer, Handle, Spec
+from peers.servers import answers
 
 MEMBERS = 3
 POLL_S = 0.003
@@ -33,29 +33,22 @@ class PySyncObj(ComparedPeer):
     name = "pysyncobj"
     packages = ("pysyncobj",)
 
-    def __init__(self) -> None:
-        self._servers: Servers | None = None
-        self._ports: list[int] = []
-
     def version(self) -> str:
         return f"PySyncObj {metadata.version('pysyncobj')} ReplLockManager, log in memory"
 
     def start(self, folder: Path) -> None:
-        self._servers = Servers(folder)
         self._ports = free_ports(MEMBERS)
-        for index, port in enumerate(self._ports):
-            others = [str(other) for other in self._ports if other != port]
-            command = [sys.executable, str(Path(__file__)), str(port), *others]
-            search = str(Path(__file__).resolve().parent.parent)
-            self._servers.start(index, command, {"PYTHONPATH": f"{search}:{':'.join(sys.path)}"})
-        self._servers.wait_until(lambda: all(answers(port) is not None for port in self._ports))
+        self.start_servers(folder, MEMBERS)
 
-    def spec(self) -> Spec:
-        return {"ports": self._ports}
+    def start_server(self, index: int) -> None:
+        port = self._ports[index]
+        others = [str(other) for other in self._ports if other != port]
+        command = [sys.executable, str(Path(__file__)), str(port), *others]
+        search = str(Path(__file__).resolve().parent.parent)
+        self.servers.start(index, command, {"PYTHONPATH": f"{search}:{':'.join(sys.path)}"})
 
-    def stop(self) -> None:
-        if self._servers is not None:
-            self._servers.stop()
+    def serves(self) -> bool:
+        return all(answers(port) is not None for port in self._ports)
 
 
 def _member(address: str | None, others: list[str]) -> tuple[Any, Any]:
@@ -114,10 +107,6 @@ class PySyncObjHandle:
                 return question(self._name, sync=True, timeout=ASK_S)
             except self._error:  # The leader changed, or the link to it broke.
                 time.sleep(POLL_S)
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return PySyncObjConnection(spec)
 
 
 def main() -> None:

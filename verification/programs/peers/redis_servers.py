@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import LOCK_S, Handle, PeerConnection, ServersPeer, Spec
+from peers.peer import LOCK_S, ComparedPeer, Handle, Spec
 from peers.servers import answers, said_by
 
 POLL_S = 0.0005
@@ -19,16 +19,12 @@ more they come too late, and the last holder has the lock again and again.
 """
 
 
-class RedisServers(ServersPeer):
+class RedisServers(ComparedPeer):
     """``count`` independent servers, nothing on disk."""
 
     count = 1
     packages: tuple[str, ...] = ("redis", "hiredis")
     programs = (("redis-server", "redis-server"),)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ports: list[int] = []
 
     def version(self) -> str:
         server = said_by("redis-server", "--version").split(" sha=")[0]
@@ -45,9 +41,6 @@ class RedisServers(ServersPeer):
 
     def serves(self) -> bool:
         return all(answers(port, b"PING\r\n") == b"+PONG\r\n" for port in self._ports)
-
-    def spec(self) -> Spec:
-        return {"ports": self._ports}
 
 
 class OneRedis(RedisServers):
@@ -121,11 +114,3 @@ class ThreadClients:
     def close(self) -> None:
         for client in self._all:
             client.close()
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return OneRedisConnection(spec)
-
-
-def open_waiting_connection(spec: Spec) -> PeerConnection:
-    return WaitingConnection(spec)

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from peers.peer import LOCK_S, Handle, PeerConnection, Spec
+from peers.peer import LOCK_S, Handle, Spec
 from peers.redis_servers import POLL_S, RedisServers, ThreadClients
 
 SERVERS = 3
@@ -160,11 +160,3 @@ def resp(*words: bytes) -> bytes:
     parts = [b"*%d\r\n" % len(words)]
     parts += [b"$%d\r\n%s\r\n" % (len(word), word) for word in words]
     return b"".join(parts)
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return SerialConnection(spec)
-
-
-def open_raw_connection(spec: Spec) -> PeerConnection:
-    return RawConnection(spec)

@@ -7,26 +7,21 @@ from collections.abc import Callable
 from peers import bare, etcd, fencelock_nodes, pysyncobj_members, redis_servers, redlock, zookeeper
 from peers.peer import ComparedPeer, PeerConnection, Spec
 
-PEERS: dict[str, tuple[Callable[[], ComparedPeer], Callable[[Spec], PeerConnection]]] = {
-    "fencelock": (fencelock_nodes.Fencelock, fencelock_nodes.open_connection),
-    "fencelock-retained": (fencelock_nodes.FencelockRetained, fencelock_nodes.open_connection),
-    "fencelock-cohort": (fencelock_nodes.FencelockCohort, fencelock_nodes.open_connection),
-    "fencelock-unconfirmed": (
-        fencelock_nodes.FencelockUnconfirmed,
-        fencelock_nodes.open_connection,
-    ),
-    "fencelock-door": (fencelock_nodes.FencelockDoor, redis_servers.open_connection),
-    "fencelock-door-waiting": (
-        fencelock_nodes.FencelockDoorWaiting,
-        redis_servers.open_waiting_connection,
-    ),
-    "bare": (bare.Bare, bare.open_connection),
-    "redlock": (redlock.Redlock, redlock.open_connection),
-    "redlock-raw": (redlock.RawRedlock, redlock.open_raw_connection),
-    "redis": (redis_servers.OneRedis, redis_servers.open_connection),
-    "redis-waiting": (redis_servers.OneRedisWaiting, redis_servers.open_waiting_connection),
-    "etcd": (etcd.Etcd, etcd.open_connection),
-    "zookeeper": (zookeeper.ZooKeeper, zookeeper.open_connection),
-    "pysyncobj": (pysyncobj_members.PySyncObj, pysyncobj_members.open_connection),
+_CONNECTIONS: dict[type[ComparedPeer], Callable[[Spec], PeerConnection]] = {
+    fencelock_nodes.Fencelock: fencelock_nodes.FencelockConnection,
+    fencelock_nodes.FencelockRetained: fencelock_nodes.FencelockConnection,
+    fencelock_nodes.FencelockCohort: fencelock_nodes.FencelockConnection,
+    fencelock_nodes.FencelockUnconfirmed: fencelock_nodes.FencelockConnection,
+    fencelock_nodes.FencelockDoor: redis_servers.OneRedisConnection,
+    fencelock_nodes.FencelockDoorWaiting: redis_servers.WaitingConnection,
+    bare.Bare: bare.BareConnection,
+    redlock.Redlock: redlock.SerialConnection,
+    redlock.RawRedlock: redlock.RawConnection,
+    redis_servers.OneRedis: redis_servers.OneRedisConnection,
+    redis_servers.OneRedisWaiting: redis_servers.WaitingConnection,
+    etcd.Etcd: etcd.EtcdConnection,
+    zookeeper.ZooKeeper: zookeeper.ZooKeeperConnection,
+    pysyncobj_members.PySyncObj: pysyncobj_members.PySyncObjConnection,
 }
-"""From names to the servers' class and the function that a client process calls."""
+PEERS = {peer.name: (peer, connection) for peer, connection in _CONNECTIONS.items()}
+"""From names to the class of the servers and that of a client process's connection."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
+from peers.peer import Handle, ReplicatedPeer, Spec
 from peers.servers import answers
 
 SERVERS = 3
@@ -125,7 +125,3 @@ class ZooKeeperHandle:
         self._broken = True
         self._lock.release()
         self._broken = False
-
-
-def open_connection(spec: Spec) -> PeerConnection:
-    return ZooKeeperConnection(spec)
