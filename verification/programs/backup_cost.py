@@ -12,8 +12,6 @@ more than 1.5 times as high.
 from __future__ import annotations
 
 import asyncio
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,14 +19,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from beside import Pairs
+from beside import Pairs, compared_pairs
 from catch_up import load
-from options import options_of
-from rich.console import Console
-from rich.table import Table
+from options import options_of, reported
 
 from fencelock import aio
 from fencelock.verification.bench.members import NodeProcesses
+from fencelock.verification.bench.report import BarFigure
 
 SLOWER_MAX = 1.5
 """The bar: p99 during backups, as a multiple of that without."""
@@ -49,8 +46,8 @@ for line in sys.stdin:
 """An operator's process: makes a backup for each line, which has the arguments."""
 
 
-def measure(folder: Path, kept: int, threads: int, rounds: int) -> dict[str, float]:
-    """Return p50 and p99 of a pair (us) during each kind of slice."""
+def measure(folder: Path, kept: int, threads: int, rounds: int) -> tuple[int, list[BarFigure]]:
+    """Return the size of a backup, and pairs while backups are made beside those without."""
     slices: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
     with (
         NodeProcesses(folder, "paxos", 3, durable=True) as members,
@@ -59,15 +56,11 @@ def measure(folder: Path, kept: int, threads: int, rounds: int) -> dict[str, flo
         loads = [Pairs(client.lock(f"measured-{number}")) for number in range(threads)]
         asyncio.run(_keep(members, kept, lambda: _measure(members, folder, loads, rounds, slices)))
         size = max(file.stat().st_size for file in folder.glob("*.backup"))
-    found: dict[str, float] = {"bytes": size}
-    for what, spans in slices.items():
-        each = [[took for one in loads for took in one.took(*span)] for span in spans]
-        cuts = [statistics.quantiles(times, n=100) for times in each if len(times) > 1]
-        found[f"{what}_p50_us"] = statistics.median(cut[49] for cut in cuts) * 1e6
-        found[f"{what}_p99_us"] = statistics.median(cut[98] for cut in cuts) * 1e6
-        found[f"{what}_pairs"] = sum(map(len, each))
-        found[f"{what}_s"] = sum(last - first for first, last in spans)
-    return found
+    each = {
+        what: [[took for one in loads for took in one.took(*span)] for span in spans]
+        for what, spans in slices.items()
+    }
+    return size, compared_pairs(each["with"], each["without"], SLOWER_MAX)
 
 
 async def _keep(members: NodeProcesses, kept: int, then: object) -> None:
@@ -120,21 +113,9 @@ def main() -> int:
         rounds=(10, "backups"),
     )
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.kept, options.threads, options.rounds)
-    slower = found["with_p99_us"] / found["without_p99_us"]
-    ok = slower <= SLOWER_MAX
-    if options.json:
-        print(json.dumps({"ok": ok, "slower": slower, **found}))
-        return 0 if ok else 1
-    size = found["bytes"] / 1e6
-    title = f"A pair while backups of {size:.1f} MB are made: p99 {slower:.2f} times as high"
-    shown = Table("backups", "pairs", "seconds", "p50", "p99", title=title)
-    for what in ("without", "with"):
-        p50, p99 = found[f"{what}_p50_us"], found[f"{what}_p99_us"]
-        pairs, seconds = f"{found[f'{what}_pairs']:.0f}", f"{found[f'{what}_s']:.1f}"
-        shown.add_row(what, pairs, seconds, f"{p50:.0f} us", f"{p99:.0f} us")
-    Console().print(shown)
-    return 0 if ok else 1
+        size, figures = measure(Path(folder), options.kept, options.threads, options.rounds)
+    title = f"A pair while backups of {size / 1e6:.1f} MB are made"
+    return reported(title, "with", "without", figures, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from itertools import pairwise
 from typing import Self
 
 import fencelock
 from fencelock.verification.bench.machine import resident_bytes
 from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
+from fencelock.verification.bench.report import BarFigure, lower_is_better
 
 AGAIN_S = 0.01
 """Pause before a pair that failed is tried again (s)."""
@@ -66,6 +68,19 @@ class Pairs:
         except fencelock.FencelockError:
             self.failures += 1
             return False
+
+
+def compared_pairs(
+    ours: Sequence[Sequence[float]], other: Sequence[Sequence[float]], p99_max: float | None
+) -> list[BarFigure]:
+    """Compare slices of pairs (s); p99 is at most ``p99_max`` times the other's."""
+    cuts = [[statistics.quantiles(one, n=100) for one in slices] for slices in (ours, other)]
+    return [
+        lower_is_better(
+            f"pair, {name}", "us", *[[1e6 * cut[at] for cut in side] for side in cuts], at_most
+        )
+        for name, at, at_most in (("p50", 49, None), ("p99", 98, p99_max))
+    ]
 
 
 def memory_of(members: NodeProcesses) -> dict[str, float]:

@@ -7,20 +7,18 @@ cluster costs a few heartbeats. Figures are medians over the slices.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from beside import Pairs
-from rich.console import Console
-from rich.table import Table
+from beside import Pairs, compared_pairs
+from options import options_of, reported
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
+from fencelock.verification.bench.report import BarFigure, higher_is_better
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -47,8 +45,8 @@ def pairs(client: fencelock.Client, threads: int, seconds: float) -> list[float]
     return [took for one in crowd for took in one.took()]
 
 
-def measure(folder: Path, rounds: int) -> dict[str, float]:
-    """Return p50 and p99 of a lone pair (us), and pairs a second of many threads."""
+def measure(folder: Path, rounds: int) -> list[BarFigure]:
+    """Compare p50 and p99 of a lone pair, and the pairs a second of many threads."""
     for kind in KINDS:
         (folder / kind).mkdir()
     with (
@@ -66,31 +64,19 @@ def measure(folder: Path, rounds: int) -> dict[str, float]:
             for kind in KINDS if number % 2 else reversed(KINDS):
                 lone[kind].append(pairs(clients[kind], 1, SLICE_S))
                 rates[kind].append(len(pairs(clients[kind], THREADS, SLICE_S)) / SLICE_S)
-    found: dict[str, float] = {}
-    for kind in KINDS:
-        cuts = [statistics.quantiles(times, n=100) for times in lone[kind]]
-        found[f"{kind}_p50_us"] = statistics.median(cut[49] for cut in cuts) * 1e6
-        found[f"{kind}_p99_us"] = statistics.median(cut[98] for cut in cuts) * 1e6
-        found[f"{kind}_pairs_per_s"] = statistics.median(rates[kind])
-    return found
+    many = f"pairs of {THREADS} threads"
+    return [
+        *compared_pairs(lone[WITH], lone[WITHOUT], None),
+        higher_is_better(many, "1/s", rates[WITH], rates[WITHOUT], None),
+    ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=8, help="slices of each kind")
-    rounds = parser.parse_args().rounds
+def main() -> int:
+    options = options_of(__doc__, rounds=(8, "slices of each kind"))
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), rounds)
-    slower = found["with_p50_us"] / found["without_p50_us"]
-    rate = found["with_pairs_per_s"] / found["without_pairs_per_s"]
-    title = f"CURVE: p50 {slower:.2f} times as high, throughput {rate:.2f} of that without"
-    shown = Table("keys", "p50", "p99", f"pairs/s of {THREADS} threads", title=title)
-    for kind in KINDS:
-        p50, p99 = found[f"{kind}_p50_us"], found[f"{kind}_p99_us"]
-        per_s = found[f"{kind}_pairs_per_s"]
-        shown.add_row(kind, f"{p50:.0f} us", f"{p99:.0f} us", f"{per_s:.0f}")
-    Console().print(shown)
+        figures = measure(Path(folder), options.rounds)
+    return reported("CURVE", "with keys", "without", figures, as_json=options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

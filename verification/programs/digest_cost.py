@@ -11,7 +11,6 @@ Both are measured in turns, in processor time, and the best round of each counts
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 import textwrap
 import time
@@ -20,9 +19,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from options import options_of
-from rich.console import Console
-from rich.table import Table
+from options import options_of, reported
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import TTL_MS_MAX
@@ -34,6 +31,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.cluster.node import lock_machine
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport.codec import encode
+from fencelock.verification.bench.report import BarFigure, below, lower_is_better
 
 PAIR_US = 150.0
 """Processor time of a whole pair on one node under load (us); `docs/performance.md`."""
@@ -136,23 +134,13 @@ def main() -> int:
     )
     times = measure(options.rounds)
     slot = 2 * times["a slot's share of a digest"]  # At worst each command has its own slot.
-    costs = {
-        name: times[f"{name}, with"] - times[f"{name}, without"] + slot
-        for name in ("one lock", "a new lock each")
-    }
-    shares = {name: cost / options.pair_us for name, cost in costs.items()}
-    ok = max(shares.values()) <= SHARE_MAX
-    if options.json:
-        print(json.dumps({"ok": ok, "us": times, "cost_us": costs, "shares": shares}))
-        return 0 if ok else 1
-    shown = Table("a pair of", "without", "with", "cost", "of a whole pair", title="Digests")
-    for name, cost in costs.items():
-        plain, kept = times[f"{name}, without"], times[f"{name}, with"]
-        shown.add_row(
-            name, f"{plain:.2f} us", f"{kept:.2f} us", f"{cost:.2f} us", f"{shares[name]:.2%}"
-        )
-    Console().print(shown)
-    return 0 if ok else 1
+    figures: list[BarFigure] = []
+    for name in ("one lock", "a new lock each"):
+        kept, plain = times[f"{name}, with"], times[f"{name}, without"]
+        cost_us, most_us = kept - plain + slot, SHARE_MAX * options.pair_us
+        figures.append(lower_is_better(f"a pair of {name}", "us", [kept], [plain], None))
+        figures.append(below(f"its digest, of {options.pair_us:g} us", "us", cost_us, most_us))
+    return reported("Digests", "with", "without", figures, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -15,21 +15,18 @@ a million names is 900,000: the table refuses more than a million holds and wait
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
-from rich.console import Console
+from options import parser_of, reported
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
@@ -40,7 +37,7 @@ from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.topology import NodeContext, paxos
 from fencelock.transport.codec import encode
 from fencelock.transport.frame import EnvelopeItems
-from fencelock.verification.bench.report import BarFigure, lower_is_better, table_of
+from fencelock.verification.bench.report import BarFigure, lower_is_better
 
 SLOWER_MAX = 1.5
 """A full or old subject may be so many times slower than a nearly empty, young one."""
@@ -226,12 +223,13 @@ def _serve(pipe: Connection, what: str, size: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, default=7, help="of each size (default: 7)")
+    parser = parser_of(
+        __doc__,
+        rounds=(7, "of each size (default: 7)"),
+        most=(100_000, "names (default: 100,000)"),
+        age=(100_000, "commands (default: 100,000)"),
+    )
     parser.add_argument("--only", choices=("names", "sessions", "waiters", "age"), action="append")
-    parser.add_argument("--most", type=int, default=100_000, help="names (default: 100,000)")
-    parser.add_argument("--age", type=int, default=100_000, help="commands (default: 100,000)")
     given = parser.parse_args()
     parts = {
         "names": ("names held", (*(n for n in (1_000, 100_000) if n < given.most), given.most)),
@@ -245,13 +243,8 @@ def main() -> int:
         if not given.only or part in given.only
         for figure in measure(what, sizes, given.rounds)
     ]
-    ok = all(figure.met for figure in figures)
-    if given.json:
-        print(json.dumps({"ok": ok, "figures": [asdict(figure) for figure in figures]}))
-    else:
-        title = "A request to a whole node, without sockets and disk"
-        Console().print(table_of(title, "many", "few", figures))
-    return 0 if ok else 1
+    title = "A request to a whole node, without sockets and disk"
+    return reported(title, "many", "few", figures, as_json=given.json)
 
 
 if __name__ == "__main__":
