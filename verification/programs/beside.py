@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import pairwise
 from typing import Self
 
@@ -74,16 +74,22 @@ def compared_pairs(
     ours: Sequence[Sequence[float]], other: Sequence[Sequence[float]], p99_max: float | None
 ) -> list[BarFigure]:
     """Compare slices of pairs (s); p99 is at most ``p99_max`` times the other's."""
-    cuts = [[statistics.quantiles(one, n=100) for one in slices] for slices in (ours, other)]
+
+    def at(percent: int, slices: Sequence[Sequence[float]]) -> list[float]:
+        return [1e6 * statistics.quantiles(one, n=100)[percent - 1] for one in slices]
+
     return [
-        lower_is_better(
-            f"pair, {name}", "us", *[[1e6 * cut[at] for cut in side] for side in cuts], at_most
-        )
-        for name, at, at_most in (("p50", 49, None), ("p99", 98, p99_max))
+        lower_is_better("pair, p50", "us", at(50, ours), at(50, other), None),
+        lower_is_better("pair, p99", "us", at(99, ours), at(99, other), p99_max),
     ]
 
 
+Look = Callable[[NodeProcesses], dict[str, float]]
+"""Returns a figure of each node that has one now."""
+
+
 def memory_of(members: NodeProcesses) -> dict[str, float]:
+    """Return the resident memory of each node (MiB)."""
     found: dict[str, float] = {}
     for node, process in members.processes.items():
         with contextlib.suppress(BenchFailedError):
@@ -92,16 +98,16 @@ def memory_of(members: NodeProcesses) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def peaks_of(members: NodeProcesses) -> Generator[dict[str, float]]:
-    """Collect the largest resident memory of each node (MiB)."""
-    peaks, over = memory_of(members), threading.Event()
+def peaks_of(members: NodeProcesses, look: Look = memory_of) -> Generator[dict[str, float]]:
+    """Collect the largest figure of each node."""
+    peaks, over = look(members), threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         while not over.wait(0.02):
-            for node, mib in memory_of(members).items():
-                peaks[node] = max(peaks[node], mib)
+            for node, figure in look(members).items():
+                peaks[node] = max(peaks.get(node, 0.0), figure)
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield peaks

@@ -11,12 +11,11 @@ import asyncio
 import json
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
+from beside import peaks_of
 from catch_up import load
 from options import options_of
 
@@ -28,33 +27,14 @@ OWNERS = 256
 """Tasks that take and release locks at the same time, each a lock of its own."""
 
 
-def journal_bytes(members: NodeProcesses) -> int:
-    sizes = [0]
+def journal_bytes(members: NodeProcesses) -> dict[str, float]:
+    """Return the size of each journal of which no segment is removed just now."""
+    sizes: dict[str, float] = {}
     for node in members.names:
         files = (members.folder / "data" / node).rglob("*")
-        sizes.append(sum(file.stat().st_size for file in files if file.is_file()))
-    return max(sizes)
-
-
-@contextmanager
-def watched(members: NodeProcesses) -> Generator[list[int]]:
-    """Collect the largest size of a journal meanwhile, in the only item of the list."""
-    most, over = [0], threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.01):
-            try:
-                most[0] = max(most[0], journal_bytes(members))
-            except FileNotFoundError:
-                continue  # A segment was removed meanwhile.
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield most
-    finally:
-        over.set()
-        watcher.join()
+        with suppress(FileNotFoundError):
+            sizes[node] = sum(file.stat().st_size for file in files if file.is_file())
+    return sizes
 
 
 async def grow(members: NodeProcesses, commands: int, kept: int) -> float:
@@ -92,7 +72,7 @@ def measure(folder: Path, commands: int, most_bytes: int, kept: int) -> dict[str
         file.write(f"journal_bytes = {most_bytes}\n")  # Of the last table, [paxos].
     with members:
         members.ready_client().close()
-        with watched(members) as most:
+        with peaks_of(members, journal_bytes) as most:
             seconds = asyncio.run(grow(members, commands, kept))
         for node in members.names:
             members.kill(node)
@@ -104,7 +84,7 @@ def measure(folder: Path, commands: int, most_bytes: int, kept: int) -> dict[str
         return {
             "commands": commands,
             "seconds": seconds,
-            "bytes_max": most[0],
+            "bytes_max": max(most.values()),
             "read_s": read_s,
             "restart_s": time.monotonic() - began,
         }
