@@ -39,6 +39,10 @@ SILENT_S = 6.0
 """Downtime of a leader that dies silently (s): longer than any such failover took."""
 
 
+Die = Callable[[str], tuple[float, Callable[[], None]]]
+"""Lets a node die; returns the monotonic time of it (s), and what undoes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failover:
     """The effects of the kills.
@@ -63,24 +67,32 @@ class Failover:
     def client_gap_ms(self) -> float:
         return statistics.median(self.client_gaps_ms)
 
+    def in_words(self) -> str:
+        """Return the errors that clients met."""
+        return ", ".join(f"{count} {name}" for name, count in self.errors.items()) or "no error"
+
 
 def failover(
-    members: NodeProcesses, watcher: Client, kills: int, say: Callable[[str], None]
+    members: NodeProcesses,
+    watcher: Client,
+    times: int,
+    die: Die,
+    down_s: float,
+    say: Callable[[int], None],
 ) -> Failover:
-    """Kill the leader ``kills`` times (1 or more) while clients take locks; return the effects."""
+    """Let the leader die ``times`` times (1 or more) while clients take locks.
 
-    def strike(number: int) -> int:
-        say(f"measuring failover, kill {number + 1} of {kills}")
-        return _kill_leader(members, watcher)
+    Args:
+        members: the nodes.
+        watcher: a client that is told which node leads.
+        times: how often the leader dies.
+        die: lets it die.
+        down_s: how long it stays dead.
+        say: called before each death, with its number from 1 on.
 
-    return _struck(members, watcher, kills, strike)
-
-
-def _struck(
-    members: NodeProcesses, watcher: Client, times: int, strike: Callable[[int], int]
-) -> Failover:
-    """Run ``strike`` under load; return the clients' measurements and its times (ms)."""
+    """
     job = Job(kind=JobKind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
+    edges_ms: list[int] = []
     with ExitStack() as stack:
         clients = [
             started(stack, replace(job, lock=f"failover-{n}"), members.folder, f"watch-{n}")
@@ -90,13 +102,20 @@ def _struck(
             client.wait_until_ready()
         for client in clients:
             client.tell()
-        struck_ms = [strike(number) for number in range(times)]
+        for number in range(1, times + 1):
+            say(number)
+            members.wait_until_ready(watcher)
+            time.sleep(SETTLE_S)
+            died_at, undo = die(leader_seen_by(watcher))
+            edges_ms.append(int(died_at * 1000))
+            time.sleep(down_s)
+            undo()
         members.wait_until_ready(watcher)
-        ended_ms = _now_ms()
+        edges_ms.append(time.monotonic_ns() // 1_000_000)
         for client in clients:
             client.tell()
         results = [client.result() for client in clients]
-    return _judged(results, [*struck_ms, ended_ms])
+    return _judged(results, edges_ms)
 
 
 def measure_deaths(
@@ -110,41 +129,26 @@ def measure_deaths(
 
     Every message takes ``one_way_ms``, and the nodes are configured for such round trips.
     """
-    readings: list[NotedFigure] = []
-    for kind in kinds:
-        with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
-            members = stack.enter_context(
-                RelayedMembers(Path(name), "paxos", nodes, one_way_ms=one_way_ms)
+
+    def measured(kind: LeaderDeath) -> NotedFigure:
+        with (
+            tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name,
+            RelayedMembers(Path(name), "paxos", nodes, one_way_ms=one_way_ms) as members,
+            members.ready_client() as watcher,
+        ):
+            seen = failover(
+                members,
+                watcher,
+                times,
+                lambda leader: members.strike(leader, kind),
+                SILENT_S,
+                lambda number: say(f"measuring {kind.value}, {number} of {times}"),
             )
-            watcher = members.ready_client()
-            stack.enter_context(watcher)
-            seen = deaths(members, watcher, kind, times, say)
-        met = ", ".join(f"{count} {error}" for error, count in seen.errors.items()) or "no error"
         key = f"{kind.value.replace('-', '_')}_gap_ms"
-        note = f"median of {times}, worst client {seen.client_gap_ms:.0f} ms; {met}"
-        readings.append(NotedFigure(key, kind.value, seen.gap_ms, "ms", note, seen.gaps_ms))
-    return readings
+        note = f"median of {times}, worst client {seen.client_gap_ms:.0f} ms; {seen.in_words()}"
+        return NotedFigure(key, kind.value, seen.gap_ms, "ms", note, seen.gaps_ms)
 
-
-def deaths(
-    members: RelayedMembers,
-    watcher: Client,
-    death: LeaderDeath,
-    times: int,
-    say: Callable[[str], None],
-) -> Failover:
-    """Let the leader die ``times`` times (1 or more) of ``death``; return the effects."""
-
-    def strike(number: int) -> int:
-        say(f"measuring {death.value}, {number + 1} of {times}")
-        members.wait_until_ready(watcher)
-        time.sleep(SETTLE_S)
-        at, undo = members.strike(leader_seen_by(watcher), death)
-        time.sleep(SILENT_S)
-        undo()
-        return int(at * 1000)
-
-    return _struck(members, watcher, times, strike)
+    return [measured(kind) for kind in kinds]
 
 
 def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> int:
@@ -160,16 +164,6 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
     within = grants_ms[len(before) : bisect_left(grants_ms, until_ms)]
     points = [before[-1] if before else since_ms, *within, until_ms]
     return max(later - earlier for earlier, later in pairwise(points))
-
-
-def _kill_leader(members: NodeProcesses, watcher: Client) -> int:
-    members.wait_until_ready(watcher)
-    time.sleep(SETTLE_S)
-    leader = leader_seen_by(watcher)
-    killed_at = members.kill(leader)
-    time.sleep(DOWN_S)
-    members.start(leader)
-    return int(killed_at * 1000)
 
 
 def leader_seen_by(watcher: Client) -> str:
@@ -194,7 +188,3 @@ def _judged(results: Sequence[dict[str, Any]], edges_ms: Sequence[int]) -> Failo
         ),
         errors=dict(sorted(errors.items())),
     )
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -12,7 +12,7 @@ from typing import Any
 
 from fencelock.cluster.client.client import Client
 from fencelock.cluster.client.lock_options import RETAIN_S_MAX
-from fencelock.verification.bench.failover import failover
+from fencelock.verification.bench.failover import DOWN_S, failover
 from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.machine import MachineInfo, this_machine
@@ -345,15 +345,22 @@ class _Bench:
         ]
 
     def _failover(self) -> list[NotedFigure]:
-        seen = failover(self.members, self.watcher, self.plan.kills, self.say)
-        met = ", ".join(f"{times} {name}" for name, times in seen.errors.items()) or "no error"
+        members, kills = self.members, self.plan.kills
+        seen = failover(
+            members,
+            self.watcher,
+            kills,
+            lambda leader: (members.kill(leader), lambda: members.start(leader)),
+            DOWN_S,
+            lambda number: self.say(f"measuring failover, kill {number} of {kills}"),
+        )
         return [
             NotedFigure(
                 "failover_gap_ms",
                 "failover gap",
                 seen.gap_ms,
                 "ms",
-                f"{self.plan.kills} times kill -9 of the leader, median; {met}",
+                f"{kills} times kill -9 of the leader, median; {seen.in_words()}",
                 seen.gaps_ms,
             ),
             NotedFigure(
