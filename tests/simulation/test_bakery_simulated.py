@@ -95,7 +95,7 @@ RELEASE_SEEDS = (5, 0)
 """In the first one a release was refused, before the record of the last release was kept."""
 
 
-class ReleaseJudge:
+class ReleaseJudge(Judge):
     """Reports a release that a node refused, although its client relied on the hold.
 
     A session loses a hold at its deadline by itself, and reports that with another reason.
@@ -116,9 +116,6 @@ class ReleaseJudge:
                 and node_of(effect.to) == delivered.node
             ):
                 raise ViolationError(f"release refused: {effect.message.detail}")
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Do nothing."""
 
 
 def run(seed: int) -> str | None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.judged import assert_seen, log_runs
+from support.judged import LogMutant, assert_bug_seen, with_role
 from support.long import with_long
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import LogConfig, View, replica_of
@@ -37,16 +36,14 @@ from fencelock.actors.role import Role
 from fencelock.verification.simulation.paxos_plan import Focus, LogPlan
 from fencelock.verification.simulation.paxos_run import LogSubject
 
-Change = Callable[[Spawn], Spawn]
 Handle = Callable[[Any, Address, Any, Instant], Effects]
 Broken = Callable[[Handle], Handle]
 """From a role's handler to a wrong one."""
 
 
-def instead(role: type[Role[Any]], broken: Broken) -> Change:
+def instead(role: type[Role[Any]], broken: Broken) -> LogSubject:
     """Run a role with another `handle` in the place of ``role``."""
-    planted = with_handle(role, broken)
-    return lambda spawn: replace(spawn, role=planted) if spawn.role is role else spawn
+    return with_role(role, with_handle(role, broken))
 
 
 def with_handle(role: Any, broken: Broken) -> type[Role[Any]]:
@@ -200,21 +197,6 @@ def no_holes(scout: Scout, event: Event, effects: Effects) -> Sequence[Effect]:
     ]
 
 
-class Mutant(NamedTuple):
-    """A bug, which judge is to see it, in which runs, and in how many of them at most."""
-
-    judge: str
-    seeds: int
-    change: Change = lambda spawn: spawn
-    spawned: type[Role[Any]] | None = None
-    """The roles that a leader spawns in place of its scout or commander."""
-    focus: Focus | None = None
-    first: int = 0
-    """The seed with which the search begins, which keeps it short."""
-    provoke: Callable[[LogPlan], LogPlan] | None = None
-    """A change of the plans, so that more seeds meet the bug."""
-
-
 def dies_in_syncs(plan: LogPlan) -> LogPlan:
     """Let nodes lose what they did not sync, most often a promise or a ballot, and return soon."""
     faults = dataclasses.replace(plan.faults, sync_us=2_000, tail_lost=True, down_ms=5)
@@ -232,44 +214,52 @@ LEADS_LATE = instead(Leader, too_late(Event))
 LOWEST = scout(hears(lowest_first))
 ONLY_ROUNDS = instead(Acceptor, hears(only_rounds_count))
 MUTANTS = {
-    "promise before it is durable": Mutant("durable-before-sent", 3, PROMISES_LATE),
-    "promise before it is durable, forgotten": Mutant(
+    "promise before it is durable": LogMutant("durable-before-sent", 3, PROMISES_LATE),
+    "promise before it is durable, forgotten": LogMutant(
         "promises-kept", 30, PROMISES_LATE, focus=DUELS, provoke=dies_in_syncs
     ),
-    "vote before it is durable": Mutant("durable-before-sent", 3, VOTES_LATE),
-    "vote before it is durable, forgotten": Mutant("one-batch-a-slot", 30, VOTES_LATE),
-    "ballot before it is durable": Mutant("durable-before-sent", 3, LEADS_LATE),
-    "ballot before it is durable, twice": Mutant(
+    "vote before it is durable": LogMutant("durable-before-sent", 3, VOTES_LATE),
+    "vote before it is durable, forgotten": LogMutant("one-batch-a-slot", 30, VOTES_LATE),
+    "ballot before it is durable": LogMutant("durable-before-sent", 3, LEADS_LATE),
+    "ballot before it is durable, twice": LogMutant(
         "one-life-a-ballot", 30, LEADS_LATE, focus=DUELS, provoke=dies_in_syncs
     ),
-    "votes are ignored": Mutant("highest-vote-proposed", 10, spawned=scout(hears(no_votes))),
-    "votes are ignored, two chosen": Mutant("one-batch-a-slot", 10, spawned=scout(hears(no_votes))),
-    "the lowest ballot": Mutant("highest-vote-proposed", 20, spawned=LOWEST, focus=DUELS),
-    "the lowest ballot, two chosen": Mutant(
+    "votes are ignored": LogMutant("highest-vote-proposed", 10, spawned=scout(hears(no_votes))),
+    "votes are ignored, two chosen": LogMutant(
+        "one-batch-a-slot", 10, spawned=scout(hears(no_votes))
+    ),
+    "the lowest ballot": LogMutant("highest-vote-proposed", 20, spawned=LOWEST, focus=DUELS),
+    "the lowest ballot, two chosen": LogMutant(
         "one-batch-a-slot", 40, spawned=LOWEST, focus=DUELS, first=8
     ),
-    "half is a majority": Mutant("distinct-majority", 20, half_is_enough, first=7),
-    "accepts below the promise": Mutant(
+    "half is a majority": LogMutant(
+        "distinct-majority", 20, LogSubject(change=half_is_enough), first=7
+    ),
+    "accepts below the promise": LogMutant(
         "no-vote-below-promise", 20, instead(Acceptor, says(obeys_the_past)), first=6
     ),
-    "ballots without a node": Mutant("no-vote-below-promise", 20, ONLY_ROUNDS, first=1),
-    "ballots without a node, promise": Mutant("promises-kept", 20, ONLY_ROUNDS, first=1),
-    "counts votes, not voters": Mutant(
+    "ballots without a node": LogMutant("no-vote-below-promise", 20, ONLY_ROUNDS, first=1),
+    "ballots without a node, promise": LogMutant("promises-kept", 20, ONLY_ROUNDS, first=1),
+    "counts votes, not voters": LogMutant(
         "distinct-majority", 20, spawned=with_handle(Commander, counts_messages(Accepted))
     ),
-    "counts promises, not acceptors": Mutant(
+    "counts promises, not acceptors": LogMutant(
         "distinct-majority", 30, spawned=scout(counts_messages(Promise))
     ),
-    "applies past a gap": Mutant("slots-in-order", 20, instead(Replica, hears(closes_gaps))),
-    "a promise of one page": Mutant("promises-report-votes", 10, instead(Acceptor, says(one_page))),
-    "any vote has won": Mutant(
+    "applies past a gap": LogMutant("slots-in-order", 20, instead(Replica, hears(closes_gaps))),
+    "a promise of one page": LogMutant(
+        "promises-report-votes", 10, instead(Acceptor, says(one_page))
+    ),
+    "any vote has won": LogMutant(
         "decisions-stay", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS, first=7
     ),
-    "votes recovered as decisions": Mutant("slots-in-order", 20, votes_are_decisions),
-    "leads without catching up": Mutant(
+    "votes recovered as decisions": LogMutant(
+        "slots-in-order", 20, LogSubject(change=votes_are_decisions)
+    ),
+    "leads without catching up": LogMutant(
         "highest-vote-proposed", 20, instead(Leader, hears(never_learns)), focus=DUELS, first=10
     ),
-    "holes are closed": Mutant(
+    "holes are closed": LogMutant(
         "highest-vote-proposed", 60, spawned=scout(says(no_holes)), focus=DUELS, first=2
     ),
 }
@@ -279,8 +269,4 @@ MUTANTS = {
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, seeds, change, spawned, focus, first, provoke = MUTANTS[bug]
-    if spawned is not None:
-        monkeypatch.setattr(leader, spawned.__mro__[1].__name__, spawned)
-    runs = log_runs(LogSubject(change=change), focus, provoke)
-    assert_seen(judge, range(first, first + seeds), runs)
+    assert_bug_seen(monkeypatch, MUTANTS[bug])

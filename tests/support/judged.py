@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Timer
+from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.role import Role
@@ -19,7 +20,7 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
-from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
+from fencelock.verification.simulation.paxos_run import PRODUCT, LogSubject, run_log_seed
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
@@ -56,24 +57,37 @@ def assert_seen(
     pytest.fail(f"not seen by {judge} in the seeds {seeds}, which saw {others[:3]}")
 
 
-def log_runs(
-    subject: LogSubject, focus: Focus | None, provoke: Callable[[LogPlan], LogPlan] | None = None
-) -> Callable[[int, frozenset[str]], RunReport]:
-    """Return a function that runs a seed of the log, for `assert_seen`.
+def with_role(role: type[Role[Any]], planted: type[Role[Any]]) -> LogSubject:
+    """Return the log with ``planted`` in the place of ``role``."""
+    return LogSubject(change=lambda s: replace(s, role=planted) if s.role is role else s)
 
-    Args:
-        subject: the log, perhaps with a bug.
-        focus: the main subject of the plans, or None to draw it.
-        provoke: changes the plan of each seed so that more seeds meet a bug.
 
-    """
+class LogMutant(NamedTuple):
+    """A bug in the log, which judge is to see it, and in how many runs at most."""
+
+    judge: str
+    seeds: int
+    subject: LogSubject = PRODUCT
+    focus: Focus | None = None
+    """The main subject of the plans, or None to draw it."""
+    spawned: type[Role[Any]] | None = None
+    """The roles that a leader spawns in place of its scout or commander."""
+    first: int = 0
+    """The seed with which the search begins, which keeps it short."""
+    provoke: Callable[[LogPlan], LogPlan] = lambda plan: plan
+    """A change of the plans, so that more seeds meet the bug."""
+
+
+def assert_bug_seen(monkeypatch: pytest.MonkeyPatch, bug: LogMutant) -> None:
+    """Fail unless the judge named for ``bug`` sees it while all others look away."""
+    if bug.spawned is not None:
+        monkeypatch.setattr(leader, bug.spawned.__mro__[1].__name__, bug.spawned)
 
     def run(seed: int, judged: frozenset[str]) -> RunReport:
-        drawn = draw_log_plan(seed, focus)
-        plan = provoke(drawn) if provoke else drawn
-        return run_log_seed(seed, plan=plan, subject=subject, judged=judged)
+        plan = bug.provoke(draw_log_plan(seed, bug.focus))
+        return run_log_seed(seed, plan=plan, subject=bug.subject, judged=judged)
 
-    return run
+    assert_seen(bug.judge, range(bug.first, bug.first + bug.seeds), run)
 
 
 LOSSES = (
