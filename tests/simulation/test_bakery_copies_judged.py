@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
 
 import pytest
-from support.judged import assert_seen, clean
+from support.judged import PlantedBug, clean
 from support.long import with_long
+from support.planted_bugs import instead
 
 from fencelock.actors.bakery.config import exports_needed
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -19,21 +19,6 @@ from fencelock.verification.simulation.report import RunReport
 
 SEEDS_MOST = 20
 """In so many runs each bug is seen at least once."""
-
-FIRST = {
-    "tables of fewer than a majority are merged": 9,
-    "who was restarted never gets the copies": 9,
-}
-"""The first seeds of searches, which keep them short."""
-
-
-class CopiesMutant(NamedTuple):
-    """A bug, and the judge that is to see it."""
-
-    judge: str
-    owner: Any
-    name: str
-    value: Any
 
 
 def leaders_only(epoch_state: EpochState, confirmed: Collection[str]) -> bool:
@@ -58,17 +43,17 @@ def never(*_: object) -> bool:
 
 
 MUTANTS = {
-    "a grant counts without the copies": CopiesMutant(
-        "kept-by-quorum", EpochState, "is_agreed", leaders_only
+    "a grant counts without the copies": PlantedBug(
+        "kept-by-quorum", ((EpochState, "is_agreed", instead(leaders_only)),)
     ),
-    "tables of fewer than a majority are merged": CopiesMutant(
-        "merged-tables-complete", Import, "complete", property(two_tables)
+    "tables of fewer than a majority are merged": PlantedBug(
+        "merged-tables-complete", ((Import, "complete", instead(property(two_tables))),), first=9
     ),
-    "who does not lead keeps nothing": CopiesMutant(
-        "merged-tables-complete", StateTransfer, "_leave_to_leaders", forgets
+    "who does not lead keeps nothing": PlantedBug(
+        "merged-tables-complete", ((StateTransfer, "_leave_to_leaders", instead(forgets)),)
     ),
-    "who was restarted never gets the copies": CopiesMutant(
-        "survivors-suffice", ElectionCoordinator, "_has_newcomers", never
+    "who was restarted never gets the copies": PlantedBug(
+        "survivors-suffice", ((ElectionCoordinator, "_has_newcomers", instead(never)),), first=9
     ),
 }
 
@@ -77,14 +62,10 @@ MUTANTS = {
 def test_a_bug_in_the_copies_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, owner, name, value = MUTANTS[bug]
-    monkeypatch.setattr(owner, name, value)
-
     def run(seed: int, judged: frozenset[str]) -> RunReport:
         return run_survivors_seed(seed, judged=judged)
 
-    first = FIRST.get(bug, 0)
-    assert_seen(judge, range(first, first + SEEDS_MOST), run)
+    MUTANTS[bug].assert_seen(monkeypatch, run, SEEDS_MOST)
 
 
 @pytest.mark.long

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from support.judged import assert_seen, clean
+from support.judged import PlantedBug, clean
 from support.long import with_long
-from support.planted_bugs import Patch, as_plant, instead, plant
+from support.planted_bugs import as_plant, instead
 
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
@@ -17,18 +17,12 @@ from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.membership import Member, Membership
 from fencelock.verification.simulation.bakery_judge_election import MembersJudge
 from fencelock.verification.simulation.bakery_run import run_members_seed
+from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.violation import ViolationError, ViolationReport
 
 SEEDS = range(4)
 SEEDS_MOST = 30
 """In so many runs each bug is seen at least once."""
-
-
-class Mutant(NamedTuple):
-    """A bug, and the judge that is to see it."""
-
-    judge: str
-    patches: tuple[Patch, ...]
 
 
 def in_force_at_once(electorate: Electorate, membership: Membership) -> Electorate:
@@ -71,17 +65,17 @@ def always(*_: object) -> bool:
 
 
 MUTANTS = {
-    "a change is in force at once": Mutant(
+    "a change is in force at once": PlantedBug(
         "one-change-at-a-time",
         (
             (Electorate, "_next", instead(in_force_at_once)),
             (Electorate, "is_next_of", instead(always)),
         ),
     ),
-    "a change is in force before others know it": Mutant(
+    "a change is in force before others know it": PlantedBug(
         "one-change-at-a-time", ((ElectionCoordinator, "_learn", settled_by_itself),)
     ),
-    "a removed node still counts": Mutant(
+    "a removed node still counts": PlantedBug(
         "seating-known-by-majority",
         (
             (VoterRegistry, "names", ever_known),
@@ -89,7 +83,7 @@ MUTANTS = {
             (Electorate, "is_quorum", instead(by_count)),
         ),
     ),
-    "any node that promises counts": Mutant(
+    "any node that promises counts": PlantedBug(
         "seating-known-by-majority",
         (
             (VoterRegistry, "registers", instead(always)),
@@ -106,12 +100,10 @@ MUTANTS = {
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, patches = MUTANTS[bug]
-    for patch in patches:
-        plant(monkeypatch, *patch)
-    assert_seen(
-        judge, range(SEEDS_MOST), lambda seed, judged: run_members_seed(seed, judged=judged)
-    )
+    def run(seed: int, judged: frozenset[str]) -> RunReport:
+        return run_members_seed(seed, judged=judged)
+
+    MUTANTS[bug].assert_seen(monkeypatch, run, SEEDS_MOST)
 
 
 def test_no_lock_is_lost_while_the_members_change_under_every_fault() -> None:

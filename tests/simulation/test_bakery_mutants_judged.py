@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.judged import assert_seen, clean, demand_met, seen_in
-from support.planted_bugs import Patch, as_plant, instead, plant
+from support.judged import PlantedBug, clean, demand_met, seen_in
+from support.planted_bugs import as_plant, instead
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery import leader_requests, leader_selection, state_transfer
@@ -81,18 +81,6 @@ CROWD = RunPlan(
     faults=Faults(delay_us=2_000, sync_us=100),
 )
 """Many want one lock at once, in a short run without any faults but blows."""
-
-
-class JudgedMutant(NamedTuple):
-    """A bug, which judge is to see it, and under which blows."""
-
-    judge: str
-    patches: tuple[Patch, ...]
-    blows: tuple[Blow, ...] = ()
-    plan: RunPlan | None = None
-    """A plan that provokes it, or None for the plan of the seed."""
-    first: int = 0
-    """The seed with which the search begins, which keeps it short."""
 
 
 def always(value: object) -> Callable[..., Any]:
@@ -202,79 +190,79 @@ SAME_NODE = (
     (Chosen, "__hash__", instead(hash_of_node)),
 )
 MUTANTS = {
-    "epochs are not kept": JudgedMutant(
+    "epochs are not kept": PlantedBug(
         "one-seating-an-epoch",
         ((DurablePromises, "recover", instead(classmethod(recovers_nothing))),),
     ),
-    "whatever is proposed is promised": JudgedMutant(
+    "whatever is proposed is promised": PlantedBug(
         "one-seating-an-epoch",
         ((DurablePromises, "may_promise", instead(always(True))),),
         (Blow.MINORITY,),
         LATE,
         first=1,
     ),
-    "one member knows the seating": JudgedMutant(
+    "one member knows the seating": PlantedBug(
         "seating-known-by-majority", ((Electorate, "is_quorum", instead(any_of)),)
     ),
-    "no hand-over barrier": JudgedMutant(
+    "no hand-over barrier": PlantedBug(
         "merged-tables-complete", ((Import, "complete", instead(True)),), (Blow.BOUNCE,), first=9
     ),
-    "two leaders lost are not waited out": JudgedMutant(
+    "two leaders lost are not waited out": PlantedBug(
         "merged-tables-complete",
         ((Election, "left_ms", instead(always(0))),),
         (Blow.TWO_LOST,),
         first=7,
     ),
-    "a leader returns with an empty table": JudgedMutant(
+    "a leader returns with an empty table": PlantedBug(
         "merged-tables-complete", SAME_NODE, (Blow.BOUNCE,)
     ),
-    "a table is given away, and goes on": JudgedMutant(
+    "a table is given away, and goes on": PlantedBug(
         "no-lower-epoch", ((StateTransfer, "leave", instead(always([]))),), (Blow.CUT_OFF,), LATE
     ),
-    "a vote though somebody holds": JudgedMutant(
+    "a vote though somebody holds": PlantedBug(
         "no-conflicting-votes", ((TicketTable, "ahead", instead(nobody_enters)),)
     ),
-    "a vote for who is first, as in the source": JudgedMutant(
+    "a vote for who is first, as in the source": PlantedBug(
         "no-conflicting-votes",
         ((TicketTable, "ahead", instead(first_in_line)),),
         (Blow.SLOW,),
         first=1,
     ),
-    "votes count for anybody": JudgedMutant(
+    "votes count for anybody": PlantedBug(
         "answers-count-once", ((TicketAttempts, "on_collected", from_anybody),), first=3
     ),
-    "answers count for any request": JudgedMutant(
+    "answers count for any request": PlantedBug(
         "answers-count-once", ((TicketAttempts, "on_max", of_any_request),), first=7
     ),
-    "a quorum of one": JudgedMutant(
+    "a quorum of one": PlantedBug(
         "quorum-before-grant", ((TicketAttempts, "grant", wins_alone),), first=3
     ),
-    "numbers begin anew": JudgedMutant(
+    "numbers begin anew": PlantedBug(
         "fences-rise", ((TicketTable, "counters_of", instead(always(NOTHING_DRAWN))),)
     ),
-    "a fence of the leader's own": JudgedMutant(
+    "a fence of the leader's own": PlantedBug(
         "fences-rise",
         (
             (TicketAttempts, "_next_fence", instead(own_fence)),
             (TicketTable, "note", no_fence_noted),
         ),
     ),
-    "leases are shorter at leaders": JudgedMutant(
+    "leases are shorter at leaders": PlantedBug(
         "lease-outlives-belief",
         ((Ticket, "lease_ms", instead(property(half_of_the_duration))),),
         first=8,
     ),
-    "what was dropped is taken up again": JudgedMutant(
+    "what was dropped is taken up again": PlantedBug(
         "dropped-stays-dropped", ((Tombstones, "is_over", instead(always(False))),), first=5
     ),
-    "a table says nothing of what was dropped": JudgedMutant(
+    "a table says nothing of what was dropped": PlantedBug(
         "dropped-stays-dropped",
         ((Tombstones, "newest", instead(always([]))),),
         (Blow.APART, Blow.ONE_LOST),
         PROMPT,
         first=7,
     ),
-    "an answer said again is another": JudgedMutant(
+    "an answer said again is another": PlantedBug(
         "one-reply", ((leader_requests, "locked", instead(again_with_another_fence)),), first=2
     ),
 }
@@ -298,22 +286,16 @@ FIRST_BY_CLIENTS = {
 """The first seeds of searches, which keep them short."""
 
 
-def plant_bug(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    for patch in MUTANTS[bug].patches:
-        plant(monkeypatch, *patch)
-
-
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, _, blows, plan, first = MUTANTS[bug]
-    plant_bug(monkeypatch, bug)
+    planted = MUTANTS[bug]
 
     def run(seed: int, judged: frozenset[str]) -> RunReport:
-        return run_bakery_seed(seed, plan=plan, blows=blows, judged=judged)
+        return run_bakery_seed(seed, plan=planted.plan, blows=planted.blows, judged=judged)
 
-    assert_seen(judge, range(first, first + SEEDS_MOST), run)
+    planted.assert_seen(monkeypatch, run, SEEDS_MOST)
 
 
 @pytest.mark.parametrize("bug", SEEN_BY_CLIENTS)
@@ -321,7 +303,7 @@ def test_two_holders_are_seen_where_clients_see_them(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     """Nobody looks inside: these bugs show as two holders, or as a lower fence."""
-    plant_bug(monkeypatch, bug)
+    MUTANTS[bug].plant(monkeypatch)
     first, blows = FIRST_BY_CLIENTS.get(bug, 0), MUTANTS[bug].blows
     for seed in range(first, first + SEEDS_MOST):
         # With such a bug, clients may wait forever once the faults are over.
@@ -423,55 +405,44 @@ def fence_without_rank(attempts: TicketAttempts, entry: TicketEntry) -> int:
     return max(mine, attempts.table.counters_of(entry.ticket.lock).fence + 1)
 
 
-SHARED_MUTANTS: dict[str, tuple[str, Patch, tuple[Blow, ...]]] = {
-    "a shared vote past a waiting writer": (
-        "modes-kept",
-        (TicketTable, "ahead", past_a_waiting_writer),
-        (),
+SHARED_MUTANTS = {
+    "a shared vote past a waiting writer": PlantedBug(
+        "modes-kept", ((TicketTable, "ahead", past_a_waiting_writer),)
     ),
-    "an exclusive vote beside readers": (
-        "no-conflicting-votes",
-        (TicketQueue, "against", instead(exclusive_ones)),
-        (),
+    "an exclusive vote beside readers": PlantedBug(
+        "no-conflicting-votes", ((TicketQueue, "against", instead(exclusive_ones)),)
     ),
-    "the mode is lost in the hand-over": (
+    "the mode is lost in the hand-over": PlantedBug(
         "modes-kept",
-        (state_transfer, "_record", record_without_mode),
+        ((state_transfer, "_record", record_without_mode),),
         (Blow.ONE_LOST,),
+        first=26,
     ),
-    "one reader holds after a hand-over": (
+    "one reader holds after a hand-over": PlantedBug(
         "merged-tables-complete",
-        (state_transfer, "_keep_the_highest", instead(highest_alone)),
+        ((state_transfer, "_keep_the_highest", instead(highest_alone)),),
         (Blow.ONE_LOST,),
+        first=15,
     ),
-    "two readers get one fence": (
+    "two readers get one fence": PlantedBug(
         "fences-rise",
-        (TicketAttempts, "_next_fence", instead(fence_without_rank)),
+        ((TicketAttempts, "_next_fence", instead(fence_without_rank)),),
         (Blow.SLOW,),
+        first=3,
     ),
 }
-
-
-SHARED_RARE = {
-    "the mode is lost in the hand-over": 26,
-    "one reader holds after a hand-over": 15,
-    "two readers get one fence": 3,
-}
-"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("bug", SHARED_MUTANTS)
 def test_every_bug_planted_in_shared_tickets_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, patch, blows = SHARED_MUTANTS[bug]
-    plant(monkeypatch, *patch)
+    planted = SHARED_MUTANTS[bug]
 
     def run(seed: int, judged: frozenset[str]) -> RunReport:
-        return run_shared(seed, blows, judged)
+        return run_shared(seed, planted.blows, judged)
 
-    first = SHARED_RARE.get(bug, 0)
-    assert_seen(judge, range(first, first + SHARED_SEEDS_MOST), run)
+    planted.assert_seen(monkeypatch, run, SHARED_SEEDS_MOST)
 
 
 def test_a_writer_beside_readers_is_seen_where_clients_see_it(

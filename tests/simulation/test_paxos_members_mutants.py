@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from support.judged import assert_seen
-from support.planted_bugs import hold_of
+from support.judged import PlantedBug
+from support.planted_bugs import hold_of, instead
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
@@ -40,17 +40,6 @@ pytestmark = pytest.mark.long
 
 SEEDS = 40
 """Seeds of which one must show a planted bug."""
-
-Patch = tuple[Any, Any, Any]
-"""An object or the rules of the table, an attribute or a command, and the wrong value."""
-
-
-def plant(monkeypatch: pytest.MonkeyPatch, patches: Sequence[Patch]) -> None:
-    for patched, name, value in patches:
-        if patched is RULES:
-            monkeypatch.setitem(RULES, name, value)
-        else:
-            monkeypatch.setattr(patched, name, value)
 
 
 def at_once(config: LogConfig, slot: int, membership: Membership) -> bool:
@@ -199,69 +188,68 @@ def too_early(sessions: Sessions, session: Any) -> int:
     return RIGHT_DEADLINE(sessions, session) - int(session.ttl_ms) // 2
 
 
-class Mutant(NamedTuple):
-    """A bug: which judge is to see it, and where it is."""
-
-    judge: str
-    patches: tuple[Patch, ...]
-    first: int = 0
-    """The seed with which the search begins, which keeps it short."""
-    seen_as: str = ""
-    """The beginning of the judge's report, if it is not its name."""
-
-
 MUTANTS = {
-    "a change is in force at once": Mutant("distinct-majority", ((LogConfig, "change", at_once),)),
-    "two changes are in flight": Mutant(
-        "one-change-at-a-time", ((Replica, "_on_propose_change", in_flight_or_not),)
+    "a change is in force at once": PlantedBug(
+        "distinct-majority", ((LogConfig, "change", instead(at_once)),)
     ),
-    "a node joins before it caught up": Mutant(
+    "two changes are in flight": PlantedBug(
+        "one-change-at-a-time", ((Replica, "_on_propose_change", instead(in_flight_or_not)),)
+    ),
+    "a node joins before it caught up": PlantedBug(
         "joiners-caught-up",
         (
-            (reconfigurer, "LEARNED_SLOTS", NUMBER_MAX),
-            (replica, "JOIN_SLOTS", NUMBER_MAX),
-            (paxos_judge_votes, "JOIN_SLOTS", 4 * WINDOW),  # The logs of these runs are short.
+            (reconfigurer, "LEARNED_SLOTS", instead(NUMBER_MAX)),
+            (replica, "JOIN_SLOTS", instead(NUMBER_MAX)),
+            # The logs of these runs are short.
+            (paxos_judge_votes, "JOIN_SLOTS", instead(4 * WINDOW)),
         ),
         first=17,
     ),
-    "a removed member counts": Mutant(
-        "only-members-vote", ((LogConfig, "_append", with_those_removed),)
+    "a removed member counts": PlantedBug(
+        "only-members-vote", ((LogConfig, "_append", instead(with_those_removed)),)
     ),
-    "the view of a slot is not checked": Mutant(
-        "distinct-majority", ((LogConfig, "at", oldest),), first=17
+    "the view of a slot is not checked": PlantedBug(
+        "distinct-majority", ((LogConfig, "at", instead(oldest)),), first=17
     ),
-    "a snapshot lacks the members": Mutant(
-        "distinct-majority", ((LogConfig, "terms", no_terms),), first=11
+    "a snapshot lacks the members": PlantedBug(
+        "distinct-majority", ((LogConfig, "terms", instead(no_terms)),), first=11
     ),
-    "a learner votes": Mutant(
-        "lost-journals-do-not-vote", ((LogConfig, "seat", always),), first=16
+    "a learner votes": PlantedBug(
+        "lost-journals-do-not-vote", ((LogConfig, "seat", instead(always)),), first=16
     ),
-    "an observer claims to be current": Mutant(
-        "reads-are-fresh", ((Reads, "age_ms", always_current),)
+    "an observer claims to be current": PlantedBug(
+        "reads-are-fresh", ((Reads, "age_ms", instead(always_current)),)
     ),
-    "a replaced journal keeps its vote": Mutant(
-        "lost-journals-do-not-vote", ((member, "vote_id", by_name),), first=7
+    "a replaced journal keeps its vote": PlantedBug(
+        "lost-journals-do-not-vote", ((member, "vote_id", instead(by_name)),), first=7
     ),
     # Locks and sessions while the members change.
-    "a snapshot lacks the sessions": Mutant(
-        "one-holder", ((LockMachine, "restore", without_sessions),), 38, "fences: "
+    "a snapshot lacks the sessions": PlantedBug(
+        "one-holder",
+        ((LockMachine, "restore", instead(without_sessions)),),
+        first=38,
+        seen_as="fences: ",
     ),
-    "a held lock is granted": Mutant("one-holder", ((RULES, Acquire, to_everybody),)),
-    "fences begin again": Mutant("fences-rise", ((TableState, "grant", from_one),)),
-    "the fences of a span are granted again": Mutant(
-        "fences-rise", ((table_state, "begin_span", count_span),)
+    "a held lock is granted": PlantedBug("one-holder", ((RULES, Acquire, instead(to_everybody)),)),
+    "fences begin again": PlantedBug("fences-rise", ((TableState, "grant", instead(from_one)),)),
+    "the fences of a span are granted again": PlantedBug(
+        "fences-rise", ((table_state, "begin_span", instead(count_span)),)
     ),
-    "an owner enters under another fence": Mutant(
-        "same-fence-again", ((requests, "_enter_again", with_a_new_fence),)
+    "an owner enters under another fence": PlantedBug(
+        "same-fence-again", ((requests, "_enter_again", instead(with_a_new_fence)),)
     ),
-    "the last waiter is first": Mutant(
-        "queue-in-log-order", ((TableState, "_pass_on", to_the_last),)
+    "the last waiter is first": PlantedBug(
+        "queue-in-log-order", ((TableState, "_pass_on", instead(to_the_last)),)
     ),
-    "an ended session is granted": Mutant("ended-gets-nothing", ((RULES, Acquire, to_ended),)),
-    "anybody releases": Mutant("release-by-fence", ((RULES, Release, of_anybody),), first=12),
-    "a repetition is done": Mutant("one-outcome", ((requests, "begin", again),)),
-    "a session ends too early": Mutant(
-        "session-outlives-trust", ((Sessions, "deadline", too_early),)
+    "an ended session is granted": PlantedBug(
+        "ended-gets-nothing", ((RULES, Acquire, instead(to_ended)),)
+    ),
+    "anybody releases": PlantedBug(
+        "release-by-fence", ((RULES, Release, instead(of_anybody)),), first=12
+    ),
+    "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", instead(again)),)),
+    "a session ends too early": PlantedBug(
+        "session-outlives-trust", ((Sessions, "deadline", instead(too_early)),)
     ),
 }
 
@@ -271,13 +259,10 @@ MUTANTS = {
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, patches, first, seen_as = MUTANTS[bug]
-    plant(monkeypatch, patches)
-
     def run(seed: int, judged: frozenset[str]) -> RunReport:
         return run_log_seed(seed, plan=draw_members_plan(seed), judged=judged)
 
-    assert_seen(judge, range(first, first + SEEDS), run, seen_as)
+    MUTANTS[bug].assert_seen(monkeypatch, run, SEEDS)
 
 
 EXPIRES_LATE = 810_025
@@ -313,12 +298,18 @@ def at_any_price(changes: MemberChanges, members: tuple[str, ...], joins: int = 
     return True
 
 
-TARGET_MUTANTS: dict[str, tuple[Patch, ...]] = {
-    "no majority would remain": ((MemberChanges, "has_majority", at_any_price),),
-    "the member answers the leader": (
-        (Facts, "silent_ms", answers_or_not),
-        (Facts, "votes", never),
-        (MemberChanges, "has_majority", at_any_price),
+REPLACED = "only-silent-replaced"
+TARGET_MUTANTS = {
+    "no majority would remain": PlantedBug(
+        REPLACED, ((MemberChanges, "has_majority", instead(at_any_price)),)
+    ),
+    "the member answers the leader": PlantedBug(
+        REPLACED,
+        (
+            (Facts, "silent_ms", instead(answers_or_not)),
+            (Facts, "votes", instead(never)),
+            (MemberChanges, "has_majority", instead(at_any_price)),
+        ),
     ),
 }
 
@@ -328,12 +319,10 @@ TARGET_MUTANTS: dict[str, tuple[Patch, ...]] = {
 def test_a_leader_that_replaces_members_wrongly_is_seen(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    plant(monkeypatch, TARGET_MUTANTS[bug])
-
     def run(seed: int, judged: frozenset[str]) -> RunReport:
         return run_log_seed(seed, plan=draw_target_plan(seed), judged=judged)
 
-    assert_seen("only-silent-replaced", range(60), run)
+    TARGET_MUTANTS[bug].assert_seen(monkeypatch, run, 60)
 
 
 WITHOUT_LATER_PAGES = 900_080

@@ -18,14 +18,16 @@ from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
+from fencelock.verification.simulation.bakery_nemesis import Blow
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
 from fencelock.verification.simulation.paxos_run import PRODUCT, LogSubject, run_log_seed
+from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
-from support.planted_bugs import Plant, plant
+from support.planted_bugs import Patch, Plant, plant
 
 
 def is_violated(run: Callable[[], object]) -> bool:
@@ -55,6 +57,35 @@ def assert_seen(
                 return
             others.append(violation[:400])
     pytest.fail(f"not seen by {judge} in the seeds {seeds}, which saw {others[:3]}")
+
+
+class PlantedBug(NamedTuple):
+    """A bug, and the judge that is to see it."""
+
+    judge: str
+    patches: tuple[Patch, ...]
+    blows: tuple[Blow, ...] = ()
+    """For `bakery`: blows that provoke it."""
+    plan: RunPlan | None = None
+    """For `bakery`: a plan that provokes it, or None for the plan of the seed."""
+    first: int = 0
+    """The seed with which the search begins, which keeps it short."""
+    seen_as: str = ""
+    """The beginning of the judge's report, if it is not its name."""
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for patch in self.patches:
+            plant(monkeypatch, *patch)
+
+    def assert_seen(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        run: Callable[[int, frozenset[str]], RunReport],
+        seeds: int,
+    ) -> None:
+        """Fail unless the judge, with no other judge, sees the bug in one of so many seeds."""
+        self.plant(monkeypatch)
+        assert_seen(self.judge, range(self.first, self.first + seeds), run, self.seen_as)
 
 
 def with_role(role: type[Role[Any]], planted: type[Role[Any]]) -> LogSubject:
