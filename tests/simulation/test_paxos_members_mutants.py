@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from support.judged import PlantedBug
-from support.planted_bugs import hold_of, instead
+from support.planted_bugs import as_plant, hold_of, instead
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
-from fencelock.actors.bootstrap_message import journals_of, vote_id
+from fencelock.actors.bootstrap_message import journals_of
 from fencelock.actors.membership import Membership
 from fencelock.actors.membership_changes import MemberChanges
 from fencelock.actors.message import Address
@@ -42,18 +42,21 @@ SEEDS = 40
 """Seeds of which one must show a planted bug."""
 
 
-def at_once(config: LogConfig, slot: int, membership: Membership) -> bool:
+@as_plant
+def at_once(sound: Any, config: LogConfig, slot: int, membership: Membership) -> Any:
     """Put a change into force right after the slot that decides it."""
-    return RIGHT_CHANGE(config, slot + 1 - WINDOW, membership)
+    return sound(config, slot + 1 - WINDOW, membership)
 
 
-def in_flight_or_not(role: Replica, event: ProposeChange, now: Any) -> Any:
+@as_plant
+def in_flight_or_not(sound: Any, role: Replica, event: ProposeChange, now: Any) -> Any:
     """Propose a change whether or not another one is in flight."""
     role.change_slot = 0
-    return RIGHT_PROPOSE(role, event, now)
+    return sound(role, event, now)
 
 
-def with_those_removed(config: LogConfig, term: Term) -> None:
+@as_plant
+def with_those_removed(sound: Any, config: LogConfig, term: Term) -> None:
     """Count the members of the view before as well."""
     number, seats = term.membership
     before = config.views[-1][1].seats if config.views else ()
@@ -62,7 +65,7 @@ def with_those_removed(config: LogConfig, term: Term) -> None:
     if len(set(names)) == len(names):
         config.views.append((term.first, View(number, names, config.newest.registered, every)))
     else:
-        RIGHT_APPEND(config, term)
+        sound(config, term)
 
 
 def always(config: LogConfig, acceptor: Address, voter: int) -> range:
@@ -70,9 +73,10 @@ def always(config: LogConfig, acceptor: Address, voter: int) -> range:
     return range(NUMBER_MAX)
 
 
-def by_name(group: Any, name: str, journal: int | None = None) -> int:
+@as_plant
+def by_name(sound: Any, group: Any, name: str, journal: int | None = None) -> Any:
     """Let votes of founders name the member, whichever journal it has."""
-    return RIGHT_ID(group, name, None if name in journals_of(group) else journal)
+    return sound(group, name, None if name in journals_of(group) else journal)
 
 
 def oldest(config: LogConfig, slot: int) -> View:
@@ -80,9 +84,10 @@ def oldest(config: LogConfig, slot: int) -> View:
     return config.current[0]
 
 
-def always_current(reads: Reads, now: Any) -> int:
+@as_plant
+def always_current(sound: Any, reads: Reads, now: Any) -> Any:
     """Let a node that is no member take its state for current."""
-    return RIGHT_AGE(reads, now) if reads.node in reads.config.members else 0
+    return sound(reads, now) if reads.node in reads.config.members else 0
 
 
 def no_terms(config: LogConfig) -> tuple[Term, ...]:
@@ -90,41 +95,29 @@ def no_terms(config: LogConfig) -> tuple[Term, ...]:
     return ()
 
 
-RIGHT_CHANGE: Callable[..., bool] = LogConfig.change
-RIGHT_PROPOSE: Callable[..., Any] = vars(Replica)["_on_propose_change"]
-RIGHT_APPEND: Callable[..., None] = vars(LogConfig)["_append"]
-RIGHT_ID: Callable[..., int] = vote_id
-RIGHT_AGE: Callable[..., int] = Reads.age_ms
-
-
 # Bugs in locks and sessions.
 
 
-RIGHT_RESTORE: Callable[[LockMachine, Sequence[bytes]], None] = LockMachine.restore
-RIGHT_GRANT: Callable[..., Any] = TableState.grant
-RIGHT_ACQUIRE = RULES[Acquire]
-RIGHT_BEGIN: Callable[..., Any] = vars(requests)["begin"]
-RIGHT_DEADLINE: Callable[[Sessions, Any], int] = Sessions.deadline
-RIGHT_PASS_ON: Callable[..., None] = vars(TableState)["_pass_on"]
-
-
-def without_sessions(machine: LockMachine, chunks: Sequence[bytes]) -> None:
+@as_plant
+def without_sessions(sound: Any, machine: LockMachine, chunks: Sequence[bytes]) -> None:
     """Take over a snapshot without the sessions, and so without holds and waits."""
-    RIGHT_RESTORE(machine, chunks)
+    sound(machine, chunks)
     for session in list(machine.table.sessions.by_id.values()):
         machine.table.close(session, CloseReason.EXPIRED, 0, [])
 
 
-def to_everybody(table: TableState, command: Any, out: list[Any]) -> None:
+@as_plant
+def to_everybody(sound: Any, table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock to whoever asks."""
     table.resources.pop(command.lock, None)
-    RIGHT_ACQUIRE(table, command, out)
+    sound(table, command, out)
 
 
-def from_one(table: TableState, *grant: Any) -> Any:
+@as_plant
+def from_one(sound: Any, table: TableState, *grant: Any) -> Any:
     """Begin with the first fence again after every tenth."""
     table.fence %= 10
-    return RIGHT_GRANT(table, *grant)
+    return sound(table, *grant)
 
 
 def with_a_new_fence(
@@ -137,18 +130,20 @@ def with_a_new_fence(
     out.append(hold.answer())
 
 
-def to_the_last(table: TableState, hold: TableHold, out: list[Any]) -> None:
+@as_plant
+def to_the_last(sound: Any, table: TableState, hold: TableHold, out: list[Any]) -> None:
     """Grant a lock to the one that has waited for the shortest time."""
     queue = table.resources[hold.owner_state.lock].queue
     if queue:
         queue.move_to_end(next(reversed(queue)), last=False)
-    RIGHT_PASS_ON(table, hold, out)
+    sound(table, hold, out)
 
 
-def to_ended(table: TableState, command: Any, out: list[Any]) -> None:
+@as_plant
+def to_ended(sound: Any, table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock in a session that has ended."""
     if command.session in table.sessions.by_id:
-        RIGHT_ACQUIRE(table, command, out)
+        sound(table, command, out)
         return
     table.fence += 1
     granted = Granted(
@@ -174,26 +169,28 @@ def of_anybody(table: TableState, command: Release, out: list[Any]) -> None:
     table.end_hold(hold, out)
 
 
-def again(table: TableState, command: Any, out: list[Any]) -> Any:
+@as_plant
+def again(sound: Any, table: TableState, command: Any, out: list[Any]) -> Any:
     """Do a request whenever it comes."""
     session = table.sessions.by_id.get(command.session)
     known = session and session.owner_states.get((command.owner, command.lock))
     if known and known.request == command.request and known.wait is None:
         known.request -= 1
-    return RIGHT_BEGIN(table, command, out)
+    return sound(table, command, out)
 
 
-def too_early(sessions: Sessions, session: Any) -> int:
+@as_plant
+def too_early(sound: Any, sessions: Sessions, session: Any) -> Any:
     """Let sessions end after half of their TTL."""
-    return RIGHT_DEADLINE(sessions, session) - int(session.ttl_ms) // 2
+    return sound(sessions, session) - int(session.ttl_ms) // 2
 
 
 MUTANTS = {
     "a change is in force at once": PlantedBug(
-        "distinct-majority", ((LogConfig, "change", instead(at_once)),)
+        "distinct-majority", ((LogConfig, "change", at_once),)
     ),
     "two changes are in flight": PlantedBug(
-        "one-change-at-a-time", ((Replica, "_on_propose_change", instead(in_flight_or_not)),)
+        "one-change-at-a-time", ((Replica, "_on_propose_change", in_flight_or_not),)
     ),
     "a node joins before it caught up": PlantedBug(
         "joiners-caught-up",
@@ -206,7 +203,7 @@ MUTANTS = {
         first=17,
     ),
     "a removed member counts": PlantedBug(
-        "only-members-vote", ((LogConfig, "_append", instead(with_those_removed)),)
+        "only-members-vote", ((LogConfig, "_append", with_those_removed),)
     ),
     "the view of a slot is not checked": PlantedBug(
         "distinct-majority", ((LogConfig, "at", instead(oldest)),), first=17
@@ -218,20 +215,20 @@ MUTANTS = {
         "lost-journals-do-not-vote", ((LogConfig, "seat", instead(always)),), first=16
     ),
     "an observer claims to be current": PlantedBug(
-        "reads-are-fresh", ((Reads, "age_ms", instead(always_current)),)
+        "reads-are-fresh", ((Reads, "age_ms", always_current),)
     ),
     "a replaced journal keeps its vote": PlantedBug(
-        "lost-journals-do-not-vote", ((member, "vote_id", instead(by_name)),), first=7
+        "lost-journals-do-not-vote", ((member, "vote_id", by_name),), first=7
     ),
     # Locks and sessions while the members change.
     "a snapshot lacks the sessions": PlantedBug(
         "one-holder",
-        ((LockMachine, "restore", instead(without_sessions)),),
+        ((LockMachine, "restore", without_sessions),),
         first=38,
         seen_as="fences: ",
     ),
-    "a held lock is granted": PlantedBug("one-holder", ((RULES, Acquire, instead(to_everybody)),)),
-    "fences begin again": PlantedBug("fences-rise", ((TableState, "grant", instead(from_one)),)),
+    "a held lock is granted": PlantedBug("one-holder", ((RULES, Acquire, to_everybody),)),
+    "fences begin again": PlantedBug("fences-rise", ((TableState, "grant", from_one),)),
     "the fences of a span are granted again": PlantedBug(
         "fences-rise", ((table_state, "begin_span", instead(count_span)),)
     ),
@@ -239,17 +236,15 @@ MUTANTS = {
         "same-fence-again", ((requests, "_enter_again", instead(with_a_new_fence)),)
     ),
     "the last waiter is first": PlantedBug(
-        "queue-in-log-order", ((TableState, "_pass_on", instead(to_the_last)),)
+        "queue-in-log-order", ((TableState, "_pass_on", to_the_last),)
     ),
-    "an ended session is granted": PlantedBug(
-        "ended-gets-nothing", ((RULES, Acquire, instead(to_ended)),)
-    ),
+    "an ended session is granted": PlantedBug("ended-gets-nothing", ((RULES, Acquire, to_ended),)),
     "anybody releases": PlantedBug(
         "release-by-fence", ((RULES, Release, instead(of_anybody)),), first=12
     ),
-    "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", instead(again)),)),
+    "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", again),)),
     "a session ends too early": PlantedBug(
-        "session-outlives-trust", ((Sessions, "deadline", instead(too_early)),)
+        "session-outlives-trust", ((Sessions, "deadline", too_early),)
     ),
 }
 
