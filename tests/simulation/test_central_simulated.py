@@ -33,6 +33,7 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, central
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.planting import in_place, planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
@@ -55,16 +56,7 @@ def run(
 
 
 def with_role(mutant: type[Role[Any]]) -> MakeRoles:
-    """Run ``mutant`` in the place of its own base class."""
-
-    def make_roles(context: NodeContext) -> RoleSet:
-        role_set = central(context)
-        roles = (
-            replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in role_set.roles
-        )
-        return dataclasses.replace(role_set, roles=tuple(roles))
-
-    return make_roles
+    return planted(central, in_place(mutant))
 
 
 def with_client(mutant: type[LockClient]) -> MakeRoles:

@@ -3,12 +3,10 @@ records."""
 
 from __future__ import annotations
 
-import dataclasses
 from random import Random
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from support.judged import clean
 
 from fencelock.actors.api.message import Alive, KeepAlive
@@ -24,6 +22,7 @@ from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, centr
 from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.planting import in_place, planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
@@ -145,11 +144,7 @@ JOURNAL = ProtocolSettings(central_journal=True)
 
 
 def run(seed: int, server: type[LockServer] = LockServer) -> RunReport:
-    def make_roles(context: NodeContext) -> RoleSet:
-        role_set = central(context)
-        roles = (replace(s, role=server) if s.role is LockServer else s for s in role_set.roles)
-        return dataclasses.replace(role_set, roles=tuple(roles))
-
+    make_roles = planted(central, in_place(server))
     return run_seed(make_roles, seed, settings=JOURNAL, promise=promise_of("central", JOURNAL))
 
 

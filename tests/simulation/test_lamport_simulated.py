@@ -18,6 +18,7 @@ from fencelock.actors.message import Instant
 from fencelock.actors.proxy.message import QueryLock, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, lamport
+from fencelock.verification.simulation.planting import in_place, planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
@@ -64,14 +65,7 @@ class Memory:
 
     def with_mutant(self, context: NodeContext) -> RoleSet:
         """Return the roles of a member, with the mutant among them."""
-        role_set = lamport(context)
-        mutant = self.mutant
-        if mutant is None:
-            return role_set
-        roles = (
-            replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in role_set.roles
-        )
-        return dataclasses.replace(role_set, roles=tuple(roles))
+        return (planted(lamport, in_place(self.mutant)) if self.mutant else lamport)(context)
 
 
 def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> RunReport:

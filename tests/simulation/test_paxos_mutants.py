@@ -43,7 +43,7 @@ Broken = Callable[[Handle], Handle]
 
 def instead(role: type[Role[Any]], broken: Broken) -> LogSubject:
     """Run a role with another `handle` in the place of ``role``."""
-    return with_role(role, with_handle(role, broken))
+    return with_role(with_handle(role, broken))
 
 
 def with_handle(role: Any, broken: Broken) -> type[Role[Any]]:

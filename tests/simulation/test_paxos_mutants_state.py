@@ -279,51 +279,41 @@ MUTANTS = {
     "a new leader ends sessions": LogMutant(
         "session-outlives-trust", 20, LogSubject(machine=ExtendsNothing), first=6
     ),
-    "time is the node's own": LogMutant("slots-in-order", 10, with_role(Replica, OwnTime)),
+    "time is the node's own": LogMutant("slots-in-order", 10, with_role(OwnTime)),
     "a restart forgets the lease": LogMutant(
-        "one-lease", 30, with_role(Acceptor, ForgetsItsLease), LEASES, first=15
+        "one-lease", 30, with_role(ForgetsItsLease), LEASES, first=15
     ),
     "a restart waits for its own lease": LogMutant(
-        "one-lease", 40, with_role(Acceptor, WaitsForItsOwnLease), MIXED, first=16
+        "one-lease", 40, with_role(WaitsForItsOwnLease), MIXED, first=16
     ),
     "all leases are as long as the leader's": LogMutant(
-        "one-lease", 40, with_role(FailureDetector, ReliesOnItsOwnLease), MIXED, first=1
+        "one-lease", 40, with_role(ReliesOnItsOwnLease), MIXED, first=1
     ),
     "a lease from the answer on": LogMutant(
-        "one-lease", 26, with_role(FailureDetector, CountsFromTheAnswer), LEASES, first=25
+        "one-lease", 26, with_role(CountsFromTheAnswer), LEASES, first=25
     ),
     "a lease without drift": LogMutant("one-lease", 30, with_drift(0), LEASES, first=12),
     "a lease given back and kept": LogMutant(
-        "one-lease", 20, with_role(Leader, KeepsTheLease), LEASES, first=12
+        "one-lease", 20, with_role(KeepsTheLease), LEASES, first=12
     ),
     "reads after the lease": LogMutant(
-        "reads-are-fresh", 40, with_role(Replica, ReadsOnAndOn), LEASES, first=11
+        "reads-are-fresh", 40, with_role(ReadsOnAndOn), LEASES, first=11
     ),
-    "reads what is there": LogMutant(
-        "reads-are-fresh", 10, with_role(Replica, ReadsWhatItHas), first=11
-    ),
-    "an age that is too low": LogMutant(
-        "reads-are-fresh", 10, with_role(Replica, CallsItNew), first=13
-    ),
-    "trims before it is durable": LogMutant(
-        "trimmed-is-durable", 20, with_role(Replica, TrimsTooEarly)
-    ),
+    "reads what is there": LogMutant("reads-are-fresh", 10, with_role(ReadsWhatItHas), first=11),
+    "an age that is too low": LogMutant("reads-are-fresh", 10, with_role(CallsItNew), first=13),
+    "trims before it is durable": LogMutant("trimmed-is-durable", 20, with_role(TrimsTooEarly)),
     "ends a checkpoint early": LogMutant(
-        "trimmed-is-durable", 20, with_role(Replica, EndsItsCheckpointEarly), first=7
+        "trimmed-is-durable", 20, with_role(EndsItsCheckpointEarly), first=7
     ),
-    "trims votes": LogMutant("trimmed-is-durable", 20, with_role(Acceptor, leaves_out(Accept))),
-    "trims the promise": LogMutant(
-        "promises-kept", 20, with_role(Acceptor, leaves_out(Pledged)), first=7
-    ),
+    "trims votes": LogMutant("trimmed-is-durable", 20, with_role(leaves_out(Accept))),
+    "trims the promise": LogMutant("promises-kept", 20, with_role(leaves_out(Pledged)), first=7),
     "a command nobody proposed": LogMutant(
         "chosen-was-proposed", 10, LogSubject(), spawned=Embellishes, first=7
     ),
     "proposals are made once": LogMutant(
         "all-served-in-the-end", 20, LogSubject(), spawned=NeverAsksAgain, first=6
     ),
-    "gaps stay": LogMutant(
-        "all-served-in-the-end", 20, with_role(Replica, NeverMissesAnything), first=11
-    ),
+    "gaps stay": LogMutant("all-served-in-the-end", 20, with_role(NeverMissesAnything), first=11),
 }
 
 

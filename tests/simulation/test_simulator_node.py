@@ -19,7 +19,7 @@ from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.workload import PauseEnded
 from fencelock.verification.simulation.world import World
 
@@ -220,7 +220,7 @@ class HastyWriter(NumberWriter):
     says_first = True
 
 
-class DurabilityJudge:
+class DurabilityJudge(Judge):
     """Checks that numbers which a peer received in this life of the writer are on its disk."""
 
     def __init__(self, world: World) -> None:
@@ -233,9 +233,6 @@ class DurabilityJudge:
             self.heard += 1
             if encode(kept(event.request)) not in writer.disk.durable[-20:]:
                 raise ViolationError(f"{event.request} was said and not kept")
-
-    def crashed(self, node: str, boot: int) -> None:
-        del node, boot
 
 
 def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:

@@ -23,6 +23,7 @@ from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
 from fencelock.verification.simulation.paxos_run import PRODUCT, LogSubject, run_log_seed
 from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.planting import in_place
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
@@ -88,9 +89,9 @@ class PlantedBug(NamedTuple):
         assert_seen(self.judge, range(self.first, self.first + seeds), run, self.seen_as)
 
 
-def with_role(role: type[Role[Any]], planted: type[Role[Any]]) -> LogSubject:
-    """Return the log with ``planted`` in the place of ``role``."""
-    return LogSubject(change=lambda s: replace(s, role=planted) if s.role is role else s)
+def with_role(planted: type[Role[Any]]) -> LogSubject:
+    """Return the log with ``planted`` in the place of its own base class."""
+    return LogSubject(change=in_place(planted))
 
 
 class LogMutant(NamedTuple):

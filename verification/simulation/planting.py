@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Address
+from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 
@@ -31,6 +33,11 @@ def changed(spawn: Spawn, change: Change) -> Spawn:
         return tuple(change(one) for one in make_roles(group, votes, voters))
 
     return replace(spawn, arguments={**spawn.arguments, "make_roles": changed_roles})
+
+
+def in_place(role: type[Role[Any]]) -> Change:
+    """Return the change that runs ``role`` in the place of its own base class."""
+    return lambda spawn: replace(spawn, role=role) if issubclass(role, spawn.role) else spawn
 
 
 def planted(make_roles: MakeRoles, change: Change) -> MakeRoles:
