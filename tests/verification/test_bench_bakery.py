@@ -93,30 +93,23 @@ class ClusterStage:
         self.sides[folder.name] = CountedCluster(folder, protocol)
         return self.sides[folder.name]
 
-    def started(self, stack: ExitStack, job: Job, folder: Path, name: str) -> tuple[str, Job]:
-        """Stand in for a process with a job."""
-        self.jobs.append((folder.name, job))
-        return folder.name, job
-
-    def together(self, workers: list[tuple[str, Job]]) -> list[dict[str, float]]:
+    def measured(self, folder: Path, jobs: list[Job]) -> list[dict[str, float]]:
         """Do the jobs: `bakery` says its messages, each of a step so often in a pair."""
-        protocol, job = workers[0]
+        protocol, job = folder.name, jobs[0]
+        self.jobs += [(protocol, one) for one in jobs]
         if job.kind is JobKind.PAIR:
             for number, step in enumerate(STEPS, 1):
                 for name in step.ours:
                     self.sides[protocol].counted[name] += number * (PAIRS + WARM_PAIRS)
             return [{"times": PAIRS, "p50_us": next(self.p50_us[protocol])}]
-        return [{"times": self.served, "seconds": self.served / self.rates[protocol]}] * len(
-            workers
-        )
+        return [{"times": self.served, "seconds": self.served / self.rates[protocol]}] * len(jobs)
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> ClusterStage:
     stage = ClusterStage()
     monkeypatch.setattr(bakery, "NodeProcesses", stage.members)
-    monkeypatch.setattr(bakery, "started", stage.started)
-    monkeypatch.setattr(bakery, "together", stage.together)
+    monkeypatch.setattr(bakery, "measured", stage.measured)
     monkeypatch.setattr(bakery, "connect", stage.connect)
     monkeypatch.setattr(bakery, "this_machine", stage.machine)
     return stage

@@ -17,9 +17,9 @@ from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.load import CONNECT_S, WARM_PAIRS
 from fencelock.verification.bench.locks import PROCESSES, RIVALS
 from fencelock.verification.bench.machine import MachineInfo, this_machine
-from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 from fencelock.verification.bench.report import BarFigure, higher_is_better, lower_is_better
-from fencelock.verification.bench.workers import started, together
+from fencelock.verification.bench.workers import measured, per_s
 
 PAIR_RATIO_MAX = 1.5
 """Bar: the cost of a pair, as a multiple of that of `paxos` without a disk."""
@@ -193,7 +193,7 @@ class _Side:
     def pair(self, seconds: float) -> tuple[float, tuple[float, ...]]:
         """Return the duration of a pair (us), and the messages of a pair by step."""
         before = self._counted()
-        (took,) = self._measured(replace(self.job, seconds=seconds))
+        (took,) = measured(self.folder, [replace(self.job, seconds=seconds)])
         pairs = took["times"] + WARM_PAIRS
         said = self._counted() - before
         per_lock = tuple(sum(said[name] for name in step.ours) / pairs for step in STEPS)
@@ -210,18 +210,7 @@ class _Side:
             lock="one",
             shared=True,
         )
-        measured = self._measured(*[job] * PROCESSES)
-        if not all(one["times"] for one in measured):
-            raise BenchFailedError("a client process was not served even once: measure longer")
-        return sum(one["times"] / one["seconds"] for one in measured)
-
-    def _measured(self, *jobs: Job) -> list[dict[str, float]]:
-        with ExitStack() as stack:
-            workers = [
-                started(stack, job, self.folder, f"{job.kind}-{number}")
-                for number, job in enumerate(jobs)
-            ]
-            return together(workers)
+        return per_s(measured(self.folder, [job] * PROCESSES))
 
     def _counted(self) -> Counter[str]:
         counted: Counter[str] = Counter()

@@ -141,7 +141,7 @@ def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def bare_round_trips(folder: Path, seconds: float, at_once: int) -> dict[str, float]:
-    """Measure a bare ROUTER and DEALER in two processes; see `wire.ping`."""
+    """Measure a bare ROUTER and DEALER in two processes; one at a time and many at once."""
     with ExitStack() as stack:
         echo = started(stack, Job(kind=JobKind.ECHO), folder, "echo")
         echo.wait_until_ready()

@@ -19,9 +19,12 @@ from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.bakery_judge_bounds import MinorityLosses, SeatsJudge
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.faults import Faults
-from fencelock.verification.simulation.founder_loss import LOSE_FOUNDERS_SHARE, FounderLoss
 from fencelock.verification.simulation.judge import LockJudge
-from fencelock.verification.simulation.member_changes import MemberChanges
+from fencelock.verification.simulation.member_changes import (
+    LOSE_FOUNDERS_SHARE,
+    FounderLoss,
+    MemberChanges,
+)
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import Change, planted
 from fencelock.verification.simulation.promise import promise_of

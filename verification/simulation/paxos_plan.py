@@ -15,7 +15,7 @@ from fencelock.verification.simulation.faults import (
     draw_faults,
     with_disk_faults,
 )
-from fencelock.verification.simulation.founder_loss import LOSE_FOUNDERS_SHARE
+from fencelock.verification.simulation.member_changes import LOSE_FOUNDERS_SHARE
 from fencelock.verification.simulation.plan import TRUE_CLOCKS_SHARE, RunPlan, draw_plan
 from fencelock.verification.simulation.promise import Survival
 

@@ -20,9 +20,8 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import US_PER_MS, MakeRoles, NodeContext
 from fencelock.transport.codec import encode
 from fencelock.verification.simulation.adversary import Adversary
-from fencelock.verification.simulation.founder_loss import AFTER_MS, FounderLoss
 from fencelock.verification.simulation.judge import ClientView, LockJudge
-from fencelock.verification.simulation.member_changes import MemberChanges
+from fencelock.verification.simulation.member_changes import AFTER_MS, FounderLoss, MemberChanges
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.verification.simulation.paxos_judge import LogJudge

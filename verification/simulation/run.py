@@ -14,7 +14,6 @@ from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSett
 from fencelock.verification.simulation.adversary import Adversary
 from fencelock.verification.simulation.audit import Auditor, Evictions
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
-from fencelock.verification.simulation.founder_loss import AFTER_MS
 from fencelock.verification.simulation.judge import (
     ClientView,
     LockJudge,
@@ -22,6 +21,7 @@ from fencelock.verification.simulation.judge import (
     judge_freed,
     judge_progress,
 )
+from fencelock.verification.simulation.member_changes import AFTER_MS
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.plan import RunPlan, draw_plan, with_terms
 from fencelock.verification.simulation.promise import NO_CRASH, Survival, promise_of

@@ -5,16 +5,15 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.faults import CALM, Faults
-from fencelock.verification.simulation.links import SimulatedLinks
-from fencelock.verification.simulation.network import Cut, Network
+from fencelock.verification.simulation.network import Cut, Network, SimulatedLinks
 from fencelock.verification.simulation.node import SimulatedNode
-from fencelock.verification.simulation.streams import Streams
 from fencelock.verification.simulation.trace import Delivery, Mishap, Trace
 from fencelock.verification.simulation.violation import Judge, ViolationError
 
@@ -26,6 +25,26 @@ EPOCH_US = 1_800_000_000_000_000
 
 LATENESS_US = 200
 """Mean time by which a timer is late: no scheduler is punctual."""
+
+
+class Streams:
+    """All chance of a run, from one seed.
+
+    ``Random`` seeded with a text hashes it with SHA-512, not with ``hash``, so the
+    streams are the same under every ``PYTHONHASHSEED``.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.net = self.fork("net")
+        self.nemesis = self.fork("nemesis")
+        self.disk = self.fork("disk")
+        self.clock = self.fork("clock")
+        self.nodes = self.fork("nodes")
+
+    def fork(self, name: str) -> Random:
+        """Return a new stream of that name; the same name gives the same stream."""
+        return Random(f"{self.seed}/{name}")
 
 
 class World:
