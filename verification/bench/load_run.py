@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import accumulate, pairwise
@@ -134,19 +134,7 @@ class LoadOptions:
         return round(self.seconds / self.interval_s)
 
     def plan(self, subject: str) -> LoadPlan:
-        return LoadPlan(
-            subject=subject,
-            mix=dict(self.mix),
-            connections=self.connections,
-            in_flight=self.in_flight,
-            names=self.names,
-            shared=self.shared,
-            payload=self.payload,
-            local_reads=self.local_reads,
-            at=self.at,
-            seconds=self.seconds,
-            interval_s=self.interval_s,
-        )
+        return LoadPlan(**asdict(self), subject=subject, interval_s=self.interval_s)
 
 
 class Interval(NamedTuple):

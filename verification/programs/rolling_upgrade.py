@@ -27,6 +27,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from catch_up import applied
+
 import fencelock
 from fencelock.actors.paxos.config import LOG_MAX
 from fencelock.verification.bench.members import BenchFailedError, described, leader_among
@@ -125,11 +127,11 @@ class Rolling:
         last = self.watcher.lock("slots").status().slot
         ends = time.monotonic() + LONG_S
         while True:
-            applied = applied_of(self.watcher)
-            if len(applied) == len(self.members.names) and min(applied.values()) >= last:
+            known = {one.node: applied(one) for one in self.watcher.describe(roles=True)}
+            if len(known) == len(self.members.names) and min(known.values()) >= last:
                 return
             if time.monotonic() > ends:
-                raise BenchFailedError(f"slot {last} was not applied by all members: {applied}")
+                raise BenchFailedError(f"slot {last} was not applied by all members: {known}")
             time.sleep(0.05)
 
     def counters(self) -> dict[str, dict[str, int]]:
@@ -144,15 +146,6 @@ class Rolling:
 
 
 Say = Callable[[str], None]
-
-
-def applied_of(watcher: fencelock.Client) -> dict[str, int]:
-    applied: dict[str, int] = {}
-    for status in watcher.describe(roles=True):
-        for role in status.roles:
-            if role.name == "replica":
-                applied[status.node] = int(dict(role.summary)["next"])
-    return applied
 
 
 def build(folder: Path, name: str, commit: str) -> Release:
