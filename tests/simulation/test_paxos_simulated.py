@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 from support.judged import clean, is_violated, seen_in
 from support.log_workload import CounterJudge, LogCounter, run_under_faults
+from support.planted_bugs import Patch, as_plant, instead, plant
 
 from fencelock.actors.api.message import Granted
-from fencelock.actors.effect import CheckpointPart, Send, Spawn
+from fencelock.actors.effect import CheckpointPart, Spawn
 from fencelock.actors.message import NS_PER_MS, Instant, Message
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import Fresh
@@ -202,92 +203,73 @@ def test_no_observer_answers_with_an_older_state_than_it_says() -> None:
 LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
 
 
-def reads_are_caught(observers: int = 0, *, first: int = 0) -> bool:
-    """Return whether a judge finds the bug in some seed, searched from ``first`` on."""
-    seeds = range(first, first + READS_MUTANT_SEEDS)
-    runs = (partial(play_reads, World(seed, LAX), 3, 5, observers) for seed in seeds)
-    return any(is_violated(run_reads) for run_reads in runs)
+def sure_for_ever(reads: Reads, now: Instant) -> bool:
+    """Believe in a lease for too long."""
+    return reads.settled
 
 
-def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_sure(self: Reads, now: Instant) -> bool:
-        return self.settled
-
-    monkeypatch.setattr(Reads, "_is_sure", is_sure)
-
-    assert reads_are_caught(first=24)
+def at_once(indexes: ReadIndexes, applied: int) -> list[object]:
+    """Do not wait until what a read may see is applied."""
+    ready, indexes.reached = indexes.reached, []
+    return [read for _, read in ready]
 
 
-def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pop(self: ReadIndexes, applied: int) -> list[object]:
-        ready, self.reached = self.reached, []
-        return [read for _, read in ready]
-
-    monkeypatch.setattr(ReadIndexes, "pop", pop)
-
-    assert reads_are_caught()
+def guessed(bound: StalenessBound, beat: Heartbeat, now: Instant) -> Fresh | None:
+    """Take the state of a heartbeat for current."""
+    return Fresh(since=now, slot=beat.committed)
 
 
-def test_an_age_that_is_guessed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def guess(self: StalenessBound, beat: Heartbeat, now: Instant) -> Fresh | None:
-        return Fresh(since=now, slot=beat.committed)
-
-    monkeypatch.setattr(StalenessBound, "take", guess)
-
-    assert reads_are_caught()
+def before_it_is_applied(freshness: Freshness, fresh: Fresh, applied: int) -> None:
+    """Do not wait for what a proof is about."""
+    freshness.since = fresh.since
 
 
-def test_a_proof_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: Freshness, fresh: Fresh, applied: int) -> None:
-        self.since = fresh.since
-
-    monkeypatch.setattr(Freshness, "take", take)
-
-    assert reads_are_caught()
+@as_plant
+def always_current(sound: Any, reads: Reads, now: Instant) -> Any:
+    """Let an observer take its state for current."""
+    return sound(reads, now) if reads.node in reads.config.members else 0
 
 
-RIGHT_PROOF: Callable[..., list[Send]] = vars(Locator)["_prove"]
-
-
-def proof_from_arrival(locator: Locator, located: Located) -> list[Send]:
+@as_plant
+def proof_from_arrival(sound: Any, locator: Locator, located: Located) -> Any:
     """Take the answer for one to a request of the instant at which the last one was sent."""
     last = {located.number: locator.requests[locator.number]} if located.number else {}
     locator.requests = locator.requests | last
-    return RIGHT_PROOF(locator, located)
+    return sound(locator, located)
 
 
-def proof_of_age_0(locator: Locator, located: Located) -> list[Send]:
+@as_plant
+def proof_of_age_0(sound: Any, locator: Locator, located: Located) -> Any:
     """Take the state of the other node for current."""
-    return RIGHT_PROOF(locator, replace(located, age_ms=0))
+    return sound(locator, replace(located, age_ms=0))
 
 
-def proof_at_once(locator: Locator, located: Located) -> list[Send]:
+@as_plant
+def proof_at_once(sound: Any, locator: Locator, located: Located) -> Any:
     """Claim the age of the other node's state before that is applied here."""
-    return RIGHT_PROOF(locator, replace(located, applied=1))
+    return sound(locator, replace(located, applied=1))
 
 
-RARE = {proof_from_arrival: 6}
-"""The first seed of the search, which keeps the search short."""
+READ_BUGS: dict[str, tuple[Patch, int, int]] = {
+    "a lease is believed too long": ((Reads, "_is_sure", instead(sure_for_ever)), 0, 24),
+    "a barrier is not waited for": ((ReadIndexes, "pop", instead(at_once)), 0, 0),
+    "an age is guessed": ((StalenessBound, "take", instead(guessed)), 0, 0),
+    "a proof is not waited for": ((Freshness, "take", instead(before_it_is_applied)), 0, 0),
+    "an observer claims to be current": ((Reads, "age_ms", always_current), 1, 0),
+    "an observer counts from an arrival": ((Locator, "_prove", proof_from_arrival), 1, 6),
+    "an observer takes others for current": ((Locator, "_prove", proof_of_age_0), 1, 0),
+    "an observer claims an age too early": ((Locator, "_prove", proof_at_once), 1, 0),
+}
+"""Bugs, the number of observers, and the first seed of the search, which keeps it short."""
 
 
-@pytest.mark.parametrize("bug", [proof_from_arrival, proof_of_age_0, proof_at_once])
-def test_an_age_that_an_observer_guesses_is_caught(
-    monkeypatch: pytest.MonkeyPatch, bug: Callable[..., list[Send]]
-) -> None:
-    monkeypatch.setattr(Locator, "_prove", bug)
-
-    assert reads_are_caught(observers=1, first=RARE.get(bug, 0))
-
-
-def test_an_observer_that_claims_to_be_current_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Reads.age_ms
-
-    def age_ms(self: Reads, now: Instant) -> int:
-        return right(self, now) if self.node in self.config.members else 0
-
-    monkeypatch.setattr(Reads, "age_ms", age_ms)
-
-    assert reads_are_caught(observers=1)
+@pytest.mark.parametrize("bug", READ_BUGS)
+def test_a_bug_in_reads_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    patch, observers, first = READ_BUGS[bug]
+    plant(monkeypatch, *patch)
+    seeds = range(first, first + READS_MUTANT_SEEDS)
+    runs = (partial(play_reads, World(seed, LAX), 3, 5, observers) for seed in seeds)
+    assert any(is_violated(run) for run in runs)
 
 
 TRIM_SEEDS = 6
