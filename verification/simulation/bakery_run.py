@@ -86,14 +86,12 @@ def _draw_blows(seed: int) -> tuple[tuple[Blow, ...], int]:
 def _run(
     seed: int,
     plan: RunPlan,
-    change: Change,
     judges: Callable[[World], list[Judge]],
     make_roles: MakeRoles = bakery,
     **options: Any,
 ) -> RunReport:
     promise = promise_of("bakery", ProtocolSettings())
-    roles = planted(make_roles, change)
-    return run_seed(roles, seed, plan=plan, promise=promise, judges=judges, **options)
+    return run_seed(make_roles, seed, plan=plan, promise=promise, judges=judges, **options)
 
 
 def run_bakery_seed(
@@ -101,7 +99,6 @@ def run_bakery_seed(
     *,
     plan: RunPlan | None = None,
     blows: tuple[Blow, ...] = (),
-    change: Change = lambda spawn: spawn,
     judged: frozenset[str] | None = None,
     workload: Workload = LOCKS,
 ) -> RunReport:
@@ -111,7 +108,6 @@ def run_bakery_seed(
         seed: fixes everything.
         plan: the plan to run; drawn from the seed if None.
         blows: the strikes at leaders; drawn from the seed if there are none.
-        change: changes the roles of members, for example to plant a bug.
         judged: the invariants of `bakery` to judge, by name, or None for all. Exclusion, fences
             and progress are judged always.
         workload: the kind of users, and their judge.
@@ -124,7 +120,7 @@ def run_bakery_seed(
         nemesis.begin()
         return [BakeryJudge(world, judged), nemesis]
 
-    return _run(seed, plan or draw_bakery_plan(seed), change, judges, workload=workload)
+    return _run(seed, plan or draw_bakery_plan(seed), judges, workload=workload)
 
 
 class LongLockUser(LockUser):
@@ -143,7 +139,7 @@ LONG_MS = (0, 0, 6_000, 12_000)
 LONG_LOCKS = Workload(LongLockUser, LockJudge)
 
 
-def run_deaf_seed(seed: int, *, change: Change = lambda spawn: spawn) -> RunReport:
+def run_deaf_seed(seed: int) -> RunReport:
     """Run one seed in which the leaders do not reach each other now and then, and nothing else."""
     plan = RunPlan(nodes=5, clients=4, owners=2, locks=6, chaos_ms=12_000)
 
@@ -152,15 +148,10 @@ def run_deaf_seed(seed: int, *, change: Change = lambda spawn: spawn) -> RunRepo
         nemesis.begin()
         return [judge, nemesis, SeatsJudge(world, judge.violation_report, nemesis)]
 
-    return _run(seed, plan, change, judges)
+    return _run(seed, plan, judges)
 
 
-def run_survivors_seed(
-    seed: int,
-    *,
-    change: Change = lambda spawn: spawn,
-    judged: frozenset[str] | None = None,
-) -> RunReport:
+def run_survivors_seed(seed: int, *, judged: frozenset[str] | None = None) -> RunReport:
     """Run one seed in which members are lost, leaders first, while a majority lives."""
     plan = RunPlan(
         nodes=Random(f"{seed}/survivors").choice((5, 6, 7)),
@@ -176,7 +167,7 @@ def run_survivors_seed(
         return [judge, MinorityLosses(world, judge.violation_report)]
 
     terms = Terms(hold_ms=20_000, grace_ms=10_000, least_ms=1, wait_ms=None)
-    return _run(seed, plan, change, judges, settings=ProtocolSettings(bakery_terms=terms))
+    return _run(seed, plan, judges, settings=ProtocolSettings(bakery_terms=terms))
 
 
 class MembersPlan(NamedTuple):
@@ -236,4 +227,4 @@ def run_members_seed(
             FounderLoss(world, decided, founders).begin()
         return [judge, nemesis]
 
-    return _run(seed, members_plan.plan, change, judges, make_roles)
+    return _run(seed, members_plan.plan, judges, planted(make_roles, change))
