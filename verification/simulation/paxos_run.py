@@ -44,9 +44,6 @@ from fencelock.verification.simulation.workload import LEVELS, Finish, client_se
 GREET_MS = 300
 """Time for members to greet (ms): links of the simulator are up at once."""
 
-STEP_MS = 50
-"""Interval at which a run checks whether it is done."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSubject:
@@ -261,13 +258,9 @@ class _LogRun:
         ]
 
     def _wait(self, most_ms: int, what: str, left: Callable[[], list[str]]) -> None:
-        end = self.world.time + most_ms * NS_PER_MS
-        while left():
-            if self.world.time >= end:
-                told = f"{most_ms} ms after all faults ended, {what}: {left()}"
-                self.judge.violation_report("all-served-in-the-end", told)
-                return
-            self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
+        if not self.world.run_until(lambda: not left(), most_ms):
+            told = f"{most_ms} ms after all faults ended, {what}: {left()}"
+            self.judge.violation_report("all-served-in-the-end", told)
 
 
 def run_members_seed(seed: int) -> RunReport:

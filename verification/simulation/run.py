@@ -38,9 +38,6 @@ from fencelock.verification.simulation.workload import (
 )
 from fencelock.verification.simulation.world import World
 
-STEP_MS = 50
-"""Interval at which a run checks whether it is done."""
-
 
 class Workload(NamedTuple):
     """The workload of a run: the role of its users, and their judge."""
@@ -211,7 +208,7 @@ class _LockRun:
                 self.world.nodes[name].tell(address_of(name, "redis-sockets"), Finish())
         if self.promise.holds_by_session:
             self.evictions.begin()
-        self._wait(self.plan.served_ms, lambda: not self.users.waiting())
+        self.world.run_until(lambda: not self.users.waiting(), self.plan.served_ms)
         self._demand_single_grants()
         judge_progress(self.users.contenders(), self.plan.served_ms)
         if self.plan.audit:
@@ -219,11 +216,6 @@ class _LockRun:
         if self.promise.holds_by_session:
             self._end_sessions()
         self._demand_grants()
-
-    def _wait(self, most_ms: int, done: Callable[[], bool]) -> None:
-        end = self.world.time + most_ms * NS_PER_MS
-        while self.world.time < end and not done():
-            self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
 
     def _audit(self) -> None:
         address = address_of("auditor", "auditor")
@@ -235,7 +227,7 @@ class _LockRun:
         node = self.world.add("auditor", make_roles, member=False)
         self.world.power_on(node.name)
         auditor: Any = self.world.role_at(address)
-        self._wait(self.plan.drained_ms, lambda: not auditor.left)
+        self.world.run_until(lambda: not auditor.left, self.plan.drained_ms)
         judge_drain(auditor.left, self.plan.drained_ms)
 
     def _end_sessions(self) -> None:
@@ -246,7 +238,7 @@ class _LockRun:
             server: Any = self.world.role_at(self.server)
             return dict(server.held)
 
-        self._wait(self.plan.drained_ms, lambda: not held())
+        self.world.run_until(lambda: not held(), self.plan.drained_ms)
         judge_freed(held(), self.plan.drained_ms)
 
     def _demand_single_grants(self) -> None:

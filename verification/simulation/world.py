@@ -23,6 +23,9 @@ DELIVERIES_MAX = 5_000_000
 EPOCH_US = 1_800_000_000_000_000
 """The date at which every run begins, in microseconds since 1970: in January 2027."""
 
+STEP_MS = 50
+"""Interval at which a run checks whether something is done."""
+
 LATENESS_US = 200
 """Mean time by which a timer is late: no scheduler is punctual."""
 
@@ -192,6 +195,15 @@ class World:
             self.time, _, action, arguments = heapq.heappop(agenda)
             action(*arguments)
         self.time = max(self.time, until)
+
+    def run_until(self, done: Callable[[], bool], most_ms: int) -> bool:
+        """Run until ``done()``, at most for so long; return whether it is done."""
+        end = self.time + most_ms * NS_PER_MS
+        while not done():
+            if self.time >= end:
+                return False
+            self.run(min(end, self.time + STEP_MS * NS_PER_MS))
+        return True
 
     def carry(self, source: str, boot: int, to: str, frame: bytes) -> None:
         """Let ``frame`` travel from ``source`` in its life ``boot``, if it is lucky."""
