@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import cbor2
@@ -107,14 +108,9 @@ def flood(addresses: list[str], raws: Sequence[bytes], bytes_max: int, seconds: 
         time.sleep(0.01)
 
 
-def nested(addresses: list[str], seconds: float) -> None:
-    """Send 100 MiB of empty arrays in arrays, 1 MiB a frame."""
-    flood(addresses, [nested_arrays(1 << 20)], BURST_BYTES, seconds)
-
-
-def nested_small(addresses: list[str], seconds: float) -> None:
-    """Send 100 MiB of empty arrays in arrays, in frames as large as a client's may be."""
-    flood(addresses, [nested_arrays(64_000)], BURST_BYTES, seconds)
+def nested(addresses: list[str], seconds: float, *, size: int) -> None:
+    """Send 100 MiB of empty arrays in arrays, in frames of ``size`` bytes."""
+    flood(addresses, [nested_arrays(size)], BURST_BYTES, seconds)
 
 
 def describes(count: int) -> bytes:
@@ -122,14 +118,9 @@ def describes(count: int) -> bytes:
     return frame(*(("*/proxy", "attacker-0/x", [0x14, "attacker-0", n + 1]) for n in range(count)))
 
 
-def describe_4096(addresses: list[str], seconds: float) -> None:
-    """Send frames of 4,096 requests for a description."""
-    flood(addresses[:1], [describes(4096)], 2 << 20, seconds)
-
-
-def describe_256(addresses: list[str], seconds: float) -> None:
-    """Send frames that each carry 256 `Describe` requests, the maximum for a client's frame."""
-    flood(addresses[:1], [describes(256)], 2 << 20, seconds)
+def many_describes(addresses: list[str], seconds: float, *, count: int) -> None:
+    """Send frames of ``count`` requests for a description to one node."""
+    flood(addresses[:1], [describes(count)], 2 << 20, seconds)
 
 
 def garbage(addresses: list[str], seconds: float) -> None:
@@ -154,9 +145,8 @@ def idle(addresses: list[str], seconds: float) -> None:
     kept: list[socket.socket] = []
     for number in range(CONNECTIONS):
         for address in addresses:
-            host, port = address.removeprefix("tcp://").rsplit(":", 1)
             with contextlib.suppress(OSError):
-                one = socket.create_connection((host, int(port)), timeout=0.2)
+                one = socket.create_connection(place_of(address), timeout=0.2)
                 kept.append(one)
                 one.sendall(greeting(f"idle-{number}#1"))
         if time.monotonic() > ends:
@@ -166,7 +156,7 @@ def idle(addresses: list[str], seconds: float) -> None:
 
 
 def parts(
-    addresses: list[str], seconds: float, size: int, most: int | None = None, member: str = ""
+    addresses: list[str], seconds: float, *, size: int, most: int | None = None, member: str = ""
 ) -> None:
     """Send parts of ``size`` bytes with more to follow, over several connections to each node.
 
@@ -191,7 +181,8 @@ def parts(
             try:
                 if lane not in links:
                     number += 1
-                    links[lane], sent[lane] = connection(lane[0]), 0
+                    links[lane] = socket.create_connection(place_of(lane[0]), timeout=1.0)
+                    sent[lane] = 0
                     handshake(links[lane], member or f"parts-{number}", str(number))
                     links[lane].setblocking(False)
                 sent[lane] = (sent[lane] + links[lane].send(burst[sent[lane] :])) % len(burst)
@@ -202,30 +193,13 @@ def parts(
                     links.pop(lane).close()
 
 
-def connection(address: str) -> socket.socket:
-    """Return a TCP connection to a node."""
+def place_of(address: str) -> tuple[str, int]:
+    """Return the host and the port of a node."""
     host, port = address.removeprefix("tcp://").rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=1.0)
+    return host, int(port)
 
 
-def parts_empty(addresses: list[str], seconds: float) -> None:
-    parts(addresses, seconds, 0)
-
-
-def parts_64(addresses: list[str], seconds: float) -> None:
-    parts(addresses, seconds, 64)
-
-
-def parts_ended(addresses: list[str], seconds: float) -> None:
-    parts(addresses, seconds, 0, 50_000)
-
-
-def parts_of_member(addresses: list[str], seconds: float) -> None:
-    """Send empty parts without end under the id of a member."""
-    parts(addresses, seconds, 0, member="n2")
-
-
-def keyed_parts(addresses: list[str], seconds: float, count: int) -> None:
+def keyed_parts(addresses: list[str], seconds: float, *, count: int) -> None:
     """Send messages of ``count`` empty parts with the client key in `FENCELOCK_KEY`.
 
     libzmq sends a message once it is whole, and the node sees no end of it before that.
@@ -254,16 +228,6 @@ def keyed_parts(addresses: list[str], seconds: float, count: int) -> None:
                 dealer.send(b"")
 
 
-def keyed_endless(addresses: list[str], seconds: float) -> None:
-    """Send parts without end, as far as a node sees, with a client's key."""
-    keyed_parts(addresses, seconds, 300_000)
-
-
-def keyed_ended(addresses: list[str], seconds: float) -> None:
-    """Send messages of 1,500 empty parts, within the limit of bytes, with a client's key."""
-    keyed_parts(addresses, seconds, 1_500)
-
-
 def unread(addresses: list[str], seconds: float) -> None:
     """Ask for descriptions over many connections, and read none of the replies."""
     ends = time.monotonic() + seconds
@@ -274,9 +238,8 @@ def unread(addresses: list[str], seconds: float) -> None:
             request = frame(("*/proxy", f"{name}/x", [DESCRIBE, name, lane + 1, False]))
             one = socket.socket()
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            host, port = addresses[lane % len(addresses)].removeprefix("tcp://").rsplit(":", 1)
             one.settimeout(1.0)
-            one.connect((host, int(port)))
+            one.connect(place_of(addresses[lane % len(addresses)]))
             handshake(one, name)
             one.setblocking(False)
             links.append((one, (bytes([0, len(request)]) + request) * 16))
@@ -288,18 +251,18 @@ def unread(addresses: list[str], seconds: float) -> None:
 
 
 ATTACKS: dict[str, Callable[[list[str], float], None]] = {
-    "nested": nested,
-    "nested-small": nested_small,
-    "describe-4096": describe_4096,
-    "describe-256": describe_256,
+    "nested": partial(nested, size=1 << 20),
+    "nested-small": partial(nested, size=64_000),  # As large as a client's frame may be.
+    "describe-4096": partial(many_describes, count=4_096),
+    "describe-256": partial(many_describes, count=256),  # The most that a client's frame may have.
     "garbage": garbage,
     "idle": idle,
-    "parts-empty": parts_empty,
-    "parts-64": parts_64,
-    "parts-ended": parts_ended,
-    "parts-of-member": parts_of_member,
-    "keyed-endless": keyed_endless,
-    "keyed-ended": keyed_ended,
+    "parts-empty": partial(parts, size=0),
+    "parts-64": partial(parts, size=64),
+    "parts-ended": partial(parts, size=0, most=50_000),
+    "parts-of-member": partial(parts, size=0, member="n2"),
+    "keyed-endless": partial(keyed_parts, count=300_000),  # Without end, as far as a node sees.
+    "keyed-ended": partial(keyed_parts, count=1_500),  # Within the limit of bytes.
     "unread": unread,
 }
 
@@ -406,11 +369,10 @@ def handshake(one: socket.socket, name: str, boot: str = "1") -> None:
 def connections(addresses: list[str], seconds: float) -> dict[str, object]:
     """Open 10,000 connections to the first node, and send one request over each."""
     ends = time.monotonic() + seconds
-    host, port = addresses[0].removeprefix("tcp://").rsplit(":", 1)
     kept: list[socket.socket] = []
     for number in range(FLOOD_CONNECTIONS):
         with contextlib.suppress(OSError):
-            one = socket.create_connection((host, int(port)), 1.0, (ATTACKER_HOST, 0))
+            one = socket.create_connection(place_of(addresses[0]), 1.0, (ATTACKER_HOST, 0))
             handshake(one, f"one-{number}")
             kept.append(one)
         if time.monotonic() > ends:

@@ -34,6 +34,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from attackers import ATTACKS
 from beside import Pairs, peaks_of
 
 import fencelock
@@ -59,13 +60,6 @@ DESCRIPTORS = 1024
 """The limit of open files of each node: attacks with connections go beyond it."""
 
 ATTACKERS = Path(__file__).with_name("attackers.py")
-ATTACKS = (
-    *("nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"),
-    *("parts-empty", "parts-64", "parts-ended", "parts-of-member", "unread"),
-    *("keyed-endless", "keyed-ended"),
-)
-
-CLUSTER = NodeProcesses.cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +115,7 @@ def measure(attack: str, seconds: float) -> AttackOutcome:
         held.acquire()
         both(lock, other, lambda: time.sleep(seconds / 3))
         quiet, _ = both(lock, other, lambda: time.sleep(seconds))
-        command = [sys.executable, str(ATTACKERS), attack, str(seconds), CLUSTER]
+        command = [sys.executable, str(ATTACKERS), attack, str(seconds), members.cluster]
         peaks = stack.enter_context(peaks_of(members))
         environment = {**os.environ, "FENCELOCK_KEY": str(Path(folder) / "keys" / "shop.key")}
         command += members.addresses.values()
