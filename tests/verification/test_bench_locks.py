@@ -21,7 +21,7 @@ from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.node.config import parse
 from fencelock.verification.bench.failover import longest_gap_ms
 from fencelock.verification.bench.held import HeldMemory
-from fencelock.verification.bench.job import Job, JobKind, read_job
+from fencelock.verification.bench.job import Job, JobKind, Use, read_job
 from fencelock.verification.bench.load import quantiles_us
 from fencelock.verification.bench.locks import LockBenchPlan, Part
 from fencelock.verification.bench.machine import resident_bytes, this_machine
@@ -29,7 +29,6 @@ from fencelock.verification.bench.members import BenchFailedError, configuration
 from fencelock.verification.bench.object_costs import CROWDS, Crowd
 from fencelock.verification.bench.objects import PAIRS
 from fencelock.verification.bench.report import NotedFigure, readings_table
-from fencelock.verification.bench.uses import Use
 
 pytestmark = pytest.mark.long
 

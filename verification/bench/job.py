@@ -8,7 +8,27 @@ from enum import StrEnum
 from typing import Any
 
 from fencelock.verification.bench.mix import Operation
-from fencelock.verification.bench.uses import Use
+
+ELECTION = "one"
+"""The election of `Use.LEAD`."""
+
+
+class Use(StrEnum):
+    """A use of an object, which a thread repeats."""
+
+    LOCK = "lock"
+    SEMAPHORE = "semaphore"
+    READ = "read"
+    """Acquire a read/write lock to read, and release it."""
+    READ_ONE = "read_one"
+    """Acquire the read/write lock that all threads share to read, and release it."""
+    WRITE = "write"
+    LOCK_ALL = "lock_all"
+    """Acquire two locks in one step, and release them."""
+    TWO_LOCKS = "two_locks"
+    """Acquire two locks, one after the other, and release them."""
+    LEAD = "lead"
+    """Lead in the election that all threads share, and step down."""
 
 
 class JobKind(StrEnum):

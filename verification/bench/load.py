@@ -12,14 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, islice, repeat
+from typing import Any, Protocol
 
 import fencelock
 from fencelock.actors.error import FencelockError
 from fencelock.actors.session.refusals import checked_lock_key
 from fencelock.actors.session.requests import lock_key_named
 from fencelock.cluster.client.client import Client
-from fencelock.verification.bench.job import Job
-from fencelock.verification.bench.uses import one_pair, repeated
+from fencelock.verification.bench.job import ELECTION, Job, Use
 
 CONNECT_S = 30.0
 """Timeout for connecting (s): nodes may be busy with an election."""
@@ -155,6 +155,54 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
     crowd.stop()
     total = sum(errors, Counter[str]())
     return {"grants_ms": sorted(set[int]().union(*grants)), "errors": dict(total)}
+
+
+Once = Callable[[], object]
+"""A function that makes a use once."""
+
+
+class Acquirable(Protocol):
+    """A lock, or another object that is acquired and released."""
+
+    def acquire(self) -> Any:
+        """Wait for the object, and hold it."""
+        ...
+
+    def release(self) -> None:
+        """Release the object."""
+        ...
+
+
+def one_pair(*objects: Acquirable) -> None:
+    """Acquire each of ``objects``, then release them in reverse order."""
+    for one in objects:
+        one.acquire()
+    for one in reversed(objects):
+        one.release()
+
+
+def repeated(use: Use, client: Client, name: str) -> Once:
+    return _USES[use](client, name)
+
+
+def _pair(object_of: Callable[[Client, str], Acquirable]) -> Callable[[Client, str], Once]:
+    return lambda client, name: partial(one_pair, object_of(client, name))
+
+
+def _two_locks(client: Client, name: str) -> Once:
+    return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
+
+
+_USES: dict[Use, Callable[[Client, str], Once]] = {
+    Use.LOCK: _pair(lambda client, name: client.lock(name)),
+    Use.SEMAPHORE: _pair(lambda client, name: client.semaphore(name, permits=1)),
+    Use.READ: _pair(lambda client, name: client.rwlock(name).read()),
+    Use.READ_ONE: _pair(lambda client, _: client.rwlock("one").read()),
+    Use.WRITE: _pair(lambda client, name: client.rwlock(name).write()),
+    Use.LOCK_ALL: _pair(lambda client, name: client.lock_all(name, f"{name}/2")),
+    Use.TWO_LOCKS: _two_locks,
+    Use.LEAD: _pair(lambda client, name: client.election(ELECTION).lead(name)),
+}
 
 
 def connect(job: Job) -> Client:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fencelock.cluster.client.client import connect
-from fencelock.verification.bench.job import Job, JobKind
+from fencelock.verification.bench.job import ELECTION, Job, JobKind, Use
 from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import MachineInfo, this_machine
 from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
 from fencelock.verification.bench.object_costs import costs
 from fencelock.verification.bench.report import BarFigure, alone, higher_is_better
-from fencelock.verification.bench.uses import ELECTION, Use
 from fencelock.verification.bench.workers import measured, per_s
 
 PROCESSES = 2
