@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import threading
 import time
 import tracemalloc
@@ -20,6 +19,7 @@ from fencelock.actors.session.refusals import checked_lock_key
 from fencelock.actors.session.requests import lock_key_named
 from fencelock.cluster.client.client import Client
 from fencelock.verification.bench.job import ELECTION, Job, Use
+from fencelock.verification.bench.report import p50_p99
 
 CONNECT_S = 30.0
 """Timeout for connecting (s): nodes may be busy with an election."""
@@ -211,8 +211,8 @@ def connect(job: Job) -> Client:
 
 def quantiles_us(took: list[float]) -> dict[str, float]:
     """Return median and 99th percentile of two or more durations (s) in microseconds."""
-    cuts = statistics.quantiles(took, n=100, method="inclusive")
-    return {"p50_us": 1e6 * cuts[49], "p99_us": 1e6 * cuts[98], "times": len(took)}
+    p50, p99 = p50_p99(took)
+    return {"p50_us": 1e6 * p50, "p99_us": 1e6 * p99, "times": len(took)}
 
 
 class _Crowd:

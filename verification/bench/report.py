@@ -58,6 +58,12 @@ class BarFigure:
     met: bool
 
 
+def p50_p99(took: Sequence[float]) -> tuple[float, float]:
+    """Return the median and the 99th percentile, 0 for fewer than two values."""
+    cuts = statistics.quantiles(took, n=100, method="inclusive") if len(took) > 1 else [0.0] * 99
+    return cuts[49], cuts[98]
+
+
 def higher_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float | None
 ) -> BarFigure:
@@ -82,6 +88,27 @@ def lower_is_better(
     """Compare rounds of a duration; the bar is a ratio of at most ``at_most``, or None for none."""
     met = at_most is None or _ratio(ours, other) <= at_most
     return _compared(name, unit, ours, other, "" if at_most is None else f"<= {at_most}x", met)
+
+
+def compared_times(
+    name: str,
+    ours: Sequence[Sequence[float]],
+    other: Sequence[Sequence[float]],
+    p50_most: float | None,
+    p99_most: float | None,
+) -> list[BarFigure]:
+    """Compare p50 and p99 of rounds of durations (s), each with its bar, or None for none."""
+    mine, theirs = ([p50_p99(one) for one in rounds] for rounds in (ours, other))
+    return [
+        lower_is_better(
+            f"{name}, {what}",
+            "us",
+            [1e6 * cuts[at] for cuts in mine],
+            [1e6 * cuts[at] for cuts in theirs],
+            most,
+        )
+        for at, (what, most) in enumerate((("p50", p50_most), ("p99", p99_most)))
+    ]
 
 
 def _ratio(ours: Sequence[float], other: Sequence[float]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -24,7 +23,7 @@ from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.hub import SocketHub
 from fencelock.verification.bench.machine import resident_bytes
-from fencelock.verification.bench.report import BarFigure, below, higher_is_better, lower_is_better
+from fencelock.verification.bench.report import BarFigure, below, compared_times, higher_is_better
 
 NODE = "bench"
 CROWD = 100
@@ -241,14 +240,7 @@ def _asks(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
             ours.append(_ask_times(ref, 3_000))
         with _echo_thread() as ref:
             theirs.append(_ask_times(ref, 3_000))
-    p50 = [1e6 * statistics.median(times) for times in ours]
-    p50_theirs = [1e6 * statistics.median(times) for times in theirs]
-    p99 = [1e6 * statistics.quantiles(times, n=100)[98] for times in ours]
-    p99_theirs = [1e6 * statistics.quantiles(times, n=100)[98] for times in theirs]
-    return [
-        lower_is_better("ask, one thread, p50", "us", p50, p50_theirs, 1.5),
-        lower_is_better("ask, one thread, p99", "us", p99, p99_theirs, None),
-    ]
+    return compared_times("ask, one thread", ours, theirs, 1.5, None)
 
 
 def _crowd(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:

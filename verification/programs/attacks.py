@@ -39,6 +39,7 @@ from beside import Pairs, peaks_of
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
+from fencelock.verification.bench.report import p50_p99
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -126,18 +127,18 @@ def measure(attack: str, seconds: float) -> AttackOutcome:
 
         loud, calm = both(lock, other, attacked)
         exits = sum(one.poll() is not None for one in members.processes.values())
-        quiet_p99, p99 = quiet[len(quiet) * 99 // 100], loud[len(loud) * 99 // 100]
+        (quiet_p50, quiet_p99), (p50, p99) = p50_p99(quiet), p50_p99(loud)
         return AttackOutcome(
             attack=attack,
-            quiet_p50_ms=quiet[len(quiet) // 2],
+            quiet_p50_ms=quiet_p50,
             quiet_p99_ms=quiet_p99,
             quiet_longest_ms=quiet[-1],
-            p50_ms=loud[len(loud) // 2],
+            p50_ms=p50,
             p99_ms=p99,
             ratio=p99 / quiet_p99,
             pairs=len(loud),
             longest_ms=loud[-1],
-            control_p99_ms=calm[len(calm) * 99 // 100],
+            control_p99_ms=p50_p99(calm)[1],
             control_longest_ms=calm[-1],
             load=os.getloadavg()[0],
             exits=exits,

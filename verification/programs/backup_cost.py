@@ -19,13 +19,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from beside import Pairs, compared_pairs
+from beside import Pairs
 from catch_up import load
 from options import options_of, reported
 
 from fencelock import aio
 from fencelock.verification.bench.members import NodeProcesses
-from fencelock.verification.bench.report import BarFigure
+from fencelock.verification.bench.report import BarFigure, compared_times
 
 SLOWER_MAX = 1.5
 """The bar: p99 during backups, as a multiple of that without."""
@@ -60,7 +60,7 @@ def measure(folder: Path, kept: int, threads: int, rounds: int) -> tuple[int, li
         what: [[took for one in loads for took in one.took(*span)] for span in spans]
         for what, spans in slices.items()
     }
-    return size, compared_pairs(each["with"], each["without"], SLOWER_MAX)
+    return size, compared_times("pair", each["with"], each["without"], None, SLOWER_MAX)
 
 
 async def _keep(members: NodeProcesses, kept: int, then: object) -> None:

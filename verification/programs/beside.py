@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from itertools import pairwise
 from typing import Self
 
 import fencelock
 from fencelock.verification.bench.machine import resident_bytes
 from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
-from fencelock.verification.bench.report import BarFigure, lower_is_better
 
 AGAIN_S = 0.01
 """Pause before a pair that failed is tried again (s)."""
@@ -68,20 +66,6 @@ class Pairs:
         except fencelock.FencelockError:
             self.failures += 1
             return False
-
-
-def compared_pairs(
-    ours: Sequence[Sequence[float]], other: Sequence[Sequence[float]], p99_max: float | None
-) -> list[BarFigure]:
-    """Compare slices of pairs (s); p99 is at most ``p99_max`` times the other's."""
-
-    def at(percent: int, slices: Sequence[Sequence[float]]) -> list[float]:
-        return [1e6 * statistics.quantiles(one, n=100)[percent - 1] for one in slices]
-
-    return [
-        lower_is_better("pair, p50", "us", at(50, ours), at(50, other), None),
-        lower_is_better("pair, p99", "us", at(99, ours), at(99, other), p99_max),
-    ]
 
 
 Look = Callable[[NodeProcesses], dict[str, float]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from peers.peer import ComparedPeer, ReplicatedPeer
 from peers.servers import bound_to_us
 
 from fencelock.verification.bench.members import BenchFailedError
+from fencelock.verification.bench.report import p50_p99
 from fencelock.verification.bench.workers import WorkerProcess, launched, together
 
 CLIENT = Path(__file__).with_name("compare_client.py")
@@ -82,11 +82,11 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
     durations = sorted(ns for result in results for ns in result["durations"])
     if len(durations) < 2:
         raise BenchFailedError(f"{len(durations)} pairs in {seconds:g} s are no measurement")
-    percentiles = statistics.quantiles(durations, n=100)
+    p50, p99 = p50_p99(durations)
     figures = {
         "pairs_per_s": len(durations) / seconds,
-        "p50_us": percentiles[49] / 1000,
-        "p99_us": percentiles[98] / 1000,
+        "p50_us": p50 / 1000,
+        "p99_us": p99 / 1000,
         "longest_ms": durations[-1] / 1e6,
     }
     if workload.one_lock:

@@ -13,12 +13,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from beside import Pairs, compared_pairs
+from beside import Pairs
 from options import options_of, reported
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
-from fencelock.verification.bench.report import BarFigure, higher_is_better
+from fencelock.verification.bench.report import BarFigure, compared_times, higher_is_better
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -66,7 +66,7 @@ def measure(folder: Path, rounds: int) -> list[BarFigure]:
                 rates[kind].append(len(pairs(clients[kind], THREADS, SLICE_S)) / SLICE_S)
     many = f"pairs of {THREADS} threads"
     return [
-        *compared_pairs(lone[WITH], lone[WITHOUT], None),
+        *compared_times("pair", lone[WITH], lone[WITHOUT], None, None),
         higher_is_better(many, "1/s", rates[WITH], rates[WITHOUT], None),
     ]
 

@@ -35,6 +35,7 @@ from beside import Pairs, memory_of, peaks_of
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
+from fencelock.verification.bench.report import p50_p99
 
 RATIO_MAX = 2.0
 """Maximum factor of the p99 of a pair beside a flood."""
@@ -82,8 +83,7 @@ def pairs_ms(lock: fencelock.Lock, seconds: float) -> list[float]:
 def sliced(lock: fencelock.Lock, seconds: float) -> tuple[float, float, float, int]:
     """Return the medians over slices of p50 and p99 (ms), the longest pair, and how many slices."""
     each = [pairs_ms(lock, SLICE_S) for _ in range(max(1, round(seconds / SLICE_S)))]
-    p50 = statistics.median(one[len(one) // 2] for one in each)
-    p99 = statistics.median(one[len(one) * 99 // 100] for one in each)
+    p50, p99 = map(statistics.median, zip(*map(p50_p99, each), strict=True))
     return p50, p99, max(one[-1] for one in each), len(each)
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from attackers import DEAF, attacker, frame
 import fencelock
 from fencelock.cluster.client.client import Client, connect
 from fencelock.verification.bench.members import NodeProcesses, leader_among
+from fencelock.verification.bench.report import p50_p99
 
 VALUE_BYTES = 65_000
 """Size of a value; a key and the name of the map come on top."""
@@ -125,7 +125,7 @@ class Phases:
         for turn, start, end in found:
             if began <= end <= ended:
                 took[turn].append(1_000 * (end - start))
-        (p50, p99), (control_p50, control_p99) = map(quantiles_of, took)
+        (p50, p99), (control_p50, control_p99) = map(p50_p99, took)
         self.found[name] = {
             "seconds": ended - began,
             "load": os.getloadavg()[0],
@@ -152,11 +152,6 @@ class Phases:
     def _journal_mib(self, node: str) -> float:
         files = (self.nodes.folder / "data" / node).rglob("*")
         return sum(path.stat().st_size for path in files if path.is_file()) / (1 << 20)
-
-
-def quantiles_of(took: Sequence[float]) -> tuple[float, float]:
-    cuts = statistics.quantiles(took, n=100) if len(took) > 1 else [0.0] * 99
-    return cuts[49], cuts[98]
 
 
 def put_all(client: Client, count: int, fill: int, control: Client | None = None) -> None:
