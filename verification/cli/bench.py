@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX
 from fencelock.verification.bench import locks as lock_bench
@@ -171,7 +172,7 @@ def bakery(
     """
     with measuring(as_json) as say:
         comparison = compare(rounds, seconds, say)
-    shown = [
+    shown: list[Table | str] = [
         table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures),
         table_of("five members", "copies", "no copies", comparison.copied),
         steps_table(comparison.per_lock),

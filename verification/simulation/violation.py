@@ -21,6 +21,7 @@ class Judge(Protocol):
 
     def crashed(self, node: str, boot: int) -> None:
         """Record that ``node`` died in its life ``boot``."""
+        return
 
 
 class ViolationReport:
