@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Message
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
@@ -70,10 +71,17 @@ def encode(message: Message) -> bytes:
 
     Raises:
         TypeError: a field has a value that its declaration does not allow.
+        InvalidRequestError: a text has a surrogate, as `os.fsdecode` makes them.
         FrameTooLargeError: the result is larger than `FRAME_BYTES_MAX`.
 
     """
-    data = dump(check_types(message))
+    try:
+        data = dump(check_types(message))
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{type(message).__name__}: the text {error.object[:80]!a} has a surrogate, which is "
+            "no character"
+        ) from None
     if len(data) > FRAME_BYTES_MAX:
         name = type(message).__name__
         raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")

@@ -46,6 +46,7 @@ from fencelock.cluster.cli.target import (
     connected_to,
     group,
 )
+from fencelock.transport.cbor import INT_MAX
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.election import Leader
@@ -368,7 +369,7 @@ def put_entry(
     ] = False,
     version: Annotated[
         int | None,
-        typer.Option("--version", min=1, help="Only if the entry has this version."),
+        typer.Option("--version", min=1, max=INT_MAX, help="Only if the entry has this version."),
     ] = None,
     given: AskOptions = ASK,
     as_json: DoneJsonOption = False,

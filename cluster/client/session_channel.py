@@ -17,7 +17,7 @@ from fencelock.actors.message import Event, Message
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.transport.codec import check_types
+from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.connection import Connection
@@ -114,11 +114,12 @@ class SessionChannel:
             ClosedError: the client is closed, was closed meanwhile, or was forked.
             UnavailableError: no node answered in time.
             FencelockError: the refusal, as its own error.
+            InvalidRequestError: a text in ``message`` has a surrogate.
             TypeError: a field of ``message`` is of another type than it was declared.
 
         """
         if isinstance(message, Message):
-            check_types(message)  # A user's arguments: roles trust the types of local messages.
+            encode(message)  # A user's arguments: roles trust the types of local messages.
         reply = AskReply()
         try:
             self.check()

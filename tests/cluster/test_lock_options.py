@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,8 +21,10 @@ from support.samples import fence_of
 import fencelock
 import fencelock.aio
 from fencelock import aio
+from fencelock.actors.api.account import Purge, Quota
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
+from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import (
     ConfigError,
     InvalidRequestError,
@@ -117,6 +120,21 @@ def test_an_age_is_rounded_up_and_none_for_a_linearizable_read() -> None:
 def test_an_age_out_of_range_is_a_value_error(age: float) -> None:
     with pytest.raises(ValueError, match="max_age is"):
         age_ms_of("local", age)
+
+
+def test_a_text_that_cannot_be_sent_is_refused_at_once(fencelock_client: fencelock.Client) -> None:
+    client, text = fencelock_client, os.fsdecode(b"\xff")
+    purge = Purge(kind="latch", prefix=text, operator="ann")
+    for ask in (
+        lambda: client.locks(text),
+        lambda: client.maps(text),
+        lambda: client.close_session(text),
+        lambda: client.purge(purge),
+        lambda: client.set_quota(text, Quota()),
+        lambda: client.ref("local/log").ask(SetLog(level=text)),
+    ):
+        with pytest.raises(InvalidRequestError, match=r"the text '\\udcff' has a surrogate"):
+            ask()
 
 
 def test_a_read_of_another_kind_is_a_value_error() -> None:
