@@ -563,7 +563,7 @@ class BaseLock(Generic[H]):
     def _leaving(self, exit_: Operation[None]) -> Operation[None]:
         """Do ``exit_``, unless the hold of the ``with`` statement was detached."""
         detached, here = self._listeners.detached, self._here()
-        if here in detached:
+        if here in detached and not self._is_entered(here):
             detached.discard(here)
             return
         try:
@@ -572,6 +572,13 @@ class BaseLock(Generic[H]):
             if not detached:
                 raise
             detached.pop()  # That of another thread, which has entered for this one.
+
+    def _is_entered(self, here: object) -> bool:
+        """Return whether ``here`` holds it by a later ``with`` statement, inside the other one."""
+        return any(
+            runner == here and hold.acquired_by is not None and own.is_unreleased(token)
+            for runner, own, token, _, hold in tuple(self._acquired)
+        )
 
     def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
         self._reach()

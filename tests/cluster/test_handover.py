@@ -100,6 +100,20 @@ def test_the_end_of_a_with_statement_leaves_alone_what_was_detached_in_it(
         hold.release()
 
 
+def test_a_with_statement_inside_one_whose_lock_was_detached_releases_its_own_hold(
+    web: fencelock.Client, worker: fencelock.Client, name: str
+) -> None:
+    lock = web.lock(name)
+    with lock as hold:
+        worker.attach(hold.detach()).release()
+        with lock:
+            assert lock.held
+        assert not lock.held
+        with worker.lock(name, timeout=PATIENCE_S):
+            pass
+    assert not lock.held
+
+
 def test_a_detach_outside_a_with_statement_hides_no_error_at_the_end_of_another(
     web: fencelock.Client, name: str
 ) -> None:
