@@ -20,12 +20,13 @@ from pathlib import Path
 
 import pytest
 from support.central_scene import LoneClient
-from support.faces import FACES, Cable, Face
+from support.expect import PATIENCE_S
+from support.faces import FACES, Cable, Connect, Face
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
-from support.real_nodes import PATIENCE_S, PaxosProcesses, loopback_addresses, running
+from support.real_nodes import PaxosProcesses, loopback_addresses, running
 from support.session_harness import SessionHarness, UnkeptSession
 from support.table_scene import table_of_three
 
@@ -77,14 +78,14 @@ def paxos_addresses(paxos_nodes: list[Node]) -> str:
 
 
 @pytest.fixture
-def connect(paxos_addresses: str) -> Iterator[Callable[[], fencelock.Client]]:
+def connect(paxos_addresses: str) -> Iterator[Connect]:
     """Return a function that connects one more client to the shared nodes."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(fencelock.connect(paxos_addresses, cluster=FACES))
 
 
 @pytest.fixture
-def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
+def client(connect: Connect) -> fencelock.Client:
     """Return a client of the shared nodes."""
     return connect()
 

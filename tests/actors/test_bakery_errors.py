@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
+from support.expect import PATIENCE_S
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -23,7 +24,6 @@ from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.verification.bench.members import stop_all
 
-PATIENCE_S = 60
 CLUSTER = "bakery-errors"
 OBTENTION_S = 0.6
 TICKETS = 4

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.judged import clean, seen_in
 from support.leader_trio import begun_coordinator, chosen
 from support.role_harness import HOST, only_sent, sent
@@ -56,7 +56,6 @@ from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
-LONG_S = 30.0
 SEEDS = range(2)
 NAMES = ("n1", "n2", "n3")
 JOURNALS = {"n1": 11, "n2": 12, "n3": 13}
@@ -532,14 +531,14 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
 
     def hold(proxy: str) -> int:
         with (
-            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
-            client.lock("x", timeout=LONG_S) as held,
+            fencelock.connect(addresses[proxy], connect_timeout=PATIENCE_S) as client,
+            client.lock("x", timeout=PATIENCE_S) as held,
         ):
             assert held.fence is not None
             return held.fence
 
     def describe(name: str) -> NodeStatus:
-        told: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=LONG_S)
+        told: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=PATIENCE_S)
         return told
 
     fences = [hold("n1")]
@@ -550,7 +549,7 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
     fences += [hold(name) for name in ("n1", "n2", "n3")]
 
     assert fences == sorted(set(fences))
-    ends = time.monotonic() + LONG_S
+    ends = time.monotonic() + PATIENCE_S
     while LOST not in describe("n1").detail:  # Its clients may have gone to other nodes.
         assert time.monotonic() < ends
     assert LOST not in describe("n2").detail

@@ -12,6 +12,7 @@ from typing import Any, assert_type
 
 import pykka
 import pytest
+from support.expect import PATIENCE_S
 
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
 from fencelock.actors.api.role_request import (
@@ -47,7 +48,6 @@ from fencelock.cluster.node.config import parse
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.codec import encode
 
-LONG_S = 30.0
 PROTOCOLS = ("bakery", "central", "lamport", "paxos")
 
 
@@ -61,7 +61,7 @@ def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, N
     config = parse("\n".join(lines), folder)
     with ExitStack() as stack:
         nodes = {name: stack.enter_context(Node.start(config, name, found=True)) for name in names}
-        nodes[names[-1]].proxy.ask(Acquire(lock="first"), timeout=LONG_S)
+        nodes[names[-1]].proxy.ask(Acquire(lock="first"), timeout=PATIENCE_S)
         yield nodes
 
 
@@ -70,7 +70,7 @@ def roles_of(node: Node) -> list[str]:
     prefix = f"{node.id}/"
     found: list[str] = []
     for ref in pykka.ActorRegistry.get_all():
-        address: Any = ref.proxy().address.get(timeout=LONG_S)
+        address: Any = ref.proxy().address.get(timeout=PATIENCE_S)
         if address.startswith(prefix):
             found.append(address.removeprefix(prefix))
     return found
@@ -82,8 +82,8 @@ def facts(description: RoleDescription) -> dict[str, str]:
 
 def leaders_seen(node: Node, role: str, leaders: int) -> Leaders:
     """Ask ``role`` who leads until it knows of so many leaders."""
-    ends = time.monotonic() + LONG_S
-    while len((seen := node.ref(role).ask(ReadLeaders(), timeout=LONG_S)).leaders) != leaders:
+    ends = time.monotonic() + PATIENCE_S
+    while len((seen := node.ref(role).ask(ReadLeaders(), timeout=PATIENCE_S)).leaders) != leaders:
         assert time.monotonic() < ends, seen
     return seen
 
@@ -94,7 +94,7 @@ def test_every_role_of_a_node_describes_itself(protocol: str, tmp_path: Path) ->
         for node in nodes.values():
             for name in roles_of(node):
                 ref = node.ref(name)
-                description = ref.ask(DescribeRole(), timeout=LONG_S)
+                description = ref.ask(DescribeRole(), timeout=PATIENCE_S)
                 assert (description.name, description.kind) == (name, ref.actor_class.__name__)
                 assert description.waiting >= 0
                 assert len(description.summary) <= SUMMARY_MAX
@@ -106,9 +106,9 @@ def test_every_role_of_a_node_describes_itself(protocol: str, tmp_path: Path) ->
 def test_a_nodes_status_describes_its_roles_if_asked_to(protocol: str, tmp_path: Path) -> None:
     with cluster(protocol, tmp_path) as nodes:
         node = nodes["n1"]
-        status: NodeStatus = node.proxy.ask(Describe(), timeout=LONG_S)
+        status: NodeStatus = node.proxy.ask(Describe(), timeout=PATIENCE_S)
         assert status.roles == ()
-        status = node.proxy.ask(Describe(roles=True), timeout=LONG_S)
+        status = node.proxy.ask(Describe(roles=True), timeout=PATIENCE_S)
         described = {role.name: role for role in status.roles}
         assert {"clock", "proxy"} <= set(described) <= set(roles_of(node))
         assert described["clock"].kind == "Clock"
@@ -130,9 +130,9 @@ def test_the_clock_tells_its_logical_time(tmp_path: Path) -> None:
 
 def test_the_clock_rises_with_what_arrives(tmp_path: Path) -> None:
     with cluster("lamport", tmp_path, size=2) as nodes:
-        before = nodes["n1"].ref("clock").ask(ReadClock(), timeout=LONG_S)
-        nodes["n1"].proxy.ask(Acquire(lock="a"), timeout=LONG_S)
-        after = nodes["n1"].ref("clock").ask(ReadClock(), timeout=LONG_S)
+        before = nodes["n1"].ref("clock").ask(ReadClock(), timeout=PATIENCE_S)
+        nodes["n1"].proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S)
+        after = nodes["n1"].ref("clock").ask(ReadClock(), timeout=PATIENCE_S)
         assert after.time >= before.time + 2  # A request was stamped, and a reply arrived.
 
 
@@ -142,7 +142,7 @@ def test_every_leader_of_paxos_tells_who_leads(tmp_path: Path) -> None:
         (leading,) = (name for name, leadership in seen.items() if leadership.here)
         assert {leadership.leaders for leadership in seen.values()} == {(leading,)}
         assert seen[leading].number >= 1
-        status: NodeStatus = nodes[leading].proxy.ask(Describe(), timeout=LONG_S)
+        status: NodeStatus = nodes[leading].proxy.ask(Describe(), timeout=PATIENCE_S)
         assert status.leader == leading
         shown = facts(nodes[leading].ref("leader").ask(DescribeRole(), timeout=1))
         assert (shown["phase"], shown["leader"]) == ("leading", leading)
@@ -154,7 +154,7 @@ def test_coordinators_and_leaders_of_bakery_tell_who_leads(tmp_path: Path) -> No
         status: NodeStatus
         seen = leaders_seen(nodes["n3"], "election", 3)
         assert leaders_seen(nodes["n3"], "leader", 3) == seen
-        status = nodes["n3"].proxy.ask(Describe(), timeout=LONG_S)
+        status = nodes["n3"].proxy.ask(Describe(), timeout=PATIENCE_S)
         assert status.elected is not None
         assert seen == Leaders(
             leaders=status.elected.leaders, number=status.elected.epoch, here=True
@@ -168,9 +168,9 @@ def test_a_lock_process_of_lamport_tells_its_queues(tmp_path: Path) -> None:
     with cluster("lamport", tmp_path, size=2) as nodes:
         nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
         inner = nodes["n1"].ref("process")
-        queues = inner.ask(ReadQueues(), timeout=LONG_S)
+        queues = inner.ask(ReadQueues(), timeout=PATIENCE_S)
         while [len(queue.queue) for queue in queues.queues] != [2]:  # Until it knows both.
-            queues = inner.ask(ReadQueues(), timeout=LONG_S)
+            queues = inner.ask(ReadQueues(), timeout=PATIENCE_S)
         assert queues.queues == (LockQueue("first", ("n2", "n1"), 2),)
         assert queues.locks == 1
         assert facts(inner.ask(DescribeRole(), timeout=1))["requests"] == "2"
@@ -178,13 +178,13 @@ def test_a_lock_process_of_lamport_tells_its_queues(tmp_path: Path) -> None:
 
 def test_the_server_and_the_lock_clients_of_central_tell_holder_and_queue(tmp_path: Path) -> None:
     with cluster("central", tmp_path, size=2) as nodes:
-        held = nodes["n1"].ref("server").ask(ReadQueues(), timeout=LONG_S)
+        held = nodes["n1"].ref("server").ask(ReadQueues(), timeout=PATIENCE_S)
         assert [(queue.lock, queue.length) for queue in held.queues] == [("first", 1)]
         assert held.queues[0].queue[0].startswith("n2/")
         (client,) = pykka.ActorRegistry.get_by_class(LockClient)
-        queues: Any = client.ask(ReadQueues(), timeout=LONG_S)
+        queues: Any = client.ask(ReadQueues(), timeout=PATIENCE_S)
         assert [(queue.lock, queue.length) for queue in queues.queues] == [("first", 1)]
-        shown: Any = client.ask(DescribeRole(), timeout=LONG_S)
+        shown: Any = client.ask(DescribeRole(), timeout=PATIENCE_S)
         assert (facts(shown)["lock"], facts(shown)["mode"]) == ("first", "HELD")
         assert facts(nodes["n1"].ref("server").ask(DescribeRole(), timeout=1))["held"] == "1"
         assert int(facts(nodes["n2"].ref("clients").ask(DescribeRole(), timeout=1))["tickets"]) >= 1
@@ -192,9 +192,9 @@ def test_the_server_and_the_lock_clients_of_central_tell_holder_and_queue(tmp_pa
 
 def state_once(node: Node, role: str, fact: str) -> RoleState:
     """Return the state of ``role`` once it has a fact whose name begins with ``fact``."""
-    ends = time.monotonic() + LONG_S
+    ends = time.monotonic() + PATIENCE_S
     while True:
-        state = node.ref(role).ask(ReadState(), timeout=LONG_S)
+        state = node.ref(role).ask(ReadState(), timeout=PATIENCE_S)
         if any(one.name.startswith(fact) for one in state.facts):
             return state
         assert time.monotonic() < ends, state
@@ -207,10 +207,10 @@ def test_every_role_of_a_node_tells_its_state(protocol: str, tmp_path: Path) -> 
         for node in nodes.values():
             for name in roles_of(node):
                 ref = node.ref(name)
-                state = ref.ask(ReadState(), timeout=LONG_S)
+                state = ref.ask(ReadState(), timeout=PATIENCE_S)
                 assert_type(state, RoleState)
                 assert (state.name, state.kind) == (name, ref.actor_class.__name__)
-                summary = ref.ask(DescribeRole(), timeout=LONG_S).summary
+                summary = ref.ask(DescribeRole(), timeout=PATIENCE_S).summary
                 assert {fact.name for fact in summary} <= {fact.name for fact in state.facts}
                 assert all(fact.name.isascii() for fact in state.facts)
                 assert not state.more
@@ -227,7 +227,7 @@ def test_a_lock_process_shows_its_queue_and_its_evidence(tmp_path: Path) -> None
         assert int(held[6:]) < int(waits[6:])
         assert int(state["latest stamp of n2"]) >= int(held[6:])
         assert state["ready"] == "yes"
-        holder = nodes["n2"].ref("process").ask(ReadState(), timeout=LONG_S)
+        holder = nodes["n2"].ref("process").ask(ReadState(), timeout=PATIENCE_S)
         assert "holds it since" in holder["own request for first"]
         assert "waits for" in state["own request for first"]
         with pytest.raises(KeyError, match="queue of second; process has ready, "):
@@ -253,13 +253,13 @@ def test_a_leader_shows_its_ballot_and_its_commander_what_is_in_flight(tmp_path:
     with cluster("paxos", tmp_path) as nodes:
         (leading,) = leaders_seen(nodes["n1"], "leader", 1).leaders
         leader = nodes[leading]
-        state = leader.ref("leader").ask(ReadState(), timeout=LONG_S)
+        state = leader.ref("leader").ask(ReadState(), timeout=PATIENCE_S)
         assert (state["phase"], state["members"]) == ("leading", "n1, n2, n3")
         commander = state["works through"]
-        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=LONG_S)
+        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=PATIENCE_S)
         assert acceptor["promised to"] == f"round {state['ballot']} of {leading}"
         assert acceptor["lease"].startswith(f"{leading}, ")
-        replica = leader.ref("replica").ask(ReadState(), timeout=LONG_S)
+        replica = leader.ref("replica").ask(ReadState(), timeout=PATIENCE_S)
         assert (replica["follows"], replica["members"]) == (leading, "n1, n2, n3")
         for name, node in nodes.items():
             if name != leading:
@@ -268,7 +268,7 @@ def test_a_leader_shows_its_ballot_and_its_commander_what_is_in_flight(tmp_path:
         state = state_once(leader, commander, "slot ")
         (slot,) = (one for one in state.facts if one.name.startswith("slot "))
         assert slot.value.endswith(f"votes of {leading}")
-        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=LONG_S)
+        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=PATIENCE_S)
         assert acceptor[slot.name].endswith(f"of {leading}")
         del waiting
 

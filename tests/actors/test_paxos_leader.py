@@ -11,9 +11,9 @@ from random import Random
 
 import pykka
 import pytest
-from support.expect import checked
+from support.expect import PATIENCE_S, checked
 from support.log_workload import LogWriter, logbook
-from support.real_nodes import LONG_S, loopback_addresses, running_nodes, until
+from support.real_nodes import loopback_addresses, running_nodes, until
 from support.role_harness import HOST, T0, not_counted, sends, sent
 from support.table_scene import config_of
 
@@ -514,7 +514,7 @@ def test_status_shows_which_times_of_a_real_node_differ(tmp_path: Path) -> None:
     ]
     try:
         addresses = ",".join(node.address for node in nodes)
-        with fencelock.connect(addresses, connect_timeout=LONG_S) as client:
+        with fencelock.connect(addresses, connect_timeout=PATIENCE_S) as client:
             with client.lock("orders"):
                 pass
             details = {status.node: status.detail for status in client.describe()}
@@ -578,9 +578,9 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     over = threading.Event()
 
     def work() -> None:
-        with fencelock.connect(proxy.address, connect_timeout=LONG_S) as client:
+        with fencelock.connect(proxy.address, connect_timeout=PATIENCE_S) as client:
             while not over.is_set():
-                with client.lock("x", timeout=LONG_S):
+                with client.lock("x", timeout=PATIENCE_S):
                     grants.append(time.monotonic())
 
     worker = threading.Thread(target=work)
@@ -592,7 +592,7 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     enough = len(grants) + 20
     until(lambda: len(grants) > enough)
     over.set()
-    worker.join(LONG_S)
+    worker.join(PATIENCE_S)
 
     gap = max(b - a for a, b in itertools.pairwise(grants))
     assert gap < (LEASE_MS + TIMING.election_ms) / 1_000
@@ -607,7 +607,7 @@ def wait_for_leader(nodes: dict[str, Node]) -> str:
             leader = nodes["n1"].ref("leader")
         except pykka.ActorDeadError:
             return False  # The members have not met yet.
-        leaders.append(leader.ask(Resign(), timeout=LONG_S).leader)
+        leaders.append(leader.ask(Resign(), timeout=PATIENCE_S).leader)
         return bool(leaders[-1])
 
     until(is_known)

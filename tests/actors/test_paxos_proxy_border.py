@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 import zmq
+from support.expect import PATIENCE_S
 from support.log_proxy_scene import (
     ANN,
     ME,
@@ -21,7 +22,7 @@ from support.log_proxy_scene import (
     told,
 )
 from support.proxy_scene import UnbatchedProxy
-from support.real_nodes import LONG_S, NODES, running_nodes
+from support.real_nodes import NODES, running_nodes
 from support.role_harness import HOST, T0, at
 
 from fencelock.actors.api import message as api
@@ -406,7 +407,7 @@ class Wire:
         envelope = Envelope(Address("*/proxy"), Address(f"{self.me}/session"), message)
         self.sockets[node].send(encode_frame(Frame("fencelock", 0, 0, (envelope,))))
 
-    def hear(self, node: str, kind: type[K], within_s: float = LONG_S) -> K:
+    def hear(self, node: str, kind: type[K], within_s: float = PATIENCE_S) -> K:
         """Return the next message of ``kind``; others that come before are kept in `heard`."""
         deadline = time.monotonic() + within_s
         while (left := deadline - time.monotonic()) > 0:
@@ -482,11 +483,11 @@ def test_a_session_that_ends_frees_its_locks_and_is_no_more(
     fence = wire.ask("n2", wire.acquire("ended"), api.Granted).fence
     end = End(session=session, request=wire.next())
     assert wire.ask("n3", end, Ended).session == session
-    granted: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="ended"), timeout=LONG_S)
+    granted: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="ended"), timeout=PATIENCE_S)
     assert granted.fence > fence
     refused = wire.ask("n1", wire.acquire("ended"), api.Refused)
     assert refused.reason is api.Reason.SESSION_EXPIRED
-    nodes["n1"].proxy.ask(api.Release(lock="ended", fence=granted.fence), timeout=LONG_S)
+    nodes["n1"].proxy.ask(api.Release(lock="ended", fence=granted.fence), timeout=PATIENCE_S)
 
 
 def test_the_locks_of_a_client_that_fell_silent_are_free_after_its_ttl(
@@ -495,11 +496,11 @@ def test_the_locks_of_a_client_that_fell_silent_are_free_after_its_ttl(
     wire.open("n1", ttl_ms=300)
     began = time.monotonic()
     fence = wire.ask("n1", wire.acquire("silent"), api.Granted).fence
-    granted: api.Granted = nodes["n2"].proxy.ask(api.Acquire(lock="silent"), timeout=LONG_S)
+    granted: api.Granted = nodes["n2"].proxy.ask(api.Acquire(lock="silent"), timeout=PATIENCE_S)
     assert granted.fence > fence
     assert time.monotonic() - began >= 0.25
     assert "TTL" in wire.hear("n1", Ended).detail
-    nodes["n2"].proxy.ask(api.Release(lock="silent", fence=granted.fence), timeout=LONG_S)
+    nodes["n2"].proxy.ask(api.Release(lock="silent", fence=granted.fence), timeout=PATIENCE_S)
 
 
 def test_an_operator_sees_and_takes_a_lock_and_its_holder_is_told(
@@ -507,10 +508,10 @@ def test_an_operator_sees_and_takes_a_lock_and_its_holder_is_told(
 ) -> None:
     session = wire.open("n1")
     fence = wire.ask("n1", wire.acquire("taken/1"), api.Granted).fence
-    listed: LockList = nodes["n3"].proxy.ask(ListLocks(prefix="taken/"), timeout=LONG_S)
+    listed: LockList = nodes["n3"].proxy.ask(ListLocks(prefix="taken/"), timeout=PATIENCE_S)
     assert [(line.lock, line.holder.session) for line in listed.lines] == [("taken/1", session)]
     evicted: Evicted = nodes["n2"].proxy.ask(
-        Evict(lock="taken/1", fence=fence, operator="eve"), timeout=LONG_S
+        Evict(lock="taken/1", fence=fence, operator="eve"), timeout=PATIENCE_S
     )
     assert evicted.holder.node == wire.me
     lost = wire.hear("n1", HoldLost)
@@ -519,7 +520,9 @@ def test_an_operator_sees_and_takes_a_lock_and_its_holder_is_told(
         lock="taken/1", fence=fence, session=session, owner="o", request=wire.next()
     )
     assert wire.ask("n1", release, api.Refused).reason is api.Reason.OWNERSHIP_LOST
-    mine: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="taken/2"), timeout=LONG_S)
-    nodes["n2"].proxy.ask(Evict(lock="taken/2", fence=mine.fence, operator="eve"), timeout=LONG_S)
+    mine: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="taken/2"), timeout=PATIENCE_S)
+    nodes["n2"].proxy.ask(
+        Evict(lock="taken/2", fence=mine.fence, operator="eve"), timeout=PATIENCE_S
+    )
     with pytest.raises(LockOwnershipLostError, match="taken/2"):
-        nodes["n1"].proxy.ask(api.Release(lock="taken/2", fence=mine.fence), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Release(lock="taken/2", fence=mine.fence), timeout=PATIENCE_S)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pykka
 import pytest
+from support.expect import PATIENCE_S
 from support.own_role import AwaitCount, Count, Counter, Fail
 
 import fencelock.actors
@@ -18,8 +19,6 @@ from fencelock.actors.message import OWN_TAGS, REGISTRY, Address, Instant, Int64
 from fencelock.actors.role import Role
 from fencelock.cluster.node.node import Node
 from fencelock.testing import local
-
-LONG_S = 30.0
 
 
 @pytest.fixture
@@ -42,11 +41,11 @@ class Durable(Role[Count]):
 
 
 def test_a_role_is_named_after_its_class_or_as_it_is_told(node: Node) -> None:
-    assert node.add_role(Counter).ask(Count(amount=1), timeout=LONG_S).total == 1
+    assert node.add_role(Counter).ask(Count(amount=1), timeout=PATIENCE_S).total == 1
     other = node.add_role(Counter, "second", start=10)
-    assert other.ask(Count(amount=1), timeout=LONG_S).total == 11
-    assert node.ref("counter").ask(Count(amount=1), timeout=LONG_S).total == 2
-    assert other.ask(DescribeRole(), timeout=LONG_S).name == "second"
+    assert other.ask(Count(amount=1), timeout=PATIENCE_S).total == 11
+    assert node.ref("counter").ask(Count(amount=1), timeout=PATIENCE_S).total == 2
+    assert other.ask(DescribeRole(), timeout=PATIENCE_S).name == "second"
     assert pykka.ActorRegistry.get_by_class(Counter)
 
 
@@ -66,18 +65,18 @@ def test_a_role_that_stops_leaves_its_name_and_the_node(node: Node) -> None:
     waiting = counter.ask(AwaitCount(total=1), block=False)
     counter.stop()
     with pytest.raises(pykka.ActorDeadError):
-        waiting.get(timeout=LONG_S)
+        waiting.get(timeout=PATIENCE_S)
     assert not counter.is_alive()
-    assert node.add_role(Counter, start=5).ask(Count(amount=1), timeout=LONG_S).total == 6
+    assert node.add_role(Counter, start=5).ask(Count(amount=1), timeout=PATIENCE_S).total == 6
 
 
 def test_a_role_that_fails_stops_alone(node: Node) -> None:
     counter = node.add_role(Counter)
     with pytest.raises(pykka.ActorDeadError):
-        counter.ask(Fail(), timeout=LONG_S)
+        counter.ask(Fail(), timeout=PATIENCE_S)
     with pytest.raises(pykka.ActorDeadError):
         node.ref("counter")
-    assert node.ref("clock").ask(ReadClock(), timeout=LONG_S).time > 0
+    assert node.ref("clock").ask(ReadClock(), timeout=PATIENCE_S).time > 0
     assert node.failure is None
 
 
@@ -86,13 +85,13 @@ def test_a_role_that_cannot_begin_is_not_there(node: Node) -> None:
         node.add_role(NeverBegins)
     with pytest.raises(pykka.ActorDeadError):
         node.ref("neverbegins")
-    assert node.ref("clock").ask(ReadClock(), timeout=LONG_S).time > 0
+    assert node.ref("clock").ask(ReadClock(), timeout=PATIENCE_S).time > 0
 
 
 def test_a_role_that_persists_stops_alone(node: Node) -> None:
     with pytest.raises(pykka.ActorDeadError):
-        node.add_role(Durable).ask(Count(amount=1), timeout=LONG_S)
-    assert node.ref("clock").ask(ReadClock(), timeout=LONG_S).time > 0
+        node.add_role(Durable).ask(Count(amount=1), timeout=PATIENCE_S)
+    assert node.ref("clock").ask(ReadClock(), timeout=PATIENCE_S).time > 0
 
 
 def test_a_stopped_node_takes_no_role(node: Node) -> None:

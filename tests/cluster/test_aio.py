@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from support.faces import Cable, cut, mend, over
+from support.expect import PATIENCE_S
+from support.faces import FACES, Cable, cut, mend, over
 from support.paths import EXAMPLES
 from support.programs import run_to_end
 from support.samples import fence_of
@@ -31,12 +32,9 @@ from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.testing.ports import free_ports
 
-PATIENCE_S = 60
-CLUSTER = "faces"
-
 
 def connect(paxos_addresses: str, ttl: float = 15.0) -> aio.Connecting:
-    return aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
+    return aio.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S, ttl=ttl)
 
 
 async def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
@@ -165,7 +163,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
         "from fencelock import aio\n"
         "async def main():\n"
         "    global client, hold\n"
-        f"    client = await aio.connect(sys.argv[1], cluster={CLUSTER!r})\n"
+        f"    client = await aio.connect(sys.argv[1], cluster={FACES!r})\n"
         "    hold = await client.lock('exit').acquire()\n"
         "    print(hold.fence)\n"
         "asyncio.run(main())\n"
@@ -173,7 +171,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
     ended = run_to_end([sys.executable, "-W", "error", "-c", program, paxos_addresses], check=True)
     assert int(ended.stdout) > 0
     assert ended.stderr == ""
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER) as client:
+    with fencelock.connect(paxos_addresses, cluster=FACES) as client:
         assert (_held := client.lock("exit").acquire(timeout=PATIENCE_S))
 
 
@@ -213,7 +211,7 @@ def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
 
 def test_the_example_for_tasks_does_what_it_says(paxos_addresses: str) -> None:
     example = EXAMPLES / "aio.py"
-    ended = run_to_end([sys.executable, str(example), paxos_addresses, CLUSTER])
+    ended = run_to_end([sys.executable, str(example), paxos_addresses, FACES])
     assert ended.returncode == 0, ended.stderr
     assert "5 tasks held the lock, one after the other" in ended.stdout
 
@@ -226,8 +224,8 @@ Work = Callable[[aio.Client, str], Awaitable[None]]
 
 @asynccontextmanager
 async def two_clients(paxos_addresses: str) -> AsyncGenerator[tuple[aio.Client, aio.Client], None]:
-    connecting = aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
-    other = aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+    connecting = aio.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S)
+    other = aio.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S), connecting as one, other as two:
         yield one, two
 
@@ -411,7 +409,7 @@ def test_a_cancelled_close_leaves_nothing_running_and_nothing_held(paxos_address
 
     async def run() -> None:
         for steps in range(8):
-            client = await aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+            client = await aio.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S)
             await client.lock("close", owner="job").acquire(timeout=PATIENCE_S)
             await cancelled_after(steps, client.close())
             if not steps:

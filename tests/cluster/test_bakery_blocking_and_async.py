@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -27,7 +27,6 @@ from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 
-PATIENCE_S = 60
 CLUSTER = "deadlines"
 SHORT_S = 0.6
 """A duration, or a grace, that passes during a test."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib import metadata
@@ -11,6 +11,8 @@ from random import Random
 from threading import Barrier, Event
 
 import pytest
+from support.expect import PATIENCE_S
+from support.faces import Connect
 from support.real_nodes import ask, loopback_addresses, running
 from support.session_harness import ANN, ME, WATCHER, A, B, SessionHarness, of, one
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
@@ -279,11 +281,8 @@ def test_the_version_is_the_one_that_was_built() -> None:
     assert fencelock.__version__ == metadata.version("fencelock")
 
 
-PATIENCE_S = 60
 WRITES = RWLOCK_PERMITS
 LEAST_S = 0.3
-
-Connect = Callable[[], fencelock.Client]
 
 
 @pytest.fixture(scope="module")

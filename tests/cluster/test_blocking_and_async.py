@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.expect import present
-from support.faces import Cable, Face, cut, mend, over
+from support.expect import PATIENCE_S, present
+from support.faces import FACES, Cable, Face, cut, mend, over
 from support.real_nodes import Cluster, started, until
 from support.samples import fence_of
 
@@ -35,8 +35,6 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.aio_client import AsyncClient
 from fencelock.cluster.client.callback_executor import Notice
-
-PATIENCE_S = 60
 
 Deed = Callable[[Any], Any]
 
@@ -263,7 +261,6 @@ def test_people_see_who_holds_what_by_name_and_label(client_face: Face, name: st
     user(release)
 
 
-CLUSTER = "faces"
 TTL_S = 1.5
 
 Do = Callable[[Deed], Any]
@@ -286,7 +283,7 @@ def far(
 @pytest.fixture
 def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -459,7 +456,7 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
     """All it missed waits in its sockets, and must not make it believe it holds."""
     program = (
         "import sys, fencelock\n"
-        f"client = fencelock.connect(sys.argv[1], cluster={CLUSTER!r}, ttl=1.0)\n"
+        f"client = fencelock.connect(sys.argv[1], cluster={FACES!r}, ttl=1.0)\n"
         "lock = client.lock(sys.argv[2])\n"
         "print(lock.acquire().fence, flush=True)\n"
         "sys.stdin.readline()\n"

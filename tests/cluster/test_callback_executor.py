@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 from support.collected import logged_to
+from support.expect import PATIENCE_S
 
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.callback_executor import Notice, ThreadExecutor
 
-PATIENCE_S = 30
 NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")
 
 

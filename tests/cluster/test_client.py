@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.programs import run_to_end
-from support.real_nodes import CLUSTER, PATIENCE_S, Cluster, started, threads, until
+from support.real_nodes import CLUSTER, Cluster, started, threads, until
 from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from support.collected import Collected
-from support.real_nodes import LONG_S, running_nodes
+from support.expect import PATIENCE_S
+from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock import AcquireCancelledError, UnavailableError, aio
@@ -23,8 +24,6 @@ from fencelock.cluster.client.connection import notify
 from fencelock.cluster.client.reachability import why_unreached
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, local, lose, partition
-
-PATIENCE_S = 60
 
 
 class Lines(logging.Handler):
@@ -212,8 +211,8 @@ def test_a_program_that_sets_no_log_up_sees_that_a_lock_was_lost(
 def test_acquires_keep_their_time_without_a_majority(tmp_path: Path) -> None:
     with running_nodes(tmp_path) as nodes:
         addresses = [node.address for node in nodes.values()]
-        with fencelock.connect(addresses, connect_timeout=LONG_S) as client:
-            with client.lock("a", timeout=LONG_S):
+        with fencelock.connect(addresses, connect_timeout=PATIENCE_S) as client:
+            with client.lock("a", timeout=PATIENCE_S):
                 pass
             nodes["n3"].stop()
             nodes["n2"].stop()
@@ -255,7 +254,7 @@ def test_an_acquire_that_waits_for_its_own_client_says_so_once(
     lock = client.lock("own", **options)
     with ThreadPoolExecutor(2) as pool:
         with lock:
-            waiting = [pool.submit(lock.acquire, timeout=LONG_S) for _ in range(2)]
+            waiting = [pool.submit(lock.acquire, timeout=PATIENCE_S) for _ in range(2)]
             text = lines.wait_for(logging.INFO, "lock 'own': waiting for 2 s: ").getMessage()
             lock.cancel()
         assert "held by the only client" in text

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from support import programs
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.real_nodes import until
 
 from fencelock.testing import LocalCluster, lose, partition
 
-PATIENCE_S = 60
 TTL_S = 1.0
 RUNS = 3
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.expect import checked
+from support.expect import PATIENCE_S, checked
+from support.faces import FACES, Connect
 from support.real_nodes import ask, until
 
 import fencelock
@@ -20,8 +21,6 @@ from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTa
 from fencelock.cluster.node.node import Node
 
 CALLS = 90
-
-Connect = Callable[[], fencelock.Client]
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def test_lists_show_counters_which_clash_with_no_map_or_lock(
 
 
 async def test_tasks_count(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         counter = client.counter(name)
         values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
         assert sorted(values) == list(range(1, CALLS + 1))
@@ -145,9 +144,6 @@ def test_callers_inside_a_node_count(connect: Connect, paxos_nodes: list[Node], 
     changed = checked(CounterChanged, ask(paxos_nodes[0], AddToCounter(counter=name, amount=2)))
     assert (changed.before, changed.after) == (0, 2)
     assert connect().counter(name).add() == 3
-
-
-PATIENCE_S = 60
 
 
 def made(client: fencelock.Client, name: str, permits: int = 3) -> fencelock.Pool:
@@ -231,7 +227,7 @@ def test_values_out_of_their_limits_are_refused(connect: Connect, name: str) -> 
 
 
 async def test_tasks_take_and_give(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         pool = client.semaphore(name, 3, session_aware=False)
         async with pool:
             assert await pool.drain() == 2

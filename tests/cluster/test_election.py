@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
-from support.faces import Cable, over
+from support.expect import PATIENCE_S
+from support.faces import FACES, Cable, Connect, over
 from support.real_nodes import ask, until
 
 import fencelock
@@ -26,10 +27,6 @@ from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.client import watch as watch_module
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
-
-PATIENCE_S = 60
-
-Connect = Callable[[], fencelock.Client]
 
 
 def lead_once(election: fencelock.Election, value: str) -> int:
@@ -152,7 +149,7 @@ def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
 def test_a_watch_follows_its_client_from_node_to_node(
     cables: list[Cable], paxos_nodes: list[Node], name: str
 ) -> None:
-    with fencelock.connect(over(cables), cluster="faces") as client:
+    with fencelock.connect(over(cables), cluster=FACES) as client:
         watch = client.election(name).watch()
         assert next(watch) is None
         for cable in cables:
@@ -205,7 +202,7 @@ def test_a_lock_of_the_same_name_is_another_object(connect: Connect, name: str) 
 
 def test_tasks_lead_and_watch(paxos_addresses: str, name: str) -> None:
     async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
             election = client.election(name)
             watch = election.watch()
             assert await anext(watch) is None
@@ -369,7 +366,7 @@ def test_close_ends_a_watch_that_waits_for_a_page_of_its_listing(
 async def test_close_ends_the_loop_of_a_task(
     paxos_addresses: str, name: str, kind: str, elsewhere: bool
 ) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         watch = watch_of(client, kind, name)
         seen: asyncio.Queue[Any] = asyncio.Queue()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from support.collected import Lines, logged_lines, logged_to
-from support.expect import present
-from support.real_nodes import LONG_S, loopback_addresses, running, running_nodes
+from support.expect import PATIENCE_S, present
+from support.real_nodes import loopback_addresses, running, running_nodes
 
 import fencelock
 from fencelock.actors.api.message import Contender
@@ -79,7 +79,7 @@ def test_the_logs_of_the_server_and_of_the_holders_node_tell_of_an_eviction_by_c
             fencelock.connect(nodes["n2"].address) as holder,
             fencelock.connect(nodes["n3"].address) as operator,
         ):
-            hold = present(holder.lock("orders/42").acquire(timeout=LONG_S))
+            hold = present(holder.lock("orders/42").acquire(timeout=PATIENCE_S))
             operator.evict("orders/42", hold.fence, "alice")
             for node in ("n1", "n2"):
                 level, _, text = lines.until(
@@ -279,7 +279,7 @@ def test_an_operator_changes_the_level_and_the_traced_roles_of_a_running_node(
             book = client.ref("n1/log")
 
             def traced(lock: str, setting: SetLog) -> list[str]:
-                assert book.ask(setting, timeout=LONG_S).level == setting.level
+                assert book.ask(setting, timeout=PATIENCE_S).level == setting.level
                 before = len(file.path.read_text().splitlines())
                 with client.lock(lock):
                     pass
@@ -293,7 +293,7 @@ def test_an_operator_changes_the_level_and_the_traced_roles_of_a_running_node(
             assert any(" n1/clock at " in line for line in found)
             assert traced("c", SetLog(level="INFO")) == []
             with pytest.raises(InvalidRequestError, match="level is 'LOUD', and must be one of"):
-                book.ask(SetLog(level="LOUD"), timeout=LONG_S)
+                book.ask(SetLog(level="LOUD"), timeout=PATIENCE_S)
     finally:
         log.silence()
 

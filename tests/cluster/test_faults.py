@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 import pytest
 from support.collected import Lines, logged_lines
-from support.expect import checked
-from support.real_nodes import LONG_S, ask, loopback_addresses, running
+from support.expect import PATIENCE_S, checked
+from support.real_nodes import ask, loopback_addresses, running
 from support.role_harness import dispatchers
 
 import fencelock
@@ -140,11 +140,11 @@ def test_a_metric_that_raises_is_left_out_and_the_node_lives(
         yield broken(*args)
 
     monkeypatch.setattr(metrics, "_log", broken_metrics)
-    with urlopen(f"http://{address}/metrics", timeout=LONG_S) as reply:
+    with urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as reply:
         text = reply.read().decode()
     assert "fencelock_clients" in text
     assert "fencelock_applied_slot" not in text
-    with urlopen(f"http://{address}/live", timeout=LONG_S) as reply:
+    with urlopen(f"http://{address}/live", timeout=PATIENCE_S) as reply:
         assert reply.status == 200
 
 
@@ -208,5 +208,5 @@ def test_an_exception_of_any_other_role_still_stops_the_node() -> None:
     with dispatchers() as start:
         dispatcher = start(RoleSet((Spawn(address_of("n1", "role"), Broken),)))
         dispatcher.ref(address_of("n1", "role")).tell(Granted(lock="a", fence=1))
-        assert dispatcher.stopped.wait(LONG_S)
+        assert dispatcher.stopped.wait(PATIENCE_S)
         assert BUG in str(dispatcher.failure)

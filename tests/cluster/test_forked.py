@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.own_role import Counter
 from support.programs import run_to_end
-from support.real_nodes import LONG_S
 
 from fencelock import (
     Acquire,
@@ -29,7 +28,6 @@ from fencelock.cluster.node.config import Config, parse
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, local
 
-PATIENCE_S = 30
 SESSION_S = 15
 """How long the cluster keeps the holds of a node that did not stop."""
 
@@ -68,7 +66,7 @@ def test_a_future_that_was_asked_before_a_fork_is_refused_after_it(cluster: Loca
 
     in_child(refused)
     holder.ask(Release(lock="x", fence=fence))
-    assert future.get(timeout=LONG_S).fence > fence
+    assert future.get(timeout=PATIENCE_S).fence > fence
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from fastapi import Depends, FastAPI
-from support.expect import present
+from support.expect import PATIENCE_S, present
+from support.faces import FACES
 from support.programs import run_to_end
 
 import fencelock
@@ -23,15 +24,13 @@ from fencelock import aio
 
 T = TypeVar("T")
 
-PATIENCE_S = 60
-CLUSTER = "faces"
 LOCKS = 3
 REQUESTS = 12
 
 
 @pytest.fixture
 def other(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -39,7 +38,7 @@ def run_with_client(addresses: str, work: Callable[[aio.Client], Awaitable[T]]) 
     """Run ``work`` in a loop of its own, with a client that is closed afterwards."""
 
     async def run() -> T:
-        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        async with aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
             return await work(client)
 
     return asyncio.run(run())
@@ -231,7 +230,7 @@ def test_a_pytest_asyncio_fixture_holds_and_releases(
 ) -> None:
     """Fixtures of pytest-asyncio are entered, used and left in different tasks."""
     (tmp_path / "test_fixture.py").write_text(
-        FIXTURE.format(addresses=paxos_addresses, cluster=CLUSTER)
+        FIXTURE.format(addresses=paxos_addresses, cluster=FACES)
     )
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_default_fixture_loop_scope = function\n"

@@ -19,6 +19,7 @@ import sqlalchemy
 from fastapi import FastAPI
 from sqlalchemy.orm import Session
 from support.django_guard import django_connection, protects_django
+from support.expect import PATIENCE_S
 from support.paths import EXAMPLES
 
 from fencelock.guard import (
@@ -31,8 +32,6 @@ from fencelock.guard import (
     WsgiFenceMiddleware,
     fence_headers,
 )
-
-PATIENCE_S = 60
 
 
 @pytest.fixture(params=["memory", "file", "sqlite", "sqlalchemy"])

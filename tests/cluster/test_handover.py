@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.expect import only, present
+from support.expect import PATIENCE_S, only, present
+from support.faces import FACES, Connect
 from support.lock_scene import Scene
 from support.real_nodes import Cluster, started, until
 
@@ -22,11 +23,6 @@ from fencelock.actors.api.message import Cancel
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.client.token import lock_and_secret, token_of
 from fencelock.testing import LocalCluster
-
-PATIENCE_S = 30
-CLUSTER = "faces"
-
-Connect = Callable[[], fencelock.Client]
 
 
 @pytest.fixture
@@ -177,7 +173,7 @@ def test_an_attached_hold_has_a_duration_of_its_own(web: fencelock.Client, name:
 async def test_tasks_hand_a_lock_over_and_a_cancelled_attach_holds_nothing(
     paxos_addresses: str, name: str
 ) -> None:
-    async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+    async with aio.connect(paxos_addresses, cluster=FACES) as client:
         token = await (await client.lock(name).acquire()).detach()
         async with await client.attach(token) as hold:
             assert hold.held

@@ -13,6 +13,7 @@ import psutil
 import pykka
 import pytest
 from support.collected import fields_of, logged_to
+from support.expect import PATIENCE_S
 from support.role_harness import dispatchers, hub_without_peers
 
 from fencelock.actors.api.message import (
@@ -49,7 +50,6 @@ from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
 
-LONG_S = 20.0
 ROLE = address_of("n1", "role")
 Start = Callable[..., Dispatcher]
 
@@ -100,7 +100,7 @@ class EchoClerk(Role[Request]):
                 raise AssertionError(event.text)
             case BlockThread():
                 event.entered.set()
-                event.leave.wait(LONG_S)
+                event.leave.wait(PATIENCE_S)
                 return ()
             case Abandon():
                 self.abandoned.append(sender)
@@ -133,26 +133,26 @@ def start() -> Iterator[Start]:
 
 def test_an_ask_is_answered(start: Start) -> None:
     ref = start().ref(ROLE)
-    assert ref.ask(Acquire(lock="a"), timeout=LONG_S) == Granted(lock="a", fence=1)
+    assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S) == Granted(lock="a", fence=1)
 
 
 def test_an_ask_may_be_answered_many_events_later(start: Start) -> None:
     ref = start().ref(ROLE)
     future = ref.ask(Acquire(lock="later"), block=False)
-    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
-    assert future.get(timeout=LONG_S) == Granted(lock="later", fence=1)
+    assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S).lock == "a"
+    assert future.get(timeout=PATIENCE_S) == Granted(lock="later", fence=1)
 
 
 def test_a_refusal_is_raised_at_the_caller(start: Start) -> None:
     with pytest.raises(NotHeldError, match="fence 9"):
-        start().ref(ROLE).ask(Release(lock="a", fence=9), timeout=LONG_S)
+        start().ref(ROLE).ask(Release(lock="a", fence=9), timeout=PATIENCE_S)
 
 
 def test_an_ask_that_times_out_is_taken_back(start: Start) -> None:
     ref = start().ref(ROLE)
     with pytest.raises(pykka.Timeout):
         ref.ask(Acquire(lock="never"), timeout=0.02)
-    abandoned = ref.proxy().abandoned.get(timeout=LONG_S)
+    abandoned = ref.proxy().abandoned.get(timeout=PATIENCE_S)
     assert [node_of(address) for address in abandoned] == ["n1"]
 
 
@@ -162,10 +162,10 @@ def test_a_message_that_a_role_does_not_accept_is_refused_at_the_caller(
 ) -> None:
     ref = start().ref(ROLE)
     with pytest.raises(TypeError, match="Clerk does not accept"):
-        ref.ask(stranger, timeout=LONG_S)
+        ref.ask(stranger, timeout=PATIENCE_S)
     with pytest.raises(TypeError, match="Clerk does not accept"):
         ref.tell(stranger)
-    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+    assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S).lock == "a"
 
 
 def test_roles_spawn_and_retire_roles(start: Start) -> None:
@@ -173,27 +173,27 @@ def test_roles_spawn_and_retire_roles(start: Start) -> None:
     child = address_of("n1", "child")
     ref = dispatcher.ref(ROLE)
     ref.tell(Grow(child=child))
-    ref.ask(Acquire(lock="a"), timeout=LONG_S)
+    ref.ask(Acquire(lock="a"), timeout=PATIENCE_S)
     grown = dispatcher.ref(child)
-    assert grown.proxy().remark.get(timeout=LONG_S) == "child"
-    assert grown.ask(Acquire(lock="retire"), timeout=LONG_S).fence == 1
+    assert grown.proxy().remark.get(timeout=PATIENCE_S) == "child"
+    assert grown.ask(Acquire(lock="retire"), timeout=PATIENCE_S).fence == 1
     with pytest.raises(pykka.ActorDeadError):
-        grown.ask(Acquire(lock="a"), timeout=LONG_S)
+        grown.ask(Acquire(lock="a"), timeout=PATIENCE_S)
 
 
 def test_roles_can_ask_the_host_what_was_counted(start: Start) -> None:
-    assert start().ref(ROLE).ask(Acquire(lock="report"), timeout=LONG_S).fence == 3
+    assert start().ref(ROLE).ask(Acquire(lock="report"), timeout=PATIENCE_S).fence == 3
 
 
 def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> None:
     dispatcher = start()
     ref: pykka.ActorRef[Any] = EchoClerk.start(address_of("n1", "client"), dispatcher)
-    answer: Any = ref.ask(Acquire(lock="a"), timeout=LONG_S)
+    answer: Any = ref.ask(Acquire(lock="a"), timeout=PATIENCE_S)
     assert answer == Granted(lock="a", fence=1)
-    assert ref.stop(timeout=LONG_S)
+    assert ref.stop(timeout=PATIENCE_S)
     assert not ref.is_alive()
     with pytest.raises(pykka.ActorDeadError):
-        ref.ask(Acquire(lock="a"), timeout=LONG_S)
+        ref.ask(Acquire(lock="a"), timeout=PATIENCE_S)
 
 
 def test_a_role_that_was_never_started_refuses() -> None:
@@ -210,13 +210,13 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
         ref = dispatcher.ref(ROLE)
         waiting = ref.ask(Acquire(lock="never"), block=False)
         ref.tell(Break())
-        assert dispatcher.stopped.wait(LONG_S)
+        assert dispatcher.stopped.wait(PATIENCE_S)
     assert "broken on purpose" in str(dispatcher.failure)
     assert lines[0]["role"] == ROLE
     assert lines[0]["event"] == "Break(text='broken on purpose')"
     assert "'remark': ''" in lines[0]["state"]
     with pytest.raises(pykka.ActorDeadError):
-        waiting.get(timeout=LONG_S)
+        waiting.get(timeout=PATIENCE_S)
 
 
 def test_a_crash_is_logged_without_the_secrets_of_sessions(start: Start) -> None:
@@ -225,7 +225,7 @@ def test_a_crash_is_logged_without_the_secrets_of_sessions(start: Start) -> None
     try:
         dispatcher = start()
         dispatcher.ref(ROLE).tell(Break(text=f"session 'ann{secret}.7' is broken"))
-        assert dispatcher.stopped.wait(LONG_S)
+        assert dispatcher.stopped.wait(PATIENCE_S)
     finally:
         silence()
     text = stream.getvalue()
@@ -239,7 +239,7 @@ def flooded(ref: pykka.ActorRef[Any]) -> tuple[threading.Event, list[pykka.Futur
     """Ask more than is let in, while the thread is blocked until the returned event."""
     entered, leave = threading.Event(), threading.Event()
     ref.tell(BlockThread(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
+    assert entered.wait(PATIENCE_S)
     return leave, [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
 
 
@@ -247,10 +247,10 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
     ref = start().ref(ROLE)
     leave, futures = flooded(ref)
     leave.set()
-    assert futures[0].get(timeout=LONG_S).lock == "a"
+    assert futures[0].get(timeout=PATIENCE_S).lock == "a"
     with pytest.raises(OverloadedError, match=str(INBOX_MAX)):
-        futures[-1].get(timeout=LONG_S)
-    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+        futures[-1].get(timeout=PATIENCE_S)
+    assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S).lock == "a"
 
 
 def test_what_eases_the_load_is_let_in_however_much_waits(start: Start) -> None:
@@ -260,10 +260,10 @@ def test_what_eases_the_load_is_let_in_however_much_waits(start: Start) -> None:
     kept = ref.ask(KeepAlive(session="s"), block=False)
     leave.set()
     with pytest.raises(OverloadedError):
-        futures[-1].get(timeout=LONG_S)
+        futures[-1].get(timeout=PATIENCE_S)
     with pytest.raises(NotHeldError, match="fence 5"):
-        release.get(timeout=LONG_S)
-    assert kept.get(timeout=LONG_S) == Alive(session="s", node="n1")
+        release.get(timeout=PATIENCE_S)
+    assert kept.get(timeout=PATIENCE_S) == Alive(session="s", node="n1")
 
 
 def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
@@ -273,11 +273,11 @@ def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     dispatcher.start(RoleSet((Spawn(ROLE, EchoClerk),)))
     ref = dispatcher.ref(ROLE)
     waiting = ref.ask(Acquire(lock="never"), block=False)
-    assert dispatcher.stop(LONG_S)
+    assert dispatcher.stop(PATIENCE_S)
     with pytest.raises(pykka.ActorDeadError, match="has stopped"):
-        waiting.get(timeout=LONG_S)
+        waiting.get(timeout=PATIENCE_S)
     with pytest.raises(pykka.ActorDeadError):
-        ref.ask(Acquire(lock="a"), timeout=LONG_S)
+        ref.ask(Acquire(lock="a"), timeout=PATIENCE_S)
     assert process.num_fds() == files
     assert threading.active_count() <= threads  # Threads of an earlier test may have ended.
 
@@ -289,14 +289,14 @@ def test_many_threads_ask_at_once_and_each_gets_its_own_answer(start: Start) -> 
     def ask(number: int) -> None:
         for turn in range(200):
             name = f"{number}-{turn}"
-            if ref.ask(Acquire(lock=name), timeout=LONG_S).lock != name:
+            if ref.ask(Acquire(lock=name), timeout=PATIENCE_S).lock != name:
                 wrong.append(name)
 
     crowd = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in crowd:
         thread.start()
     for thread in crowd:
-        thread.join(LONG_S)
+        thread.join(PATIENCE_S)
     assert wrong == []
 
 
@@ -332,10 +332,10 @@ def test_a_caller_that_gives_up_as_the_answer_comes_gives_its_hold_back(
 ) -> None:
     ref = dispatcher.ref(ROLE)
     answered = ref.ask(Acquire(lock="a"), block=False)
-    assert answered.get(timeout=LONG_S)
+    assert answered.get(timeout=PATIENCE_S)
     assert isinstance(answered, AskReply)
     dispatcher.abandon(answered)  # As `ask` does when its time is over, an instant too late.
-    heard = ref.proxy().heard.get(timeout=LONG_S)
+    heard = ref.proxy().heard.get(timeout=PATIENCE_S)
     assert heard == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
 
 
@@ -343,11 +343,11 @@ def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Di
     ref = dispatcher.ref(ROLE)
     wrong: Any = 5
     with pytest.raises(TypeError, match=r"Acquire\.lock: 5: expected `str`"):
-        ref.ask(Acquire(lock=wrong), timeout=LONG_S)
+        ref.ask(Acquire(lock=wrong), timeout=PATIENCE_S)
     wrong = 1.5
     with pytest.raises(TypeError, match=r"Acquire\.wait_ms: 1\.5: expected `int \| null`"):
         ref.tell(Acquire(lock="a", wait_ms=wrong))
-    assert ref.ask(Acquire(lock="a"), timeout=LONG_S) == Granted(lock="a", fence=1)
+    assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S) == Granted(lock="a", fence=1)
 
 
 def test_the_caller_that_starts_a_role_that_cannot_begin_is_not_left_hanging(
@@ -357,9 +357,9 @@ def test_the_caller_that_starts_a_role_that_cannot_begin_is_not_left_hanging(
         target=RaisesOnEvent.start, args=(address_of("n1", "broken"), dispatcher), daemon=True
     )
     starter.start()
-    starter.join(LONG_S)
+    starter.join(PATIENCE_S)
     assert not starter.is_alive()
-    assert dispatcher.stopped.wait(LONG_S)
+    assert dispatcher.stopped.wait(PATIENCE_S)
     assert "broken on purpose" in str(dispatcher.failure)
 
 
@@ -391,7 +391,7 @@ class PersistingClerk(Role[Acquire | BlockDisk]):
                 return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]
             case BlockDisk():
                 event.entered.set()
-                event.leave.wait(LONG_S)
+                event.leave.wait(PATIENCE_S)
                 return ()
 
 
@@ -407,7 +407,7 @@ def start_on_disk() -> Iterator[Start]:
 
 def test_a_record_before_an_answer_is_on_the_disk(start_on_disk: Start, tmp_path: Path) -> None:
     dispatcher = start_on_disk(Journal.open(tmp_path))
-    granted = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), timeout=LONG_S)
+    granted = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), timeout=PATIENCE_S)
     (journal,) = tmp_path.glob("*.journal")
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -431,10 +431,10 @@ def test_records_of_one_turn_share_one_sync(start_on_disk: Start, tmp_path: Path
     ref = start_on_disk(journal).ref(ROLE)
     entered, leave = threading.Event(), threading.Event()
     ref.tell(BlockDisk(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
+    assert entered.wait(PATIENCE_S)
     futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
     leave.set()
-    assert [future.get(timeout=LONG_S).fence for future in futures] == list(range(1, 51))
+    assert [future.get(timeout=PATIENCE_S).fence for future in futures] == list(range(1, 51))
     assert journal.syncs == 1
 
 
@@ -445,7 +445,7 @@ def test_parts_of_a_checkpoint_wait_for_the_next_sync_and_keep_their_place(
     ref = start_on_disk(journal).ref(ROLE)
     locks = ["persist", "part", "persist", "part", "part", "persist"]
     for lock in locks:
-        ref.ask(Acquire(lock=lock), timeout=LONG_S)
+        ref.ask(Acquire(lock=lock), timeout=PATIENCE_S)
     assert journal.syncs == 3
     ref.stop()
     with closing(Journal.open(tmp_path)) as reopened:
@@ -460,9 +460,9 @@ def test_parts_for_which_no_other_record_comes_are_synced_together(
     journal = CountingJournal.open(tmp_path)
     ref = start_on_disk(journal).ref(ROLE)
     for count in range(2 * PARTS_MAX):
-        ref.ask(Acquire(lock="part"), timeout=LONG_S)
+        ref.ask(Acquire(lock="part"), timeout=PATIENCE_S)
         assert journal.syncs in {count // PARTS_MAX, (count + 1) // PARTS_MAX}
-    ref.ask(Acquire(lock="after"), timeout=LONG_S)
+    ref.ask(Acquire(lock="after"), timeout=PATIENCE_S)
     assert journal.syncs == 2
 
 
@@ -480,12 +480,12 @@ def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
     ref = start_on_disk(Watched.open(tmp_path)).ref(ROLE)
     entered, leave = threading.Event(), threading.Event()
     ref.tell(BlockDisk(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
+    assert entered.wait(PATIENCE_S)
     first = ref.ask(Acquire(lock="persist"), block=False)
     second = ref.ask(Acquire(lock="after"), block=False)
     leave.set()
-    assert first.get(timeout=LONG_S).fence == 1
-    assert second.get(timeout=LONG_S).fence == 1
+    assert first.get(timeout=PATIENCE_S).fence == 1
+    assert second.get(timeout=PATIENCE_S).fence == 1
     assert seen == [False]
 
 
@@ -510,7 +510,7 @@ def test_a_disk_that_fails_stops_the_node_before_it_speaks_of_what_it_could_not_
     dispatcher = Dispatcher("n1", hub, journal=RaisesAfterPersist.open(tmp_path))
     dispatcher.start(RoleSet((Spawn(ROLE, PersistingClerk),)))
     asked = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), block=False)
-    assert dispatcher.stopped.wait(LONG_S)
+    assert dispatcher.stopped.wait(PATIENCE_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
     with pytest.raises(pykka.ActorDeadError):
-        asked.get(timeout=LONG_S)
+        asked.get(timeout=PATIENCE_S)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pykka
 import pytest
+from support.expect import PATIENCE_S
 from support.judged import N1, N2, SECOND, only, world_of
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
@@ -25,7 +26,6 @@ from fencelock.transport.frame import Frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
 
-LONG_S = 30.0
 ROLE = address_of("n1", "crowd")
 AWAY = address_of("n2", "crowd")
 
@@ -138,9 +138,9 @@ def test_a_caller_is_woken_when_the_frames_of_the_turn_have_left() -> None:
     reply.add_done_callback(lambda: order.append("woken"))
     reply.add_done_callback(woken.set)
     host.ref(ROLE).submit(Acquire(lock="1"), reply)
-    assert woken.wait(LONG_S)
+    assert woken.wait(PATIENCE_S)
     assert order == ["answered", "n2", "woken"]
-    assert host.stop(LONG_S)
+    assert host.stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 50])
@@ -151,14 +151,14 @@ def test_all_threads_that_are_answered_in_one_turn_go_on(threads: int) -> None:
     def work() -> list[int]:
         fences: list[int] = []
         for _ in range(20):
-            fences.append(role.ask(Acquire(lock=str(threads)), timeout=LONG_S).fence)
-            role.ask(Release(lock="x", fence=1), timeout=LONG_S)
+            fences.append(role.ask(Acquire(lock=str(threads)), timeout=PATIENCE_S).fence)
+            role.ask(Release(lock="x", fence=1), timeout=PATIENCE_S)
         return fences
 
     with ThreadPoolExecutor(threads) as pool:
         done = [pool.submit(work) for _ in range(threads)]
-        assert [each.result(LONG_S) for each in done] == [[threads] * 20] * threads
-    assert host.stop(LONG_S)
+        assert [each.result(PATIENCE_S) for each in done] == [[threads] * 20] * threads
+    assert host.stop(PATIENCE_S)
 
 
 def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
@@ -167,20 +167,20 @@ def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
     may_end = threading.Event()
 
     def work() -> bool:
-        one.get(timeout=LONG_S)
-        return may_end.wait(LONG_S)
+        one.get(timeout=PATIENCE_S)
+        return may_end.wait(PATIENCE_S)
 
     with ThreadPoolExecutor(2) as pool:
-        slow, quick = pool.submit(work), pool.submit(two.get, timeout=LONG_S)
+        slow, quick = pool.submit(work), pool.submit(two.get, timeout=PATIENCE_S)
         while not (waits(one) and waits(two)):
             threading.Event().wait(0.001)
         asks.deliver(first, Granted(lock="x", fence=1))
         asks.deliver(second, Granted(lock="x", fence=2))
         asks.wake()
-        assert quick.result(LONG_S).fence == 2
+        assert quick.result(PATIENCE_S).fence == 2
         assert not slow.done()
         may_end.set()
-        assert slow.result(LONG_S)
+        assert slow.result(PATIENCE_S)
     assert not asks.waking
 
 
@@ -190,7 +190,7 @@ def test_answers_nobody_waits_for_hold_nobody_up() -> None:
     asks.all_awake = lambda: ended.append(asks.waking)
     waiting = opened(asks, 4)
     with ThreadPoolExecutor(1) as pool:
-        last = pool.submit(waiting[-1][1].get, timeout=LONG_S)
+        last = pool.submit(waiting[-1][1].get, timeout=PATIENCE_S)
         while not waits(waiting[-1][1]):
             threading.Event().wait(0.001)
         with pytest.raises(pykka.Timeout):  # Waited once, and gave up.
@@ -198,7 +198,7 @@ def test_answers_nobody_waits_for_hold_nobody_up() -> None:
         for address, _ in waiting:
             asks.deliver(address, Granted(lock="x", fence=7))
         asks.wake()
-        assert last.result(LONG_S).fence == 7
+        assert last.result(PATIENCE_S).fence == 7
     assert [reply.get(timeout=0).fence for _, reply in waiting] == [7] * 4
     assert ended == [False]
 
@@ -209,16 +209,16 @@ def test_if_a_link_of_the_chain_breaks_the_dispatcher_goes_on_with_it_soon() -> 
     careless = [Careless() for _ in range(3)]
     for reply in careless:
         role.submit(Acquire(lock="4"), reply)
-    assert role.ask(Acquire(lock="4"), timeout=LONG_S).fence == 4
+    assert role.ask(Acquire(lock="4"), timeout=PATIENCE_S).fence == 4
     assert [reply.get(timeout=0).fence for reply in careless] == [4] * 3
-    assert host.stop(LONG_S)
+    assert host.stop(PATIENCE_S)
 
 
 def test_a_thread_that_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispatcher() -> None:
     asks = PendingAsks("n1")
     asked = [*opened(asks, 1, Interrupted), *opened(asks, 2)]
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(reply.get, timeout=LONG_S) for _, reply in asked]
+        waiting = [pool.submit(reply.get, timeout=PATIENCE_S) for _, reply in asked]
         while not all(waits(reply) for _, reply in asked):
             threading.Event().wait(0.001)
         for address, _ in asked:
@@ -227,7 +227,7 @@ def test_a_thread_that_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispat
             asks.wake()
         assert asks.waking
         asks.wake()
-        assert [each.result(LONG_S).fence for each in waiting] == [1, 1, 1]
+        assert [each.result(PATIENCE_S).fence for each in waiting] == [1, 1, 1]
     assert not asks.waking
 
 
@@ -235,10 +235,10 @@ def test_to_wake_those_who_are_awake_does_no_harm() -> None:
     reply = AskReply()
     reply.settle(7, None)
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(reply.get, timeout=LONG_S) for _ in range(4)]
+        waiting = [pool.submit(reply.get, timeout=PATIENCE_S) for _ in range(4)]
         for _ in range(3):
             reply.wake()
-        assert [each.result(LONG_S) for each in waiting] == [7] * 4
+        assert [each.result(PATIENCE_S) for each in waiting] == [7] * 4
     called: list[int] = []
     reply.add_done_callback(partial(called.append, 1))
     assert not reply.wake()
@@ -344,16 +344,16 @@ def nodes() -> Iterator[tuple[Dispatcher, str]]:
     (first, _), (second, hub) = started("n1"), started("n2")
     yield first, hub.endpoint
     for dispatcher in (first, second):
-        assert dispatcher.stop(LONG_S)
+        assert dispatcher.stop(PATIENCE_S)
         assert dispatcher.failure is None
 
 
 def test_a_role_opens_a_link_and_closes_it(nodes: tuple[Dispatcher, str]) -> None:
     node, endpoint = nodes
     ref = node.ref(N1)
-    assert ref.ask(Acquire(lock=endpoint), timeout=LONG_S).lock == "welcome"
-    assert ref.ask(Release(lock="x", fence=1), timeout=LONG_S).lock == "down"
-    assert ref.ask(Acquire(lock=endpoint), timeout=LONG_S).lock == "welcome"
+    assert ref.ask(Acquire(lock=endpoint), timeout=PATIENCE_S).lock == "welcome"
+    assert ref.ask(Release(lock="x", fence=1), timeout=PATIENCE_S).lock == "down"
+    assert ref.ask(Acquire(lock=endpoint), timeout=PATIENCE_S).lock == "welcome"
 
 
 def test_an_endpoint_that_cannot_be_parsed_does_not_stop_the_node(
@@ -362,7 +362,7 @@ def test_an_endpoint_that_cannot_be_parsed_does_not_stop_the_node(
     node, endpoint = nodes
     ref = node.ref(N1)
     ref.tell(Acquire(lock="tcp://nowhere"))
-    assert ref.ask(Acquire(lock=endpoint), timeout=LONG_S).lock == "welcome"
+    assert ref.ask(Acquire(lock=endpoint), timeout=PATIENCE_S).lock == "welcome"
 
 
 class Newcomer(Role[Granted]):
@@ -423,9 +423,9 @@ def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> No
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
     assert address == WATCHER
     host.ref(CLERK).submit(Acquire(lock="a"), AskReply(lambda _, __, ___: told.put(len(heard))))
-    assert told.get(timeout=LONG_S) == 1
+    assert told.get(timeout=PATIENCE_S) == 1
     assert heard == [(Granted(lock="a", fence=1), "fencelock-n1")]
-    assert host.stop(LONG_S)
+    assert host.stop(PATIENCE_S)
 
 
 def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
@@ -436,7 +436,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
     host.listen("watcher", stumble)
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
     host.ref(CLERK).tell(Acquire(lock="a"))
-    assert host.stopped.wait(LONG_S)
+    assert host.stopped.wait(PATIENCE_S)
     assert isinstance(host.failure, IndexError)
 
 
@@ -458,10 +458,10 @@ def test_an_error_is_told_likewise() -> None:
     host.ref(CLERK).submit(
         Acquire(lock="no"), AskReply(lambda _, value, error: told.put((value, error)))
     )
-    value, error = told.get(timeout=LONG_S)
+    value, error = told.get(timeout=PATIENCE_S)
     assert value is None
     assert "no" in str(error)
-    assert host.stop(LONG_S)
+    assert host.stop(PATIENCE_S)
 
 
 def test_callbacks_are_called_once_however_they_race_with_the_answer() -> None:
@@ -473,15 +473,15 @@ def test_callbacks_are_called_once_however_they_race_with_the_answer() -> None:
         def ask(
             reply: AskReply = reply, calls: list[int] = calls, start: threading.Barrier = start
         ) -> None:
-            start.wait(LONG_S)
+            start.wait(PATIENCE_S)
             for number in range(20):
                 reply.add_done_callback(partial(calls.append, number))
 
         asker = threading.Thread(target=ask)
         asker.start()
-        start.wait(LONG_S)
+        start.wait(PATIENCE_S)
         reply.set(1)
-        asker.join(LONG_S)
+        asker.join(PATIENCE_S)
         assert sorted(calls) == list(range(20))
 
 
@@ -491,6 +491,6 @@ def test_a_host_that_stopped_says_so_to_who_cannot_block() -> None:
     host.ended.add_done_callback(lambda: ended.put(host.stopped.is_set()))
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
     host.stop(0)
-    assert ended.get(timeout=LONG_S)
+    assert ended.get(timeout=PATIENCE_S)
     with pytest.raises(pykka.ActorDeadError):
         host.ref(CLERK)

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.expect import PATIENCE_S
 from support.role_harness import StartRoles, dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
@@ -34,8 +35,6 @@ from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
 from fencelock.cluster.node.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 from fencelock.transport.codec import decode
-
-PATIENCE_S = 60
 
 
 def entries(*payloads: bytes) -> list[Entry]:
@@ -263,7 +262,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Journal.open(tmp_path / "file" / "n1")
 
 
-LONG_S = 60.0
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")
 
 
@@ -287,7 +285,7 @@ class CheckpointClerk(Role[Acquire | BlockCheckpoint]):
         match event:
             case BlockCheckpoint():
                 event.entered.set()
-                event.leave.wait(LONG_S)
+                event.leave.wait(PATIENCE_S)
                 return ()
             case Acquire():
                 self.number += 1
@@ -317,7 +315,7 @@ def kept_by_role(folder: Path) -> dict[str, tuple[Message, ...]]:
 
 def say(dispatcher: Dispatcher, role: Address, *words: str) -> None:
     for word in words:
-        dispatcher.ref(role).ask(Acquire(lock=word), timeout=LONG_S)
+        dispatcher.ref(role).ask(Acquire(lock=word), timeout=PATIENCE_S)
 
 
 def test_a_checkpoint_stands_for_what_its_own_role_wrote_before(
@@ -328,7 +326,7 @@ def test_a_checkpoint_stands_for_what_its_own_role_wrote_before(
     say(dispatcher, SECOND, "persist")
     say(dispatcher, FIRST, "persist", "checkpoint", "persist")
     say(dispatcher, SECOND, "persist")
-    assert dispatcher.stop(LONG_S)
+    assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {
         "first": (record(-4), record(4), record(5)),
         "second": (record(1), record(2)),
@@ -338,7 +336,7 @@ def test_a_checkpoint_stands_for_what_its_own_role_wrote_before(
 def test_a_checkpoint_of_nothing_leaves_nothing(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, Journal.open(tmp_path))
     say(dispatcher, FIRST, "persist", "nothing")
-    assert dispatcher.stop(LONG_S)
+    assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {}
 
 
@@ -355,14 +353,14 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
     dispatcher = start(CLERKS, Counting.open(tmp_path))
     entered, leave = threading.Event(), threading.Event()
     dispatcher.ref(FIRST).tell(BlockCheckpoint(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
+    assert entered.wait(PATIENCE_S)
     words = ("persist", "checkpoint", "persist")
     asked = [dispatcher.ref(FIRST).ask(Acquire(lock=word), block=False) for word in words]
     other = dispatcher.ref(SECOND).ask(Acquire(lock="persist"), block=False)
     leave.set()
     for future in (*asked, other):
-        future.get(timeout=LONG_S)
-    assert dispatcher.stop(LONG_S)
+        future.get(timeout=PATIENCE_S)
+    assert dispatcher.stop(PATIENCE_S)
     assert appended == [6]
     found = kept_by_role(tmp_path)
     assert found == {"first": (record(-2), record(2), record(3)), "second": (record(1),)}
@@ -382,9 +380,9 @@ def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
 ) -> None:
     dispatcher = start(CLERKS, failing("sync").open(tmp_path))
     asked = dispatcher.ref(FIRST).ask(Acquire(lock="checkpoint"), block=False)
-    assert dispatcher.stopped.wait(LONG_S)
+    assert dispatcher.stopped.wait(PATIENCE_S)
     with pytest.raises(Exception, match="has stopped"):
-        asked.get(timeout=LONG_S)
+        asked.get(timeout=PATIENCE_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
 
 
@@ -393,7 +391,7 @@ def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(
 ) -> None:
     dispatcher = start(CLERKS, failing("trim").open(tmp_path))
     say(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
-    assert dispatcher.stopped.wait(LONG_S)
+    assert dispatcher.stopped.wait(PATIENCE_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
 
 
@@ -418,7 +416,7 @@ def test_a_record_of_a_role_that_was_spawned_by_a_held_event_is_written_at_once(
 ) -> None:
     dispatcher = start(RoleSet((Spawn(FIRST, CheckpointParent),)), Journal.open(tmp_path))
     say(dispatcher, FIRST, "persist")
-    assert dispatcher.stop(LONG_S)
+    assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {"first": (record(1), record(2)), "second": (record(9),)}
 
 

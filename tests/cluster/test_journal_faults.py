@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.expect import only
+from support.expect import PATIENCE_S, only
 from support.role_harness import HOST, T0, hub_without_peers
 
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
@@ -34,7 +34,6 @@ from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.codec import decode
 
-PATIENCE_S = 60
 CHANGES = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
 """Every call by which a journal changes the disk."""
 
@@ -370,7 +369,6 @@ Node.start(load(Path(sys.argv[1])), "n1", found=True).stop()
 """
 
 
-LONG_S = 60.0
 SERVER = address_of("n1", "server")
 CLIENT = Address("n1/clients-1-1")
 GRANTS = 60_000
@@ -456,16 +454,16 @@ def test_many_grants_leave_a_folder_below_a_bound_and_a_restart_goes_on(tmp_path
         if number % 1_000:
             server.tell(Release(lock=lock, client=CLIENT, sequence=number))
         else:
-            server.ask(Probe(), timeout=LONG_S)  # Not more at once than a node lets in.
+            server.ask(Probe(), timeout=PATIENCE_S)  # Not more at once than a node lets in.
             most = max(most, size(tmp_path))
-    assert dispatcher.stop(LONG_S)
+    assert dispatcher.stop(PATIENCE_S)
     assert dispatcher.failure is None
     assert FOLDER_BYTES_MAX // 4 < most < FOLDER_BYTES_MAX
     began = time.monotonic()
     with closing(opened(tmp_path)) as journal:
         (records,) = journal.take_records().values()
     again = replayed([decode(record) for record in records])
-    assert time.monotonic() - began < LONG_S
+    assert time.monotonic() - began < PATIENCE_S
     assert again.granted == GRANTS
     assert list(again.held) == [f"kept/{number}" for number in range(1_000, GRANTS + 1, 1_000)]
     assert len(records) < 2 * RECORDS_MAX
@@ -484,7 +482,7 @@ def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
         pass
     with Node.start(config, "n1", found=True) as node:
         node.ref("server").tell(request("l"))
-        node.ref("server").ask(Probe(), timeout=LONG_S)
+        node.ref("server").ask(Probe(), timeout=PATIENCE_S)
     with closing(Journal.open(tmp_path / "n1")) as journal:
         found = journal.take_records()
     assert list(found) == ["identity", "server"]
@@ -492,7 +490,7 @@ def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
     held = only(Held, [decode(record) for record in records])
     with Node.start(config, "n1", found=True) as node:
         node.ref("server").tell(Release(lock="l", client=held.client, sequence=held.number))
-        node.ref("server").ask(Probe(), timeout=LONG_S)
+        node.ref("server").ask(Probe(), timeout=PATIENCE_S)
     with closing(Journal.open(tmp_path / "n1")) as journal:
         records = journal.take_records()["server"]
     assert [decode(record) for record in records] == [held, Freed(lock="l", number=held.number)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.expect import checked
+from support.expect import PATIENCE_S, checked
+from support.faces import FACES, Connect
 from support.real_nodes import ask, until
 
 import fencelock
@@ -18,10 +18,6 @@ from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.name import object_name
 from fencelock.cluster.node.node import Node
-
-PATIENCE_S = 60
-
-Connect = Callable[[], fencelock.Client]
 
 
 def until_awaited(client: fencelock.Client, name: str, waiters: int = 1) -> None:
@@ -131,7 +127,7 @@ def test_a_client_that_closes_ends_its_waits(
 
 
 async def test_tasks_await_a_latch(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         latch = client.latch(name, count=2)
         waits = asyncio.create_task(latch.wait())
         given_up = asyncio.create_task(latch.wait())
@@ -246,7 +242,7 @@ def test_parties_must_agree_and_arguments_have_limits(
 async def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
     paxos_addresses: str, name: str
 ) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         barrier = client.barrier(name, parties=3)
         indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
         assert sorted(indices) == [0, 1, 2]

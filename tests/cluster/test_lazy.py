@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.programs import run_to_end
 from support.real_nodes import until
 
@@ -32,7 +32,6 @@ from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster
 
-PATIENCE_S = 30
 FORKED = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pykka
 import pytest
-from support.expect import checked, present
+from support.expect import PATIENCE_S, checked, present
 from support.lock_scene import AtOnce, Scene, ScriptedSession
 
 from fencelock.actors.api.message import Cancel, Release
@@ -28,7 +28,6 @@ from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.host.pending_asks import AskReply
 
-PATIENCE_S = 30
 NS_PER_S = 1_000 * NS_PER_MS
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.expect import checked, present
+from support.expect import PATIENCE_S, checked, present
+from support.faces import FACES, Connect
 from support.real_nodes import ask, until
 
 import fencelock
@@ -18,10 +18,7 @@ from fencelock.actors.api.lock_all import LOCKS_MAX, AcquireAll
 from fencelock.actors.api.message import Cancel, Granted, Inspect, Release
 from fencelock.cluster.node.node import Node
 
-PATIENCE_S = 60
 ROUNDS = 20
-
-Connect = Callable[[], fencelock.Client]
 
 _numbers = itertools.count(1)
 
@@ -126,7 +123,7 @@ def test_names_out_of_their_limits_are_refused(connect: Connect) -> None:
 
 
 async def test_tasks_hold_several_locks(paxos_addresses: str, names: tuple[str, str, str]) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         async with client.lock_all(*names) as holds:
             assert holds.fences[names[0]] == holds.fence
             waits = asyncio.create_task(client.lock_all(*names).acquire())

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from support.expect import checked, only, present
-from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
+from support.expect import PATIENCE_S, checked, only, present
+from support.lock_scene import Scene, ScriptedSession
 
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Cancel, Release

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.expect import present
-from support.faces import Cable, cut, mend, over
-from support.lock_scene import PATIENCE_S, Scene
+from support.expect import PATIENCE_S, present
+from support.faces import FACES, Cable, cut, mend, over
+from support.lock_scene import Scene
 from support.samples import fence_of
 
 import fencelock
@@ -223,9 +223,6 @@ def test_addresses_are_a_text_or_a_list_and_all_else_is_refused(
 # Functions and coroutine functions that run under a lock named after their arguments
 
 
-CLUSTER = "faces"
-
-
 def test_a_function_holds_the_lock_of_its_arguments_while_it_runs(
     client: fencelock.Client,
 ) -> None:
@@ -271,7 +268,7 @@ def test_an_error_of_the_function_goes_on_and_the_lock_is_released(
 
 
 async def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
-    async with aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+    async with aio.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         inside: list[int] = []
 
         @client.locked("job/{number}", timeout=PATIENCE_S)
@@ -398,7 +395,7 @@ def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencel
     """A client behind cables, which waits for a release for less than ten seconds."""
     monkeypatch.setattr(session, "ANSWER_MS", 300)
     addresses = over(cables)
-    with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
         mend(cables)
 
@@ -478,7 +475,7 @@ async def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
 ) -> None:
     del far  # For its fixture.
     addresses = over(cables)
-    async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+    async with aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         lock = LOCKS[kind](client, "cancelled")
         fence = fence_of(await lock.acquire())
         cut(cables)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
-from support.expect import checked, present
+from support.expect import PATIENCE_S, checked, present
+from support.faces import FACES, Connect
 from support.real_nodes import ask, until
 
 import fencelock
@@ -23,8 +24,6 @@ from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
 
-PATIENCE_S = 60
-CLUSTER = "faces"
 LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
 
 
@@ -38,7 +37,7 @@ def keys_of(kv: fencelock.Map, **fields: Any) -> list[str]:
 
 
 def test_an_entry_that_one_client_puts_is_read_by_all_clients(
-    connect: Callable[[], fencelock.Client], kv: fencelock.Map, name: str
+    connect: Connect, kv: fencelock.Map, name: str
 ) -> None:
     assert kv.get("colour") is None
     version = kv.put("colour", b"red")
@@ -97,7 +96,7 @@ def test_an_entry_expires_and_a_put_without_ttl_makes_it_last(kv: fencelock.Map)
 
 
 def test_an_ephemeral_entry_lives_as_long_as_its_client(
-    connect: Callable[[], fencelock.Client], kv: fencelock.Map, name: str
+    connect: Connect, kv: fencelock.Map, name: str
 ) -> None:
     worker = connect()
     worker.map(name).put("worker/1", b"", ephemeral=True)
@@ -113,7 +112,7 @@ def test_a_client_keeps_the_session_of_an_ephemeral_entry_alive(
     paxos_addresses: str, kv: fencelock.Map, name: str
 ) -> None:
     """The TTL is 1 s, and the client does nothing else for three times as long."""
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, ttl=1) as worker:
+    with fencelock.connect(paxos_addresses, cluster=FACES, ttl=1) as worker:
         worker.map(name).put("worker", b"", ephemeral=True)
         kv.put("clock", b"", ttl=3)
         while kv.get("clock") is not None:
@@ -122,7 +121,7 @@ def test_a_client_keeps_the_session_of_an_ephemeral_entry_alive(
 
 
 def test_a_late_holder_cannot_write(
-    connect: Callable[[], fencelock.Client], client: fencelock.Client, kv: fencelock.Map, name: str
+    connect: Connect, client: fencelock.Client, kv: fencelock.Map, name: str
 ) -> None:
     lock = client.lock(name)
     with pytest.raises(NotHeldError, match="is not held by this object"):
@@ -261,7 +260,7 @@ def test_wrong_arguments_are_refused_in_words(kv: fencelock.Map, what: str) -> N
 
 
 async def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         kv = client.map(name)
         version = await kv.put("k", b"1", ephemeral=True)
         assert await kv.put_if_absent("k", b"2") is None
@@ -301,9 +300,6 @@ def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None
 
 
 # Watches of maps with threads and tasks, on a `paxos` cluster
-
-
-Connect = Callable[[], fencelock.Client]
 
 
 def listing(watch: fencelock.MapWatch) -> dict[str, bytes | None]:
@@ -427,7 +423,7 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
 
 
 async def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         kv = client.map(name)
         watch = kv.watch("a")
         first = checked(MapListing, await anext(watch))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.expect import present
-from support.real_nodes import LONG_S, free_row, loopback_addresses
+from support.expect import PATIENCE_S, present
+from support.real_nodes import free_row, loopback_addresses
 
 import fencelock
 from fencelock.actors.error import ConfigError
@@ -95,9 +95,9 @@ def test_a_request_that_comes_byte_by_byte_is_ended_in_time(
 ) -> None:
     monkeypatch.setattr(metrics, "REQUEST_S", 0.5)
     host, port = alone.serve_metrics("127.0.0.1:0", "fencelock").split(":")
-    with socket.create_connection((host, int(port)), LONG_S) as slow:
+    with socket.create_connection((host, int(port)), PATIENCE_S) as slow:
         slow.settimeout(0.01)
-        ends = time.monotonic() + LONG_S
+        ends = time.monotonic() + PATIENCE_S
         while time.monotonic() < ends:
             try:
                 slow.send(b"G")
@@ -119,11 +119,11 @@ def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
     host, port = address.split(":")
     with ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection((host, int(port)), LONG_S))
+            stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
             for _ in range(3)
         ]
         assert silent[2].recv(1) == b""
-    ends = time.monotonic() + LONG_S
+    ends = time.monotonic() + PATIENCE_S
     while True:
         with suppress(OSError):
             assert get(address, "/live") == (200, "live\n")
@@ -133,7 +133,7 @@ def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
 
 def test_a_reply_does_not_name_python(alone: Node) -> None:
     address = alone.serve_metrics("127.0.0.1:0", "fencelock")
-    with urllib.request.urlopen(f"http://{address}/live", timeout=LONG_S) as reply:
+    with urllib.request.urlopen(f"http://{address}/live", timeout=PATIENCE_S) as reply:
         assert reply.headers["Server"] == "fencelock"
 
 
@@ -156,17 +156,17 @@ def test_every_protocol_has_the_times_of_requests_holds_and_leaders(
             running.enter_context(Node.start(config, node, found=True)) for node in config.nodes
         ]
         client = running.enter_context(
-            fencelock.connect([node.address for node in nodes], connect_timeout=LONG_S)
+            fencelock.connect([node.address for node in nodes], connect_timeout=PATIENCE_S)
         )
-        with client.lock("a", timeout=LONG_S):
+        with client.lock("a", timeout=PATIENCE_S):
             pass
-        with client.lock("b", timeout=LONG_S):
+        with client.lock("b", timeout=PATIENCE_S):
             seen = [samples(node.serve_metrics("127.0.0.1:0", "fencelock")) for node in nodes]
     assert sum(one["fencelock_request_seconds_count acquire"] for one in seen) == 2
     assert sum(one["fencelock_request_seconds_sum acquire"] for one in seen) > 0
     assert sum(one["fencelock_request_seconds_count release"] for one in seen) == 1
     assert max(one["fencelock_clients"] for one in seen) == 1
-    assert all(0 <= one["fencelock_client_lag_seconds"] <= LONG_S for one in seen)
+    assert all(0 <= one["fencelock_client_lag_seconds"] <= PATIENCE_S for one in seen)
     if protocol in ("central", "lamport"):
         assert sum(one["fencelock_local_holds"] for one in seen) == 1
     else:

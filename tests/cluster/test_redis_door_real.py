@@ -13,7 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 from redis.retry import Retry
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.real_nodes import make_keys, until
 from support.redis_door import RawClient, door_node, port_of
 from typer.testing import CliRunner
@@ -25,12 +25,10 @@ from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
-LONG_S = 30.0
-
 
 def client_of(node: Node, **options: Any) -> Any:
     return redis.Redis(
-        port=port_of(node), socket_timeout=LONG_S, retry=Retry(NoBackoff(), 0), **options
+        port=port_of(node), socket_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0), **options
     )
 
 
@@ -70,7 +68,7 @@ def test_a_native_client_waits_for_a_deadline_of_the_door() -> None:
         client_of(node) as client,
     ):
         assert client.set("a", "token", nx=True, px=300)
-        with native.lock("a", timeout=LONG_S):
+        with native.lock("a", timeout=PATIENCE_S):
             assert not client.set("a", "other", nx=True)
 
 
@@ -86,13 +84,13 @@ def test_they_wait_in_one_queue() -> None:
         def door_waits() -> None:
             with client_of(node, single_connection_client=True) as own:
                 assert not own.set("lock:a", "second", nx=True, px=60_000)
-                assert own.blpop("lock-signal:a", LONG_S)
+                assert own.blpop("lock-signal:a", PATIENCE_S)
                 assert own.set("lock:a", "second", nx=True, px=60_000)
                 served.append("door")
                 own.delete("lock:a")
 
         def native_waits() -> None:
-            with native.lock("lock:a", timeout=LONG_S):
+            with native.lock("lock:a", timeout=PATIENCE_S):
                 served.append("native")
 
         threads = [threading.Thread(target=waits) for waits in (door_waits, native_waits)]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
+from support.faces import FACES
 from support.lock_scene import AtOnce, Scene, ScriptedSession
 from support.samples import fence_of
 
@@ -27,9 +28,6 @@ from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client import base_lock, hold
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.host.pending_asks import AskReply
-
-PATIENCE_S = 60
-CLUSTER = "faces"
 
 
 @pytest.fixture
@@ -297,7 +295,7 @@ def test_tasks_do_not_wait_for_their_releases_either(
     paxos_addresses: str, name: str, made: str
 ) -> None:
     async def run() -> list[int]:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        async with aio.connect(paxos_addresses, cluster=FACES) as client:
             lock = MADE[made](client, name)
             fences: list[int] = []
             for _ in range(50):
@@ -331,7 +329,7 @@ def test_a_hold_that_an_operator_took_is_reported_after_its_release(
 def test_close_releases_what_was_not_confirmed(
     client: fencelock.Client, paxos_addresses: str, name: str
 ) -> None:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER) as other:
+    with fencelock.connect(paxos_addresses, cluster=FACES) as other:
         _held = other.lock(name).acquire()
         with other.lock(f"{name}-2", confirm_release=False):
             pass

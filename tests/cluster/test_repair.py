@@ -9,8 +9,8 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from support.expect import present
-from support.real_nodes import LONG_S, ask, loopback_addresses, running
+from support.expect import PATIENCE_S, present
+from support.real_nodes import ask, loopback_addresses, running
 from support.role_harness import HOST, T0, sent
 from support.table_scene import LISTENER, replica_of_a
 
@@ -69,21 +69,21 @@ def failed(nodes: list[Node], text: str = "") -> str:
     """Return why the first node fails that does; stop the others."""
     if text:
         for node in nodes:
-            node.stop(LONG_S)
+            node.stop(PATIENCE_S)
         return text
-    ends = time.monotonic() + LONG_S
+    ends = time.monotonic() + PATIENCE_S
     while not any(node.wait(0.05) for node in nodes):
         assert time.monotonic() < ends
     texts = {str(node.failure) for node in nodes if node.failure is not None}
     for node in nodes:
-        node.stop(LONG_S)
+        node.stop(PATIENCE_S)
     return texts.pop()
 
 
 def poisoned(config: Config) -> int:
     """Let a client send a poison command to a running cluster; return its slot."""
     nodes = [Node.start(config, node, found=True) for node in config.nodes]
-    with fencelock.connect([node.address for node in nodes], connect_timeout=LONG_S) as client:
+    with fencelock.connect([node.address for node in nodes], connect_timeout=PATIENCE_S) as client:
         client.latch("before", 3).count_down()
     nodes[0].proxy.ask(CountDown(latch="x", count=20, amount=POISON), block=False)
     text = failed(nodes)
@@ -101,7 +101,7 @@ def numbers(node: Node) -> tuple[int, ...]:
         table = replica.machine.table
         return (replica.decided.next, table.fence, *table.numbers())
 
-    return node._dispatcher.read(look, LONG_S)  # pyright: ignore[reportPrivateUsage]
+    return node._dispatcher.read(look, PATIENCE_S)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_members_that_skip_go_on_alike_and_one_that_does_not_stops_again(config: Config) -> None:
@@ -111,17 +111,17 @@ def test_members_that_skip_go_on_alike_and_one_that_does_not_stops_again(config:
         assert f"{node}: slot {slot} is skipped, by alice" in skip_slot(config, node, slot, "alice")
     assert "skipped already" in skip_slot(config, "n2", slot, "alice")
     members, text = started(config)  # n3 was forgotten: it stops, and does not differ.
-    assert text or members[2].wait(LONG_S)
-    with fencelock.connect(members[0].address, connect_timeout=LONG_S) as client:
+    assert text or members[2].wait(PATIENCE_S)
+    with fencelock.connect(members[0].address, connect_timeout=PATIENCE_S) as client:
         assert client.latch("before", 3).count_down() == 1
     for member in members[:2]:
-        assert member.stop(LONG_S)
+        assert member.stop(PATIENCE_S)
         assert member.failure is None
     skip_slot(config, "n3", slot, "bob")
     skip_slot(config, "n3", slot - 1, "bob")  # A sound slot: it changes nothing.
     with running(config) as nodes:
         with fencelock.connect(
-            [node.address for node in nodes.values()], connect_timeout=LONG_S
+            [node.address for node in nodes.values()], connect_timeout=PATIENCE_S
         ) as client:
             assert client.latch("before", 3).count_down() == 0
         records: RecordList = ask(nodes["n1"], ListRecords(kind=Records.EVICTIONS))

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.expect import present
-from support.faces import Cable, cut, mend, over
+from support.expect import PATIENCE_S, present
+from support.faces import FACES, Cable, Connect, cut, mend, over
 from support.real_nodes import until
 
 import fencelock
@@ -25,19 +25,14 @@ from fencelock.cluster.client import rwlock
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.lock import AsyncLock
 
-PATIENCE_S = 30
-CLUSTER = "faces"
 READ, WRITE = "read", "write"
-
-
-Connect = Callable[[], fencelock.Client]
 
 
 @pytest.fixture
 def far(cables: list[Cable]) -> Iterator[fencelock.Client]:
     """A client behind cables, whose session is suspect after 0.75 s of silence."""
     addresses = over(cables)
-    with fencelock.connect(addresses, cluster=CLUSTER, ttl=1.5, retain=60) as client:
+    with fencelock.connect(addresses, cluster=FACES, ttl=1.5, retain=60) as client:
         yield client
         mend(cables)
 
@@ -342,7 +337,7 @@ def test_waits_end_when_the_client_ends_by_itself(
 
 def test_a_loop_that_is_gone_does_not_stop_the_client(paxos_addresses: str, name: str) -> None:
     """A task waits for a retained lock on a loop that is closed; then its turn comes."""
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+    with fencelock.connect(paxos_addresses, cluster=FACES, retain=60) as client:
         lock = client.lock(name)
         hold = present(lock.acquire())
         loop = asyncio.new_event_loop()
@@ -429,7 +424,7 @@ def test_a_forked_child_of_a_retaining_client_grants_nothing(connect: Connect, n
 async def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
     paxos_addresses: str, name: str
 ) -> None:
-    async with aio.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+    async with aio.connect(paxos_addresses, cluster=FACES, retain=60) as client:
         lock = client.lock(name)
         async with lock as hold:
             waiting = asyncio.create_task(lock.acquire())
@@ -489,7 +484,7 @@ def test_objects_that_cannot_be_retained_are_refused_in_words(connect: Connect, 
 
 
 def test_a_client_may_retain_all_its_locks(paxos_addresses: str, name: str) -> None:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+    with fencelock.connect(paxos_addresses, cluster=FACES, retain=60) as client:
         for lock, owner in ((client.lock(name), "*"), (client.lock(f"{name} 2", retain=0), "")):
             with lock:
                 pass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
-from support.expect import checked, present
+from support.expect import PATIENCE_S, checked, present
+from support.faces import FACES, Connect
 from support.real_nodes import ask, until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
@@ -21,13 +21,8 @@ from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePer
 from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, LockTimeoutError
 from fencelock.cluster.node.node import Node
 
-PATIENCE_S = 60
-CLUSTER = "faces"
 
-
-def test_all_permits_that_are_free_are_taken_in_one_step(
-    connect: Callable[[], fencelock.Client], name: str
-) -> None:
+def test_all_permits_that_are_free_are_taken_in_one_step(connect: Connect, name: str) -> None:
     one, two = (connect().semaphore(name, 5) for _ in range(2))
     assert one.available() == two.available() == 5
     hold = two.acquire(2)
@@ -54,7 +49,7 @@ def test_all_permits_that_are_free_are_taken_in_one_step(
 
 
 def test_a_semaphore_is_resized_while_it_is_held(
-    connect: Callable[[], fencelock.Client], pool: ThreadPoolExecutor, name: str
+    connect: Connect, pool: ThreadPoolExecutor, name: str
 ) -> None:
     client = connect()
     one, two = client.semaphore(name, 2), connect().semaphore(name, 2)
@@ -86,7 +81,7 @@ def test_a_semaphore_is_resized_while_it_is_held(
 
 
 async def test_tasks_drain_a_semaphore(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         semaphore = client.semaphore(name, 3)
         async with semaphore:
             assert await semaphore.available() == 2
@@ -97,9 +92,7 @@ async def test_tasks_drain_a_semaphore(paxos_addresses: str, name: str) -> None:
         assert await semaphore.available() == semaphore.permits == 4
 
 
-def test_clients_hold_as_many_permits_as_there_are(
-    connect: Callable[[], fencelock.Client], name: str
-) -> None:
+def test_clients_hold_as_many_permits_as_there_are(connect: Connect, name: str) -> None:
     one, two = (connect().semaphore(name, 3) for _ in range(2))
     first, second, third = one.acquire(), two.acquire(), one.acquire()
     assert first
@@ -176,7 +169,7 @@ def test_with_holds_one_permit(client: fencelock.Client, name: str) -> None:
 
 
 def test_another_number_of_permits_is_refused_while_some_are_held(
-    connect: Callable[[], fencelock.Client], name: str
+    connect: Connect, name: str
 ) -> None:
     three, five = connect().semaphore(name, 3), connect().semaphore(name, 5)
     text = f"semaphore '{name}' has 3 permits; this client asked for one with 5"
@@ -223,7 +216,7 @@ def test_arguments_of_wrong_types_are_refused_by_name(client: fencelock.Client, 
 
 
 def test_a_client_that_closes_gives_everything_back(
-    connect: Callable[[], fencelock.Client], name: str, pool: ThreadPoolExecutor
+    connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
     gone, stays = connect(), connect().semaphore(name, 4)
     _held = gone.semaphore(name, 4).acquire(2)
@@ -246,9 +239,7 @@ def test_a_wait_that_ends_lets_the_next_one_in(
     assert amounts(semaphore.status()) == ([1, 2], [])
 
 
-def test_an_operator_takes_the_permits_of_one_grant(
-    connect: Callable[[], fencelock.Client], name: str
-) -> None:
+def test_an_operator_takes_the_permits_of_one_grant(connect: Connect, name: str) -> None:
     semaphore, operator = connect().semaphore(name, 3), connect().semaphore(name, 3)
     kept, taken = semaphore.acquire(), semaphore.acquire(2)
     assert kept
@@ -262,7 +253,7 @@ def test_an_operator_takes_the_permits_of_one_grant(
 
 
 async def test_tasks_hold_permits(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         semaphore = client.semaphore(name, 3)
         async with semaphore as hold:
             assert await semaphore.acquire(2)
@@ -311,8 +302,6 @@ def test_an_ask_of_a_named_owner_can_be_cancelled(paxos_nodes: list[Node], name:
 
 
 WRITES = RWLOCK_PERMITS
-
-Connect = Callable[[], fencelock.Client]
 
 
 def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
@@ -473,7 +462,7 @@ def test_a_lock_and_a_semaphore_of_the_same_name_are_other_objects(
 
 
 async def test_tasks_read_and_write(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
         rw = client.rwlock(name)
 
         async def read() -> int:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.expect import PATIENCE_S
 from support.paths import EXAMPLES
 from support.programs import run_to_end
 
 import fencelock
 from fencelock.testing import LocalCluster, delay, expire, local, lose, partition
-
-PATIENCE_S = 60
 
 
 @pytest.fixture

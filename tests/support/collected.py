@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from fencelock.cluster.host.pending_asks import AskReply
-from support.real_nodes import LONG_S
+from support.expect import PATIENCE_S
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,7 +31,7 @@ class Collected(Generic[T]):
     def wait_for(self, found: Callable[[Sequence[T]], R | None]) -> R:
         """Return what ``found`` returns for the values, once that is not None."""
         with self._more:
-            result = self._more.wait_for(lambda: found(self.values), LONG_S)
+            result = self._more.wait_for(lambda: found(self.values), PATIENCE_S)
         assert result is not None, self.values
         return result
 

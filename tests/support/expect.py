@@ -7,6 +7,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_S = 60
+"""The longest wait for an event that a test expects (s)."""
+
 
 def present(value: T | None) -> T:
     """Return ``value``, which must not be None."""

@@ -17,10 +17,12 @@ from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.node.node import Node
-from support.real_nodes import PATIENCE_S
+from support.expect import PATIENCE_S
 
 FACES = "faces"
 """The name of the cluster that the tests share."""
+
+Connect = Callable[[], fencelock.Client]
 
 
 class Asks:

@@ -39,7 +39,6 @@ from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.waiting import LocalWaits
 from fencelock.cluster.host.pending_asks import AskReply
 
-PATIENCE_S = 30
 NEVER = Instant(1 << 62)
 
 

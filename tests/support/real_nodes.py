@@ -18,10 +18,9 @@ from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.members import NodeProcesses
+from support.expect import PATIENCE_S
 
 NODES = ("n1", "n2", "n3")
-LONG_S = 30.0
-"""Patience with a node (s)."""
 
 
 def loopback_addresses(count: int = 3) -> dict[str, str]:
@@ -43,14 +42,14 @@ def running(config: Config) -> Generator[dict[str, Node], None, None]:
     nodes = {node: Node.start(config, node, new=True) for node in config.nodes}
     yield nodes
     for node in nodes.values():
-        assert node.stop(LONG_S)
+        assert node.stop(PATIENCE_S)
         if node.failure is not None:
             raise node.failure
 
 
 def ask(node: Node, message: Any) -> Any:
     """Send a request as a caller inside the node's process; return the reply."""
-    return node.proxy.ask(message, timeout=2 * LONG_S)
+    return node.proxy.ask(message, timeout=2 * PATIENCE_S)
 
 
 def free_row(count: int) -> int:
@@ -79,7 +78,6 @@ class PaxosProcesses(NodeProcesses):
         assert error != (None, None, None) or not ended, [self._said(node) for node in ended]
 
 
-PATIENCE_S = 60
 CLUSTER = "test"
 
 
@@ -153,7 +151,7 @@ class KeyedNodes:
     def connect(self, key: str | None, *, only: str = "", **options: Any) -> fencelock.Client:
         """Return a client with the key of that name, or with none; ``only`` for one node."""
         path = None if key is None else self.keys / f"{key}.key"
-        options = {"connect_timeout": LONG_S, "stay": bool(only), **options}
+        options = {"connect_timeout": PATIENCE_S, "stay": bool(only), **options}
         addresses = [self.nodes[only].address] if only else self.addresses
         return fencelock.connect(addresses, key=path, **options)
 
@@ -204,7 +202,7 @@ class KeyedProcesses(NodeProcesses):
         """Return a client with the key of that name."""
         path = self.folder / "keys" / f"{key}.key"
         return fencelock.connect(
-            self.connect, cluster=self.cluster, key=path, connect_timeout=LONG_S
+            self.connect, cluster=self.cluster, key=path, connect_timeout=PATIENCE_S
         )
 
     def connected(self, ttl: float) -> fencelock.Client:

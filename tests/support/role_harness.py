@@ -13,6 +13,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.hub import SocketHub
+from support.expect import PATIENCE_S
 
 T0 = Instant(0)
 
@@ -138,9 +139,6 @@ class RoleHarness(Generic[R]):
                 raise NotImplementedError(f"a rehearsal has no stage for {effect}")
 
 
-LONG_S = 60.0
-
-
 class StartRoles(Protocol):
     """Starts ``roles`` on a dispatcher of the node ``n1``."""
 
@@ -167,4 +165,4 @@ def dispatchers() -> Generator[StartRoles]:
 
     yield start
     for dispatcher in running:
-        assert dispatcher.stop(LONG_S)
+        assert dispatcher.stop(PATIENCE_S)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.programs import run_to_end
 from support.real_nodes import until
 
@@ -19,7 +19,6 @@ import fencelock
 from fencelock.cluster.node.storage.backup import read_backup
 from fencelock.verification.bench.members import NodeProcesses, configuration, leader_among
 
-LONG_S = 60.0
 KEPT = 300
 TTL_S = 600.0
 
@@ -74,7 +73,7 @@ def old(tmp_path: Path) -> Iterator[NodeProcesses]:
 def stop(members: NodeProcesses, *nodes: str) -> None:
     for node in nodes:
         members.processes[node].terminate()
-        members.processes[node].wait(LONG_S)
+        members.processes[node].wait(PATIENCE_S)
 
 
 def holders(client: fencelock.Client) -> dict[str, tuple[str, str, int | None]]:
@@ -154,8 +153,8 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
             new.start(node)
         old.start("n3")
         two = ",".join(new.addresses[node] for node in ("n1", "n2"))
-        with fencelock.connect(two, cluster=new.cluster, connect_timeout=LONG_S) as client:
-            hold = present(client.lock("fresh").acquire(timeout=LONG_S))
+        with fencelock.connect(two, cluster=new.cluster, connect_timeout=PATIENCE_S) as client:
+            hold = present(client.lock("fresh").acquire(timeout=PATIENCE_S))
             refused, statuses = 0, client.describe()
             while not refused:
                 statuses = client.describe()
@@ -179,7 +178,7 @@ def wait_until_learned(members: NodeProcesses, node: str, fence: int) -> None:
     with fencelock.connect(members.addresses[node], cluster=members.cluster) as client:
 
         def is_known() -> bool:
-            holder = client.status("kept", read="local", max_age=LONG_S).holder
+            holder = client.status("kept", read="local", max_age=PATIENCE_S).holder
             return holder is not None and holder.fence == fence
 
         until(is_known)

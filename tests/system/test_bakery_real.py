@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.collected import Collected
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.programs import run_to_end
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
@@ -32,7 +32,6 @@ from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.members import NodeProcesses, stop_all
 
-PATIENCE_S = 60
 CLUSTER = "bakery-real"
 LEAST_S = 0.5
 READERS, WRITERS = 16, 2

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from support.expect import PATIENCE_S
 from support.programs import run_to_end
 from support.real_nodes import until
 from support.samples import fence_of
@@ -17,7 +18,6 @@ from fencelock.actors.api.message import Contender
 from fencelock.actors.error import UnavailableError
 from fencelock.verification.bench.members import NodeProcesses
 
-LONG_S = 60.0
 FREE_S = 20.0
 """Time in which a lock that must be free must be granted (s)."""
 CLUSTER = "central-test"
@@ -38,7 +38,7 @@ class CentralProcesses(NodeProcesses):
 
     def client_of(self, *nodes: str) -> fencelock.Client:
         addresses = ",".join(self.addresses[node] for node in nodes)
-        return fencelock.connect(addresses, cluster=self.cluster, connect_timeout=LONG_S)
+        return fencelock.connect(addresses, cluster=self.cluster, connect_timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
 ) -> None:
     with members.client_of(PROXY) as holder, members.client_of("n3") as other:
         lock = holder.lock("a")
-        fence = fence_of(lock.acquire(timeout=LONG_S))
+        fence = fence_of(lock.acquire(timeout=PATIENCE_S))
 
         members.restart(*restarted)
         wait_until_ready(holder, PROXY)
@@ -124,7 +124,7 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
 ) -> None:
     with members.client_of("n3") as other:
         with members.client_of(PROXY) as holder:
-            held = holder.lock("a").acquire(timeout=LONG_S)
+            held = holder.lock("a").acquire(timeout=PATIENCE_S)
             fence = fence_of(held)
             members.restart(*restarted)
             wait_until_ready(holder, PROXY)
@@ -139,7 +139,7 @@ def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
     with members.client_of("n3") as other:
         while True:  # A client begins at any of its nodes.
             holder = members.client_of(PROXY, "n3")
-            held = holder.lock("a").acquire(timeout=LONG_S)
+            held = holder.lock("a").acquire(timeout=PATIENCE_S)
             fence = fence_of(held)
             status = other.status("a")
             assert status.holder is not None

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.expect import checked
+from support.expect import PATIENCE_S, checked
 from support.programs import run_to_end
 from support.real_nodes import loopback_addresses, running
 from support.samples import fence_of
@@ -24,7 +24,6 @@ from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import load, loopback, starting_config
 from fencelock.cluster.testing.ports import free_ports
 
-PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.start import main; main()"]
 
 run = CliRunner().invoke

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.expect import checked, present
+from support.expect import PATIENCE_S, checked, present
 from support.real_nodes import loopback_addresses
 from support.samples import HEADER
 from typer.testing import CliRunner, Result
@@ -153,9 +153,6 @@ def test_a_backup_replaces_no_file_and_needs_its_folder(file: Path, tmp_path: Pa
     assert "there is no folder" in str(refusal("backup", tmp_path / "no" / "a", *where))
 
 
-LONG_S = 30.0
-
-
 def append(folder: Path, stream: str, record: Message) -> None:
     journal = Journal.open(folder)
     journal.append([(stream, encode(record))])
@@ -166,13 +163,13 @@ def append(folder: Path, stream: str, record: Message) -> None:
 def fence_of(config: Path, address: str) -> int:
     node = Node.start(load(config), "n1", found=True)
     try:
-        with fencelock.connect(address, connect_timeout=LONG_S) as client:
-            held = present(client.lock("a").acquire(timeout=LONG_S))
+        with fencelock.connect(address, connect_timeout=PATIENCE_S) as client:
+            held = present(client.lock("a").acquire(timeout=PATIENCE_S))
             assert held.fence is not None
             held.release()
             return held.fence
     finally:
-        node.stop(LONG_S)
+        node.stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +272,7 @@ def test_a_lease_that_no_member_of_bakery_can_have_is_mended(
     assert words in done.output
     assert "No honest leader votes for such leases" in done.output
     assert "has no vote that an honest member cannot have" in again.output
-    Node.start(load(config), "n1").stop(LONG_S)
+    Node.start(load(config), "n1").stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +289,7 @@ def test_a_journal_of_bakery_with_an_impossible_epoch_must_be_replaced(
     append(folder, "election", Propose(epoch=epoch, leaders=(Chosen("n1", 1),)))
 
     if starts:
-        Node.start(load(config), "n1").stop(LONG_S)
+        Node.start(load(config), "n1").stop(PATIENCE_S)
     else:
         with pytest.raises(JournalDamagedError, match="then run: fencelock replace n1"):
             Node.start(load(config), "n1")

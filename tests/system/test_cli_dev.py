@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from support.expect import PATIENCE_S
 from support.programs import run_to_end
 from support.real_nodes import free_row
 from support.samples import READY
@@ -41,7 +42,6 @@ from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Target
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.testing.ports import free_ports
 
-PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.start import main; main()", "dev"]
 IDLE = replace(
     READY, node="dev", nodes=("dev",), detail="ready, leads", uptime_ms=61_000, leader="dev"

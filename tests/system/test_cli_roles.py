@@ -10,15 +10,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.expect import PATIENCE_S
 from support.long import with_long
 from support.programs import run_to_end
 from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock.actors.api.role_request import SetLog
-
-LONG_S = 60.0
-
 
 PROTOCOLS = with_long(["bakery", "central", "lamport", "paxos"], "bakery", "central")
 
@@ -58,7 +56,7 @@ def test_a_role_is_asked_and_what_it_does_not_take_is_refused(lamport: str) -> N
 
 def test_what_a_node_logs_is_shown_and_changed(lamport: str) -> None:
     with fencelock.connect(lamport) as client:
-        client.ref("n1/log").ask(SetLog(level="INFO", roles=()), timeout=LONG_S)
+        client.ref("n1/log").ask(SetLog(level="INFO", roles=()), timeout=PATIENCE_S)
     options = ("log", "n1", "--connect", lamport, "--json")
     assert json.loads(shell(*options)[1]) == {"node": "n1", "level": "INFO", "trace": []}
     changed = shell(*options, "--level", "error", "--trace", "process,clock")[1]
@@ -87,7 +85,7 @@ def test_a_trace_has_the_messages_of_a_lock_in_causal_order_and_draws_them(
         )
     finally:
         ended.set()
-        user.join(LONG_S)
+        user.join(PATIENCE_S)
     assert (status, told) == (0, "")
     lines = said.splitlines()
     assert any(" proxy sends Granted(lock='a'" in one.replace("/", " ") for one in lines)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.expect import present
-from support.hub_station import PATIENCE_S
+from support.expect import PATIENCE_S, present
+from support.faces import FACES
 from support.programs import run_to_end
 from support.real_nodes import running_nodes, until
 from support.retained_world import RawRetainer, retaining
@@ -241,8 +241,6 @@ def test_a_watch_prints_the_entries_and_then_each_change(
             process.communicate(timeout=PATIENCE_S)
 
 
-CLUSTER = "faces"
-"""The cluster of the shared nodes."""
 COMMAND = (sys.executable, "-m", "fencelock", "lock")
 PRINTS = "import os; print(os.environ['FENCELOCK_NAME'], os.environ['FENCELOCK_FENCE'])"
 READY = "print('ready', flush=True); sys.stdin.readline()"
@@ -252,13 +250,13 @@ STUBBORN = f"import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 @pytest.fixture
 def lock_client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, label="the tests") as lock_client:
+    with fencelock.connect(paxos_addresses, cluster=FACES, label="the tests") as lock_client:
         yield lock_client
 
 
 def begin(addresses: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*COMMAND, "--connect", addresses, "--cluster", CLUSTER, *arguments],
+        [*COMMAND, "--connect", addresses, "--cluster", FACES, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 from support import programs
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.paths import ROOT
 
 import fencelock
 from fencelock.testing import local
-
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

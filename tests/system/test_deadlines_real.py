@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.real_nodes import LONG_S, PaxosProcesses, ask, running_nodes
+from support.expect import PATIENCE_S
+from support.real_nodes import PaxosProcesses, ask, running_nodes
 from support.samples import fence_of
 
 import fencelock
@@ -67,7 +68,7 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
             fence = int(holder.stdout.readline())
             holder.send_signal(signal.SIGSTOP)
             began = time.monotonic()
-            hold = client.lock("report").acquire(timeout=LONG_S)
+            hold = client.lock("report").acquire(timeout=PATIENCE_S)
             took_s = time.monotonic() - began
             assert hold is not None
             assert hold.fence > fence
@@ -100,22 +101,22 @@ def test_a_caller_inside_the_process_has_deadlines_too(tmp_path: Path) -> None:
 def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) -> None:
     term_s = 2.0
     with (
-        fencelock.connect(members.connect, connect_timeout=LONG_S) as client,
-        fencelock.connect(members.connect, connect_timeout=LONG_S) as other,
+        fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as client,
+        fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as other,
     ):
-        _held = client.lock("first").acquire(timeout=LONG_S)
+        _held = client.lock("first").acquire(timeout=PATIENCE_S)
         lost_at: list[float] = []
         lost = threading.Event()
         mine = client.lock("order", duration=term_s, grace=term_s)
         mine.on_lost(lambda _: lost_at.append(time.monotonic()))
         mine.on_lost(lambda _: lost.set())
         before = time.monotonic()
-        fence = fence_of(mine.acquire(timeout=LONG_S))
+        fence = fence_of(mine.acquire(timeout=PATIENCE_S))
         leader = next(status.leader for status in client.describe() if status.leader)
         members.kill(leader)
-        later = fence_of(other.lock("order").acquire(timeout=LONG_S))
+        later = fence_of(other.lock("order").acquire(timeout=PATIENCE_S))
         granted_at = time.monotonic()
-        assert lost.wait(LONG_S)
+        assert lost.wait(PATIENCE_S)
         members.start(leader)
         assert later > fence
         # Log time counts milliseconds, from the beginning of the leader's turn with the request.
@@ -126,7 +127,7 @@ def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) ->
 def test_a_holder_that_renews_keeps_the_lock_while_leaders_are_killed(
     members: PaxosProcesses,
 ) -> None:
-    with fencelock.connect(members.connect, connect_timeout=LONG_S) as client:
+    with fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as client:
         renewed = threading.Semaphore(0)
         mine = client.lock("kept", duration=TERM_S, grace=10)
 
@@ -138,8 +139,8 @@ def test_a_holder_that_renews_keeps_the_lock_while_leaders_are_killed(
         with mine as hold:
             for node in sorted(members.processes)[:2]:
                 members.kill(node)
-                assert renewed.acquire(timeout=LONG_S)
+                assert renewed.acquire(timeout=PATIENCE_S)
                 members.start(node)
-                assert renewed.acquire(timeout=LONG_S)
+                assert renewed.acquire(timeout=PATIENCE_S)
             assert mine.fence == hold.fence
             hold.raise_if_lost()

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from support.collected import fields_of, logged_to
+from support.expect import PATIENCE_S
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -32,7 +33,6 @@ from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.node import Node
 from fencelock.verification.simulation import planting
 
-LONG_S = 60.0
 WRONG = "n2"
 
 
@@ -106,10 +106,10 @@ def wait_until_ready(client: fencelock.Client) -> None:
 
 def use_until_found(client: fencelock.Client) -> NodeStatus:
     """Use locks until `WRONG` reports that it has diverged."""
-    ends = time.monotonic() + LONG_S
+    ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         for _ in range(10):
-            with client.lock("a", timeout=LONG_S):
+            with client.lock("a", timeout=PATIENCE_S):
                 pass
         status = described(client, WRONG)
         if status is not None and "differs from a majority" in status.detail:
@@ -125,21 +125,23 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
         first, second, third = (
             Node.start(config, name, found=True) for name in ("n1", WRONG, "n3")
         )
-        with fencelock.connect(connect, cluster=config.cluster, connect_timeout=LONG_S) as client:
-            with client.lock("a", timeout=LONG_S):
+        with fencelock.connect(
+            connect, cluster=config.cluster, connect_timeout=PATIENCE_S
+        ) as client:
+            with client.lock("a", timeout=PATIENCE_S):
                 pass  # All members have met.
             second.stop()
-            with client.lock("a", timeout=LONG_S):
+            with client.lock("a", timeout=PATIENCE_S):
                 second = Node.start(config, WRONG, found=True)  # It does not lead.
             wait_until_ready(client)  # It applies new slots, and need not fetch a snapshot.
-            fatal = client.lock("the fatal one", timeout=LONG_S)
+            fatal = client.lock("the fatal one", timeout=PATIENCE_S)
             held = fence_of(fatal.acquire())
             status = use_until_found(client)
             assert not status.ready
             assert "an empty folder" in status.detail
             assert fatal.fence == held
             with pytest.raises(UnavailableError, match="does not serve"):
-                second.proxy.ask(Acquire(lock="b"), timeout=LONG_S)
+                second.proxy.ask(Acquire(lock="b"), timeout=PATIENCE_S)
             assert second.failure is None
             critical = [line for line in lines if line.startswith(f"CRITICAL {WRONG}")]
             assert len(critical) == 1
@@ -148,7 +150,9 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
             second.stop()
     with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
         second = Node.start(config, WRONG, found=True)
-        with fencelock.connect(connect, cluster=config.cluster, connect_timeout=LONG_S) as client:
+        with fencelock.connect(
+            connect, cluster=config.cluster, connect_timeout=PATIENCE_S
+        ) as client:
             status = use_until_found(client)
             shown = StringIO()
             Console(file=shown, width=200).print(nodes_table([status], asked=1))

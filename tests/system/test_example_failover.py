@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.expect import PATIENCE_S
 from support.paths import EXAMPLES, ROOT
 from support.real_nodes import until
 
@@ -25,7 +26,6 @@ from fencelock.verification.bench.members import NodeProcesses, leader_among
 
 pytestmark = pytest.mark.long
 
-PATIENCE_S = 60
 LIMIT_S = 5.0
 """How long the examples let a request wait for a lock: then it is refused."""
 KILLS = 2

@@ -17,15 +17,13 @@ from typing import Any
 import httpx
 import pytest
 from support import programs
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.paths import EXAMPLES
 from support.programs import run_to_end
 
 from fencelock import aio
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster
-
-PATIENCE_S = 60
 
 
 def loaded(name: str) -> ModuleType:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.expect import PATIENCE_S
 from support.paths import EXAMPLES, SUPPORT
 from support.programs import run_to_end
 
@@ -23,7 +24,6 @@ LAUNCHER = str(SUPPORT / "two_versions.py")
 RAW_CLIENT = EXAMPLES / "raw_zmq_client.py"
 NEWER = "wire.newer_message"
 TIMES = 3
-PATIENCE_S = 60.0
 Finished = subprocess.CompletedProcess[str]
 
 

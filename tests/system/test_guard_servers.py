@@ -16,13 +16,12 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from support.django_guard import django_connection, protects_django
+from support.expect import PATIENCE_S
 from support.programs import postgres_server, redis_server
 
 import fencelock
 from fencelock.guard import AsyncSqlGuard, RedisGuard, SqlGuard, StaleFenceError
 from fencelock.testing import LocalCluster, lose
-
-PATIENCE_S = 60
 
 asyncpg: Any = import_module("asyncpg")  # It has no types.
 

@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.real_nodes import until
 
 from fencelock.verification.bench.members import NodeProcesses
 
-PATIENCE_S = 60
 CONNECT = "import fencelock, sys; client = fencelock.connect(sys.argv[1], cluster='bench'); "
 DETACH = f"{CONNECT} print(client.lock('job').acquire().detach(float(sys.argv[2])), flush=True); "
 ATTACH = f"{CONNECT} hold = client.attach(sys.argv[2]); print(hold.fence, flush=True); "

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.expect import PATIENCE_S
 from support.long import with_long
 from support.real_nodes import (
-    LONG_S,
     NODES,
     KeyedProcesses,
     keyed_nodes,
@@ -49,7 +49,7 @@ def serving(folder: Path, seed: str, *options: str) -> Generator[None]:
         yield
     finally:
         process.kill()
-        process.wait(LONG_S)
+        process.wait(PATIENCE_S)
 
 
 def roles(operator: fencelock.Client) -> dict[str, NodeRole]:
@@ -92,7 +92,7 @@ def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
         nodes.start("n2")
         with serving(tmp_path, seed, "--id", "n4"):
             until(lambda: votes(operator, "n4"), "n4 is back")
-            with operator.lock("a", timeout=LONG_S) as hold:
+            with operator.lock("a", timeout=PATIENCE_S) as hold:
                 assert hold.fence
 
 
@@ -163,10 +163,10 @@ def test_a_member_that_lost_its_folder_comes_back_at_its_address_only(
     nodes: dict[str, Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.node.joining.RUNS_MS", 0)  # So it counts as silent.
-    with fencelock.connect(nodes["n1"].address, connect_timeout=LONG_S) as operator:
+    with fencelock.connect(nodes["n1"].address, connect_timeout=PATIENCE_S) as operator:
         until(lambda: votes(operator, "n2"), "n2 is heard")
     n2 = nodes.pop("n2")
-    assert n2.stop(LONG_S)
+    assert n2.stop(PATIENCE_S)
     lost = Joining(nodes["n1"].address, tmp_path / "joins", "n2")
     text = refusal(lost)
     assert f"n2 is a member at {n2.address}" in text
@@ -200,13 +200,13 @@ def test_two_nodes_of_one_machine_get_names_and_ports_of_their_own(
 ) -> None:
     seed = nodes["n1"].address
     config, name = joined(Joining(seed, tmp_path / "one"))
-    with fencelock.connect(seed, connect_timeout=LONG_S) as operator:
+    with fencelock.connect(seed, connect_timeout=PATIENCE_S) as operator:
         first = Node.start(config, name)
         try:
             until(lambda: name in roles(operator), "it is heard")
             others, other = joined(Joining(seed, tmp_path / "two"))
         finally:
-            first.stop(LONG_S)
+            first.stop(PATIENCE_S)
     assert other != name
     assert others.nodes[other] != config.nodes[name]
 

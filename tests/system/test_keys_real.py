@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from support.collected import Lines, logged_lines
-from support.expect import checked, present
+from support.expect import PATIENCE_S, checked, present
 from support.hub_station import Make, Station, stations, until
-from support.real_nodes import LONG_S, KeyedNodes, KeyedProcesses, keyed_nodes
+from support.real_nodes import KeyedNodes, KeyedProcesses, keyed_nodes
 
 import fencelock
 import fencelock.testing
@@ -81,7 +81,7 @@ def attacker(make: Make, cluster: KeyedNodes, node: str, key: str | None) -> Sta
 
 
 def held(client: fencelock.Client, name: str) -> fencelock.Hold:
-    return present(client.lock(name, timeout=LONG_S).acquire())
+    return present(client.lock(name, timeout=PATIENCE_S).acquire())
 
 
 def use_for_ever(client: fencelock.Client) -> None:
@@ -113,16 +113,16 @@ def test_a_client_with_a_key_takes_locks_within_its_prefix_only(
 ) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         with cluster.connect("shop") as shop, cluster.connect("alice") as alice:
-            with shop.lock("orders/1", timeout=LONG_S):
+            with shop.lock("orders/1", timeout=PATIENCE_S):
                 assert [one.lock for one in shop.locks("orders/")] == ["orders/1"]
             with (
-                shop.semaphore("orders/2", permits=3, timeout=LONG_S),
-                shop.lock_all("orders/2", "orders/3", timeout=LONG_S),
+                shop.semaphore("orders/2", permits=3, timeout=PATIENCE_S),
+                shop.lock_all("orders/2", "orders/3", timeout=PATIENCE_S),
             ):
                 pass
-            with alice.lock("secret", timeout=LONG_S):
+            with alice.lock("secret", timeout=PATIENCE_S):
                 for refused in (
-                    lambda: shop.lock("secret").acquire(timeout=LONG_S),
+                    lambda: shop.lock("secret").acquire(timeout=PATIENCE_S),
                     lambda: shop.semaphore("secret", permits=2).acquire(),
                     lambda: shop.rwlock("secret").read().acquire(),
                     lambda: shop.lock_all("orders/3", "secret").acquire(),
@@ -172,11 +172,11 @@ def test_three_nodes_with_keys_serve_with_every_protocol(protocol: str, tmp_path
     with (
         keyed_nodes(tmp_path, protocol) as cluster,
         cluster.connect("shop") as shop,
-        shop.lock("orders/1", timeout=LONG_S) as hold,
+        shop.lock("orders/1", timeout=PATIENCE_S) as hold,
     ):
         assert hold.held
         with pytest.raises(fencelock.ForbiddenError):
-            shop.lock("secret", timeout=LONG_S).acquire()
+            shop.lock("secret", timeout=PATIENCE_S).acquire()
 
 
 def test_a_client_without_a_key_is_refused_in_words_and_at_once(
@@ -186,7 +186,7 @@ def test_a_client_without_a_key_is_refused_in_words_and_at_once(
         began = time.monotonic()
         with pytest.raises(fencelock.ForbiddenError, match=r"it requires a key.*--key"):
             cluster.connect(None)
-        assert time.monotonic() - began < LONG_S / 2
+        assert time.monotonic() - began < PATIENCE_S / 2
         assert cluster.count("wire.handshake_failed") >= 1
     assert len(refusals(lines, "n1 refused a connection without a key")) == 1
 
@@ -201,7 +201,7 @@ def test_an_unknown_key_is_refused_in_words_and_at_once(tmp_path: Path, lines: L
         assert len(refusals(lines, "n1 refused a connection with the unknown key")) == 1
         cluster.reload()
         with cluster.connect("late") as client:
-            _held = client.lock("anything", timeout=LONG_S).acquire()
+            _held = client.lock("anything", timeout=PATIENCE_S).acquire()
 
 
 def test_a_key_for_another_cluster_finds_no_node(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines
             cluster.reload()
             with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
                 use_for_ever(shop)  # Until its link is found closed.
-            with alice.lock("orders/1", timeout=LONG_S) as next_hold:  # Its session ends.
+            with alice.lock("orders/1", timeout=PATIENCE_S) as next_hold:  # Its session ends.
                 assert next_hold.fence > hold.fence
                 assert not hold.held
         assert cluster.count("wire.key_unknown") >= 1
@@ -270,14 +270,14 @@ def test_a_wait_under_a_removed_key_ends_and_is_not_granted_later(
         ThreadPoolExecutor(1) as pool,
     ):
         hold = held(alice, "orders/1")
-        waiting = pool.submit(shop.lock("orders/1").acquire, timeout=LONG_S)
+        waiting = pool.submit(shop.lock("orders/1").acquire, timeout=PATIENCE_S)
         until(lambda: len(alice.status("orders/1").waiters) == 1)
         remove_key(cluster.keys, "shop")
         cluster.reload()
         until(lambda: not alice.status("orders/1").waiters)
         hold.release()
         assert alice.status("orders/1").holder is None
-        assert isinstance(waiting.exception(LONG_S), fencelock.FencelockError)
+        assert isinstance(waiting.exception(PATIENCE_S), fencelock.FencelockError)
 
 
 def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
@@ -425,7 +425,7 @@ def test_a_release_after_the_prefixes_became_narrower_is_refused_at_once(tmp_pat
                 hold.release()
             assert alice.status("orders/1").holder is not None
         assert (
-            _held := alice.lock("orders/1", timeout=LONG_S).acquire()
+            _held := alice.lock("orders/1", timeout=PATIENCE_S).acquire()
         ) is not None  # The session ended.
 
 
@@ -438,7 +438,7 @@ def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> No
         leader = leader_among(nodes.wait_until_ready(alice))
         hold = held(shop, "orders/1")
         nodes.kill(leader)
-        with shop.lock("orders/2", timeout=LONG_S):
+        with shop.lock("orders/2", timeout=PATIENCE_S):
             assert hold.held
         hold.release()
 
@@ -446,11 +446,11 @@ def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> No
 def test_a_process_without_keys_ends_on_sighup_as_other_programs_do(tmp_path: Path) -> None:
     with NodeProcesses(tmp_path, "paxos", 1, durable=False) as nodes:
         with fencelock.connect(
-            nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S
+            nodes.connect, cluster=nodes.cluster, connect_timeout=PATIENCE_S
         ) as client:
-            _held = client.lock("a", timeout=LONG_S).acquire()
+            _held = client.lock("a", timeout=PATIENCE_S).acquire()
         nodes.processes["n1"].send_signal(signal.SIGHUP)
-        assert nodes.processes["n1"].wait(LONG_S) == -signal.SIGHUP
+        assert nodes.processes["n1"].wait(PATIENCE_S) == -signal.SIGHUP
 
 
 def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:

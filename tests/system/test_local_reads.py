@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from support.expect import present
-from support.real_nodes import LONG_S, NODES, loopback_addresses, running_nodes
+from support.expect import PATIENCE_S, present
+from support.real_nodes import NODES, loopback_addresses, running_nodes
 from support.samples import fence_of
 
 import fencelock
@@ -31,7 +31,6 @@ from fencelock.actors.session.session import TTL_MS
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 
-PATIENCE_S = 60
 WITHOUT = ["bakery", "central", "lamport"]
 
 
@@ -124,39 +123,39 @@ def test_a_lock_goes_from_node_to_node_under_rising_fences(nodes: dict[str, Node
     fences: list[int] = []
     for _ in range(3):
         for node in nodes.values():
-            granted: api.Granted = node.proxy.ask(api.Acquire(lock="turns"), timeout=LONG_S)
+            granted: api.Granted = node.proxy.ask(api.Acquire(lock="turns"), timeout=PATIENCE_S)
             fences.append(granted.fence)
-            node.proxy.ask(api.Release(lock="turns", fence=granted.fence), timeout=LONG_S)
+            node.proxy.ask(api.Release(lock="turns", fence=granted.fence), timeout=PATIENCE_S)
     assert fences == sorted(set(fences))
 
 
 def test_waits_of_all_nodes_are_served_in_the_order_of_the_log(nodes: dict[str, Node]) -> None:
-    first: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="queue"), timeout=LONG_S)
+    first: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="queue"), timeout=PATIENCE_S)
     order: list[str] = []
     turns = threading.Lock()
 
     def wait_for_turn(node: str) -> None:
         granted: api.Granted = nodes[node].proxy.ask(
-            api.Acquire(lock="queue", owner=f"at-{node}"), timeout=LONG_S
+            api.Acquire(lock="queue", owner=f"at-{node}"), timeout=PATIENCE_S
         )
         with turns:
             order.append(node)
-        nodes[node].proxy.ask(api.Release(lock="queue", fence=granted.fence), timeout=LONG_S)
+        nodes[node].proxy.ask(api.Release(lock="queue", fence=granted.fence), timeout=PATIENCE_S)
 
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(wait_for_turn, node) for node in NODES]
         status = seen_waiting(nodes["n2"], "queue", 3)
-        nodes["n1"].proxy.ask(api.Release(lock="queue", fence=first.fence), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Release(lock="queue", fence=first.fence), timeout=PATIENCE_S)
         for one in asked:
-            one.result(LONG_S)
+            one.result(PATIENCE_S)
     assert order == [waiter.node for waiter in status.waiters]
     assert [waiter.owner for waiter in status.waiters] == [f"at-{node}" for node in order]
 
 
 def seen_waiting(node: Node, lock: str, waiters: int) -> api.LockStatus:
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        status: api.LockStatus = node.proxy.ask(api.Inspect(lock=lock), timeout=LONG_S)
+        status: api.LockStatus = node.proxy.ask(api.Inspect(lock=lock), timeout=PATIENCE_S)
         if len(status.waiters) == waiters:
             return status
     raise AssertionError(f"{lock} has no {waiters} waiters")
@@ -164,39 +163,39 @@ def seen_waiting(node: Node, lock: str, waiters: int) -> api.LockStatus:
 
 def test_a_try_and_a_limited_wait_say_who_holds(nodes: dict[str, Node]) -> None:
     held: api.Granted = nodes["n1"].proxy.ask(
-        api.Acquire(lock="busy", label="deploy"), timeout=LONG_S
+        api.Acquire(lock="busy", label="deploy"), timeout=PATIENCE_S
     )
     for wait_ms in (0, 50):
         with pytest.raises(LockTimeoutError, match=f"deploy.* under fence {held.fence}"):
-            nodes["n2"].proxy.ask(api.Acquire(lock="busy", wait_ms=wait_ms), timeout=LONG_S)
-    nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=LONG_S)
+            nodes["n2"].proxy.ask(api.Acquire(lock="busy", wait_ms=wait_ms), timeout=PATIENCE_S)
+    nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=PATIENCE_S)
     with pytest.raises(NotHeldError, match=f"fence {held.fence}"):
-        nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=PATIENCE_S)
 
 
 def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(
     nodes: dict[str, Node],
 ) -> None:
-    held: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="read"), timeout=LONG_S)
+    held: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="read"), timeout=PATIENCE_S)
     for node in nodes.values():
-        status: api.LockStatus = node.proxy.ask(api.Inspect(lock="read"), timeout=LONG_S)
+        status: api.LockStatus = node.proxy.ask(api.Inspect(lock="read"), timeout=PATIENCE_S)
         assert status.holder is not None
         assert (status.holder.fence, status.age_ms) == (held.fence, 0)
         local: api.LockStatus = node.proxy.ask(
-            api.Inspect(lock="read", age_ms=60_000), timeout=LONG_S
+            api.Inspect(lock="read", age_ms=60_000), timeout=PATIENCE_S
         )
         assert local.age_ms is not None
         assert 0 <= local.age_ms <= 60_000
-    nodes["n1"].proxy.ask(api.Release(lock="read", fence=held.fence), timeout=LONG_S)
-    status = nodes["n3"].proxy.ask(api.Inspect(lock="read"), timeout=LONG_S)
+    nodes["n1"].proxy.ask(api.Release(lock="read", fence=held.fence), timeout=PATIENCE_S)
+    status = nodes["n3"].proxy.ask(api.Inspect(lock="read"), timeout=PATIENCE_S)
     assert status.holder is None
 
 
 def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:  # On a busy machine a node may hear its leader late, and is ready again then.
         statuses: list[api.NodeStatus] = [
-            node.proxy.ask(api.Describe(), timeout=LONG_S) for node in nodes.values()
+            node.proxy.ask(api.Describe(), timeout=PATIENCE_S) for node in nodes.values()
         ]
         if all(status.ready for status in statuses):
             break
@@ -211,29 +210,29 @@ def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
     config = parse(starting_config(loopback_addresses(), protocol="paxos"), tmp_path)
     nodes = {node: Node.start(config, node, found=True) for node in NODES}
     try:
-        nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=LONG_S)
-        deadline = time.monotonic() + LONG_S
-        status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=PATIENCE_S)
         while not status.leader:
             assert time.monotonic() < deadline, "nobody leads"
-            status = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
+            status = nodes["n1"].proxy.ask(api.Describe(), timeout=PATIENCE_S)
         leader = nodes.pop(status.leader)
-        first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
+        first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=PATIENCE_S)
         began = time.monotonic()
         leader.stop()
         one, two = nodes.values()
-        granted: api.Granted = one.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
+        granted: api.Granted = one.proxy.ask(api.Acquire(lock="a"), timeout=PATIENCE_S)
         assert granted.fence > first.fence
         assert time.monotonic() - began < TTL_MS / 1000, "a node that stops gives back"
         two.stop()
         with pytest.raises(UnavailableError, match=r"a majority of n1, n2, n3 has not answered"):
-            one.proxy.ask(api.Acquire(lock="c", wait_ms=0), timeout=LONG_S)
+            one.proxy.ask(api.Acquire(lock="c", wait_ms=0), timeout=PATIENCE_S)
         with pytest.raises(StaleError, match="100 ms were allowed"):
-            one.proxy.ask(api.Inspect(lock="c", age_ms=100), timeout=LONG_S)
-        ends = time.monotonic() + LONG_S
+            one.proxy.ask(api.Inspect(lock="c", age_ms=100), timeout=PATIENCE_S)
+        ends = time.monotonic() + PATIENCE_S
         while "a majority of n1, n2, n3" not in status.detail:  # It stands for election first.
             assert time.monotonic() < ends, status.detail
-            status = one.proxy.ask(api.Describe(), timeout=LONG_S)
+            status = one.proxy.ask(api.Describe(), timeout=PATIENCE_S)
         assert not status.ready
     finally:
         for node in nodes.values():
@@ -247,5 +246,5 @@ def test_a_status_requested_while_the_nodes_start_is_answered(
     with running_nodes(tmp_path, protocol) as nodes:
         asked = [node.proxy.ask(api.Inspect(lock="early"), block=False) for node in nodes.values()]
         for status in asked:
-            answer: api.LockStatus = status.get(timeout=LONG_S)
+            answer: api.LockStatus = status.get(timeout=PATIENCE_S)
             assert answer.holder is None

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.expect import PATIENCE_S
 from support.paths import ROOT
 from support.programs import run_to_end, running, until_answered
-from support.real_nodes import LONG_S, running_nodes, until
+from support.real_nodes import running_nodes, until
 from typer.testing import CliRunner
 
 import fencelock
@@ -103,7 +104,7 @@ class Prometheus:
 
     def until(self, expr: str) -> None:
         """Return when ``expr`` has a result."""
-        ends = time.monotonic() + LONG_S
+        ends = time.monotonic() + PATIENCE_S
         while not self.query(expr):
             assert time.monotonic() < ends, expr
             time.sleep(0.05)  # Prometheus tells nobody what it scrapes.
@@ -116,8 +117,8 @@ def prometheus(tmp_path: Path) -> Iterator[tuple[Prometheus, ExitStack]]:
     with ExitStack() as last, ExitStack() as cluster:
         nodes = cluster.enter_context(running_nodes(tmp_path / "data"))
         addresses = [node.address for node in nodes.values()]
-        client = cluster.enter_context(fencelock.connect(addresses, connect_timeout=LONG_S))
-        cluster.enter_context(client.lock("held", timeout=LONG_S))
+        client = cluster.enter_context(fencelock.connect(addresses, connect_timeout=PATIENCE_S))
+        cluster.enter_context(client.lock("held", timeout=PATIENCE_S))
         scraped = [node.serve_metrics("127.0.0.1:0", "fencelock") for node in nodes.values()]
         config = loaded(PROMETHEUS / "prometheus.yml")
         config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
@@ -192,8 +193,8 @@ def test_the_health_check_of_compose_knows_a_node_that_is_ready(tmp_path: Path) 
         with nodes["n1"] as node:
             port = node.serve_metrics("127.0.0.1:0", "fencelock").rpartition(":")[2]
             check = [*start, text.replace("9404", port)]
-            until(lambda: subprocess.run(check, check=False, timeout=LONG_S).returncode == 0)
-        assert subprocess.run(check, check=False, timeout=LONG_S).returncode
+            until(lambda: subprocess.run(check, check=False, timeout=PATIENCE_S).returncode == 0)
+        assert subprocess.run(check, check=False, timeout=PATIENCE_S).returncode
 
 
 def test_the_services_of_compose_are_the_nodes() -> None:
@@ -355,8 +356,8 @@ def test_nodes_are_reached_by_names_and_bound_to_every_interface(tmp_path: Path)
     try:
         assert [node.address for node in nodes] == list(config.nodes.values())
         addresses = [node.address for node in nodes]
-        with fencelock.connect(addresses, cluster="names", connect_timeout=LONG_S) as client:
-            _held = client.lock("a", timeout=LONG_S).acquire()
+        with fencelock.connect(addresses, cluster="names", connect_timeout=PATIENCE_S) as client:
+            _held = client.lock("a", timeout=PATIENCE_S).acquire()
             (leader,) = (one for one in client.members().nodes if one.role is NodeRole.LEADER)
             assert leader.endpoint in addresses
     finally:

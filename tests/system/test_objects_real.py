@@ -9,16 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.expect import checked, present
-from support.real_nodes import (
-    NODES,
-    PATIENCE_S,
-    Cluster,
-    PaxosProcesses,
-    running_nodes,
-    started,
-    until,
-)
+from support.expect import PATIENCE_S, checked, present
+from support.real_nodes import NODES, Cluster, PaxosProcesses, running_nodes, started, until
 
 import fencelock
 from fencelock import Client, LockTimeoutError

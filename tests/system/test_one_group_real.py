@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.collected import Line, Lines, logged_lines
-from support.expect import checked, present
-from support.real_nodes import LONG_S, Cluster, loopback_addresses, running, until
+from support.expect import PATIENCE_S, checked, present
+from support.real_nodes import Cluster, loopback_addresses, running, until
 from support.rogue_roles import ROGUE, with_rogue
 from typer.testing import CliRunner
 
@@ -55,7 +55,7 @@ class Nodes:
             shutil.rmtree(self.folder / "data" / name)
 
     def status(self, name: str) -> NodeStatus:
-        status = self.running[name].proxy.ask(Describe(roles=True), timeout=LONG_S)
+        status = self.running[name].proxy.ask(Describe(roles=True), timeout=PATIENCE_S)
         assert isinstance(status, NodeStatus)
         return status
 
@@ -66,7 +66,7 @@ class Nodes:
 
     def client(self, *names: str) -> fencelock.Client:
         at = ",".join(f"tcp://127.0.0.1:{self.at[name]}" for name in names)
-        return fencelock.connect(at, cluster="orders", connect_timeout=LONG_S)
+        return fencelock.connect(at, cluster="orders", connect_timeout=PATIENCE_S)
 
 
 @pytest.fixture(params=["paxos", "bakery"])
@@ -100,7 +100,7 @@ def test_founders_that_lost_their_disks_cut_off_from_later_members_found_nothing
             founders.start(name)
             change(client, MemberAction.JOIN, name)
         lock = client.lock("x")
-        assert lock.acquire(timeout=LONG_S)
+        assert lock.acquire(timeout=PATIENCE_S)
         group = founders.group("n4")
         assert group
 
@@ -138,7 +138,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(found
             "n1 says what it knows",
         )
         assert {founders.group(name) for name in FOUNDERS} <= {"", group}
-        with client.lock("x", timeout=LONG_S):  # The group of the others goes on.
+        with client.lock("x", timeout=PATIENCE_S):  # The group of the others goes on.
             pass
 
         founders.wipe("n1")
@@ -229,7 +229,7 @@ class IdentityCluster(Cluster):
     def folder(self, name: str) -> Path:
         return present(self.config.folder_of(name))
 
-    def lock(self, name: str, through: str, timeout: float = LONG_S) -> int | None:
+    def lock(self, name: str, through: str, timeout: float = PATIENCE_S) -> int | None:
         """Take a lock through one node, and keep it; return its fence, None without a majority."""
         try:
             hold = self.connect(through, ttl=60).lock(name).acquire(timeout=timeout)
@@ -238,7 +238,7 @@ class IdentityCluster(Cluster):
         return None if hold is None else hold.fence
 
     def status(self, name: str) -> NodeStatus:
-        return checked(NodeStatus, self.running[name].proxy.ask(Describe(), timeout=LONG_S))
+        return checked(NodeStatus, self.running[name].proxy.ask(Describe(), timeout=PATIENCE_S))
 
     def wait_until(self, name: str, is_so: Callable[[NodeStatus], bool]) -> None:
         for _ in range(2_000):  # Each question waits for the node's answer.
@@ -327,8 +327,8 @@ def fence_of(nodes: dict[str, Node]) -> int:
     """Acquire a lock through a node that is honest, and release it."""
     addresses = [node.address for name, node in nodes.items() if name != ROGUE]
     with (
-        fencelock.connect(addresses, connect_timeout=LONG_S) as client,
-        client.lock("a", timeout=LONG_S) as hold,
+        fencelock.connect(addresses, connect_timeout=PATIENCE_S) as client,
+        client.lock("a", timeout=PATIENCE_S) as hold,
     ):
         assert hold.fence is not None
         return hold.fence

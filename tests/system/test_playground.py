@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 import pytest
+from support.expect import PATIENCE_S
 from support.real_nodes import free_row
-
-LONG_S = 60.0
 
 
 class Prompt:
@@ -43,7 +42,7 @@ class Prompt:
         seen: list[str] = []
         try:
             while not seen or not is_it(seen[-1]):
-                seen.append(self._lines.get(timeout=LONG_S))
+                seen.append(self._lines.get(timeout=PATIENCE_S))
         except Empty:
             pytest.fail("".join(seen))
         return seen[-1]
@@ -77,7 +76,7 @@ def test_locks_are_held_by_hand_while_nodes_are_cut_off_and_killed(prompt: Promp
     prompt.says("n3 runs")
     prompt.says("a is released")
     prompt.type("quit")
-    assert prompt.process.wait(LONG_S) == 0
+    assert prompt.process.wait(PATIENCE_S) == 0
 
 
 def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
@@ -96,4 +95,4 @@ def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
         prompt.says(words)
     assert prompt.process.stdin is not None
     prompt.process.stdin.close()  # As Ctrl-D.
-    assert prompt.process.wait(LONG_S) == 0
+    assert prompt.process.wait(PATIENCE_S) == 0

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Generator
 
 import pytest
-from support.real_nodes import LONG_S, KeyedNodes, keyed_nodes
+from support.expect import PATIENCE_S
+from support.real_nodes import KeyedNodes, keyed_nodes
 from typer.testing import CliRunner
 
 import fencelock
@@ -33,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[KeyedNodes, N
 def run(cluster: KeyedNodes, key: str, *arguments: str) -> str:
     """Run a command with the key of that name; return its output."""
     target = ("--connect", ",".join(cluster.addresses), "--key", str(cluster.keys / f"{key}.key"))
-    done = CliRunner().invoke(app, [*arguments, *target, "--timeout", str(LONG_S)])
+    done = CliRunner().invoke(app, [*arguments, *target, "--timeout", str(PATIENCE_S)])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
 

@@ -16,6 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from support.expect import PATIENCE_S
 from support.paths import SUPPORT
 from support.real_nodes import PaxosProcesses
 
@@ -24,7 +25,6 @@ CLIENTS = 3
 FAULTS = int(os.environ.get("FENCELOCK_RETAINED_FAULTS", "4"))
 HOLDS = 10
 """Holds of each client between two faults."""
-PATIENCE_S = 60
 
 
 class Hold(NamedTuple):

@@ -16,9 +16,10 @@ import cbor2
 import pytest
 import zmq
 from support.collected import Lines, logged_lines
-from support.expect import present
+from support.expect import PATIENCE_S, present
+from support.faces import FACES
 from support.programs import run_to_end
-from support.real_nodes import LONG_S, running_nodes, until
+from support.real_nodes import running_nodes, until
 
 import fencelock
 import fencelock.aio
@@ -190,11 +191,13 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
             fencelock.connect(nodes["n2"].address, label="victim") as victim,
             fencelock.connect(nodes["n3"].address, label="waiter") as waiter,
         ):
-            hold = present(victim.lock("orders/42").acquire(timeout=LONG_S))
+            hold = present(victim.lock("orders/42").acquire(timeout=PATIENCE_S))
             lost, passed_on = threading.Event(), list[fencelock.Hold | None]()
             hold.on_lost(lambda _: lost.set())
             waits = threading.Thread(
-                target=lambda: passed_on.append(waiter.lock("orders/42").acquire(timeout=LONG_S))
+                target=lambda: passed_on.append(
+                    waiter.lock("orders/42").acquire(timeout=PATIENCE_S)
+                )
             )
             waits.start()
             until(lambda: victim.status("orders/42").waiters)
@@ -209,10 +212,10 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
             assert closed.stdout.startswith(f"Session {handle} (")
             assert closed.stdout.endswith("victim) was closed. Its holds and waits: 1.\n")
 
-            assert lost.wait(LONG_S)
+            assert lost.wait(PATIENCE_S)
             with pytest.raises(fencelock.LockOwnershipLostError, match="an operator ended it"):
                 hold.raise_if_lost()
-            waits.join(LONG_S)
+            waits.join(PATIENCE_S)
             (held,) = passed_on
             assert held is not None
             assert held.fence > hold.fence
@@ -223,7 +226,7 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
             (entry,) = waiter.evictions()
             assert (entry.lock, entry.holder.session, entry.holder.times) == ("", handle, 1)
             assert entry.operator.startswith("alice (")
-            with victim.lock("orders/43", timeout=LONG_S):  # The client opens another session.
+            with victim.lock("orders/43", timeout=PATIENCE_S):  # The client opens another session.
                 pass
         for node in nodes:
             level, _, text = lines.until(
@@ -237,23 +240,23 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
 
 def test_both_clients_close_a_session_and_refuse_an_unknown_one(paxos_addresses: str) -> None:
     async def close_by(handle: str) -> int:
-        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as operator:
+        async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as operator:
             with pytest.raises(fencelock.NotHeldError, match=r"session 'nobody\.1' is not open"):
                 await operator.close_session("nobody.1", "alice")
             return (await operator.close_session(handle, "alice")).claims
 
     with (
-        fencelock.connect(paxos_addresses, cluster="faces", label="one victim") as victim,
-        fencelock.connect(paxos_addresses, cluster="faces") as operator,
+        fencelock.connect(paxos_addresses, cluster=FACES, label="one victim") as victim,
+        fencelock.connect(paxos_addresses, cluster=FACES) as operator,
     ):
         closings: tuple[Callable[[str], int], ...] = (
             lambda handle: asyncio.run(close_by(handle)),
             lambda handle: operator.close_session(handle).claims,
         )
         for close in closings:
-            hold = present(victim.lock("closed").acquire(timeout=LONG_S))
+            hold = present(victim.lock("closed").acquire(timeout=PATIENCE_S))
             (handle,) = [one.id for one in operator.sessions() if "one victim" in one.label]
             assert close(handle) == 1
             lost = threading.Event()
             hold.on_lost(lambda _, lost=lost: lost.set())  # type: ignore[misc]
-            assert lost.wait(LONG_S)
+            assert lost.wait(PATIENCE_S)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.expect import PATIENCE_S
 from support.paths import SUPPORT
 from support.slow_disk_node import slow_file
 
@@ -18,7 +19,6 @@ from fencelock.verification.bench.members import NodeProcesses, described, leade
 pytestmark = pytest.mark.long
 
 CLIENTS = 4
-LONG_S = 60.0
 SYNC_S = "0.3"
 BACK_WITHIN_S = 3.0
 MEASURED_S = 2.0
@@ -38,7 +38,9 @@ class LoadedCluster:
 
     def client(self) -> fencelock.Client:
         members = self.members
-        return fencelock.connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S)
+        return fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=PATIENCE_S
+        )
 
     def work(self, number: int) -> None:
         with self.client() as client:
@@ -53,12 +55,12 @@ class LoadedCluster:
         """Wait until ``count`` more pairs have ended."""
         with self.news:
             wanted = len(self.pairs) + count
-            assert self.news.wait_for(lambda: len(self.pairs) >= wanted, LONG_S)
+            assert self.news.wait_for(lambda: len(self.pairs) >= wanted, PATIENCE_S)
 
     def pairs_within(self, since: float, seconds: float) -> int:
         """Wait until ``seconds`` after ``since``, and return the pairs that ended meanwhile."""
         with self.news:
-            self.news.wait_for(lambda: time.monotonic() >= since + seconds, LONG_S)
+            self.news.wait_for(lambda: time.monotonic() >= since + seconds, PATIENCE_S)
             return sum(since <= at < since + seconds for at in self.pairs)
 
     def make_slow(self, node: str) -> float:

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.expect import PATIENCE_S
 from support.paths import ROOT
 from support.real_nodes import until
 
 from fencelock.cluster.client.lazy import defaults
 from fencelock.testing import LocalCluster, local
-
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from typing import Any
 import cbor2
 import pytest
 import zmq
+from support.expect import PATIENCE_S
 from support.hub_station import listening_hub
 from support.programs import run_to_end
 
@@ -29,8 +30,6 @@ from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.listener import Arrival
-
-PATIENCE_S = 60.0
 
 ALONE = "FENCELOCK_TEST_ALONE"
 """Set in the process of its own in which a test changes a limit of the process."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
-from support.expect import present
+from support.expect import PATIENCE_S, present
 from support.paths import PINS
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, NodeStatus
@@ -31,7 +31,6 @@ from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, plain
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
-PATIENCE_S = 60
 TO, SENDER = Address("n1/proxy"), Address("me/session")
 
 
