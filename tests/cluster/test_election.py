@@ -194,12 +194,6 @@ def test_a_value_out_of_its_limits_is_refused(
         connect().election(name).lead(value)
 
 
-def test_a_lock_of_the_same_name_is_another_object(connect: Connect, name: str) -> None:
-    client = connect()
-    with client.election(name, timeout=0).lead("me"), client.lock(name, timeout=0):
-        assert client.status(name).permits == 1
-
-
 def test_tasks_lead_and_watch(paxos_addresses: str, name: str) -> None:
     async def scene() -> None:
         async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:

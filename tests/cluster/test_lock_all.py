@@ -103,16 +103,6 @@ def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str,
         holds.release()
 
 
-def test_a_client_that_closes_gives_all_back(connect: Connect, names: tuple[str, str, str]) -> None:
-    gone, stays = connect(), connect()
-    _held = gone.lock_all(*names).acquire()
-    with ThreadPoolExecutor() as threads:
-        waits = threads.submit(stays.lock_all(*names[::-1]).acquire)
-        until_awaited(stays, names[0])
-        gone.close()
-        assert waits.result(PATIENCE_S)
-
-
 def test_names_out_of_their_limits_are_refused(connect: Connect) -> None:
     client = connect()
     for wrong in ((), ("a", "a"), ("a", ""), ("a", "\x1f"), tuple(map(str, range(LOCKS_MAX + 1)))):

@@ -92,41 +92,6 @@ async def test_tasks_drain_a_semaphore(paxos_addresses: str, name: str) -> None:
         assert await semaphore.available() == semaphore.permits == 4
 
 
-def test_clients_hold_as_many_permits_as_there_are(connect: Connect, name: str) -> None:
-    one, two = (connect().semaphore(name, 3) for _ in range(2))
-    first, second, third = one.acquire(), two.acquire(), one.acquire()
-    assert first
-    assert second
-    assert third
-    assert first.fence < second.fence < third.fence
-    assert two.acquire(blocking=False) is None
-    assert two.acquire(timeout=0.01) is None
-    first.release()
-    assert two.acquire(blocking=False)
-    assert amounts(one.status()) == ([1, 1, 1], [])
-
-
-def test_a_large_claim_at_the_head_keeps_smaller_ones_and_tries_waiting(
-    client: fencelock.Client, name: str, pool: ThreadPoolExecutor
-) -> None:
-    semaphore = client.semaphore(name, 3)
-    held = semaphore.acquire()
-    assert held
-    large = pool.submit(semaphore.acquire, 3)
-    until_queued(semaphore, 3)
-    small = pool.submit(semaphore.acquire, 1)
-    until_queued(semaphore, 3, 1)
-    assert semaphore.acquire(blocking=False) is None
-    held.release()
-    got = large.result(PATIENCE_S)
-    assert got
-    assert amounts(semaphore.status()) == ([3], [1])
-    got.release()
-    after = small.result(PATIENCE_S)
-    assert after
-    assert after.fence > got.fence > held.fence
-
-
 def test_permits_are_given_back_in_parts_and_never_more_than_were_acquired(
     client: fencelock.Client, name: str
 ) -> None:
@@ -168,25 +133,21 @@ def test_with_holds_one_permit(client: fencelock.Client, name: str) -> None:
     assert semaphore.status().holder is None
 
 
-def test_another_number_of_permits_is_refused_while_some_are_held(
-    connect: Connect, name: str
+def test_objects_of_one_name_and_different_kinds_are_separate(
+    client: fencelock.Client, name: str
 ) -> None:
-    three, five = connect().semaphore(name, 3), connect().semaphore(name, 5)
-    text = f"semaphore '{name}' has 3 permits; this client asked for one with 5"
-    with three, pytest.raises(InvalidRequestError) as refused:
-        five.acquire()
-    assert text in str(refused.value)
-    with five:
-        assert five.status().permits == 5
-
-
-def test_a_lock_of_the_same_name_is_another_object(client: fencelock.Client, name: str) -> None:
-    with client.semaphore(name, 1), client.lock(name, timeout=0):
-        assert client.status(name).holders == ()
+    with (
+        client.semaphore(name, 1),
+        client.lock(name, timeout=0),
+        client.rwlock(name, timeout=0).write(),
+        client.election(name, timeout=0).lead("me"),
+    ):
+        assert (client.status(name).holders, client.status(name).permits) == ((), 1)
         assert len(client.status(object_name(SEMAPHORE, name)).holders) == 1
         listed = [one.lock for one in client.locks(name)]
         names = [(fencelock.kind_of(lock), fencelock.plain_name(lock)) for lock in listed]
-        assert sorted(names) == [("", name), ("semaphore", name)]
+        kinds = ["", "election", "rwlock", "semaphore"]
+        assert sorted(names) == [(kind, name) for kind in kinds]
         assert client.semaphore(name, 1).acquire(blocking=False) is None
 
 
@@ -213,18 +174,6 @@ def test_arguments_of_wrong_types_are_refused_by_name(client: fencelock.Client, 
         client.semaphore(name, cast("Any", "3"))
     with pytest.raises(TypeError, match=r"^prefix is None, and must be str$"):
         client.locks(cast("Any", None))
-
-
-def test_a_client_that_closes_gives_everything_back(
-    connect: Connect, name: str, pool: ThreadPoolExecutor
-) -> None:
-    gone, stays = connect(), connect().semaphore(name, 4)
-    _held = gone.semaphore(name, 4).acquire(2)
-    _held2 = gone.semaphore(name, 4).acquire(2)
-    waits = pool.submit(stays.acquire, 4)
-    until_queued(stays, 4)
-    gone.close()
-    assert waits.result(PATIENCE_S)
 
 
 def test_a_wait_that_ends_lets_the_next_one_in(
@@ -423,42 +372,6 @@ def test_a_wait_that_times_out_lets_the_next_one_in(
         assert pool.submit(hold_to_read, connect().rwlock(name)).result(PATIENCE_S)
         with pytest.raises(fencelock.LockTimeoutError, match="1 owners read"):
             writer.result(PATIENCE_S)
-
-
-def test_a_client_that_closes_gives_it_back(
-    connect: Connect, name: str, pool: ThreadPoolExecutor
-) -> None:
-    gone, stays = connect(), connect().rwlock(name)
-    gone.rwlock(name).write().acquire()
-    reader = pool.submit(hold_to_read, stays)
-    until_queued(stays, 1)
-    gone.close()
-    assert reader.result(PATIENCE_S)
-
-
-def test_an_operator_takes_one_hold(connect: Connect, name: str) -> None:
-    one, two = connect().rwlock(name), connect().rwlock(name)
-    kept, taken = one.read().acquire(), two.read().acquire()
-    assert kept
-    assert taken
-    assert one.evict(taken.fence, "root").times == 1
-    until(lambda: taken.lost)
-    assert kept.held
-    with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
-        two.read().release()
-    assert amounts(one.status()) == ([1], [])
-
-
-def test_a_lock_and_a_semaphore_of_the_same_name_are_other_objects(
-    connect: Connect, name: str
-) -> None:
-    client = connect()
-    with (
-        client.rwlock(name, timeout=0).write(),
-        client.lock(name, timeout=0),
-        client.semaphore(name, 1, timeout=0),
-    ):
-        assert client.status(name).permits == 1
 
 
 async def test_tasks_read_and_write(paxos_addresses: str, name: str) -> None:
