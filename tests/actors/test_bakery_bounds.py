@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.leader_trio import begun_coordinator
-from support.role_harness import HOST, T0, at, sent
+from support.leader_trio import NAMES, beat, begun_coordinator, cluster_status, lock_leader, voters
+from support.role_harness import HOST, T0, at, only_sent, sent
 from support.samples import Row, cases, demand_bounds, demand_honest, errors
 
 from fencelock.actors.api.message import Contender
@@ -44,7 +44,6 @@ from fencelock.actors.bakery.event import BeatContents
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import EPOCH_MAX, Chosen, Seating
 from fencelock.actors.bakery.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     LEASE_MS_MAX,
@@ -63,9 +62,7 @@ from fencelock.actors.message import Address, Message
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 
-NAMES = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in NAMES)
-IDS = {election_of(name): number for number, name in enumerate(NAMES, 11)}
 SEATING = Seating(3, LIVES, 10_000)
 PROPOSED = Seating(4, LIVES, 0)
 WHO = Who("ann", "o")
@@ -108,20 +105,11 @@ def limit() -> EpochLimit:
 
 
 def registry() -> VoterRegistry:
-    return VoterRegistry(dict(IDS), 11, True, limit())
+    return voters(limit=limit())
 
 
 def a_status() -> Role[Any]:
-    role = ClusterStatus(
-        status_of("n1"),
-        HOST,
-        node="n1",
-        members=NAMES,
-        life=1,
-        priority=14,
-        pid=5,
-        voting=registry(),
-    )
+    role = cluster_status(registry())
     role.begin(T0)
     contents = BeatContents(promised=3, seating=SEATING, waiting_ms=0)
     role.handle(election_of("n1"), contents, T0)
@@ -137,10 +125,7 @@ def a_coordinator() -> ElectionCoordinator:
 
 def a_leader() -> Leader:
     """The leader of n1, which serves in epoch 3 with n2 and n3."""
-    terms = Terms(least_ms=1)
-    role = Leader(
-        leader_of("n1"), HOST, node="n1", life=1, members=NAMES, terms=terms, limit=limit()
-    )
+    role = lock_leader(limit=limit())
     role.epoch_state.take(Seating(3, LIVES, 10_000))
     role.epoch_state.serving, role.epoch_state.trusted_at = True, T0
     return role
@@ -171,6 +156,17 @@ def an_importing_leader() -> Leader:
     lead = messages.Lead(seating=Seating(4, LIVES, 0), former=former, empty=False)
     role.handle(election_of("n2"), lead, T0)
     return role
+
+
+def epochs_of(role: Role[Any]) -> tuple[int, ...]:
+    """Return the epochs that a role promised, knows of, or obeys no more."""
+    match role:
+        case ElectionCoordinator():
+            return role.highest, role.durable_promises.promised
+        case Leader():
+            return (role.epoch_state.barred,)
+        case _:
+            return ()
 
 
 def a_reconfigurer() -> Role[Any]:
@@ -224,24 +220,11 @@ LOCKS = ("", "x" * 1_000, "x\ny")
 WHOSE = (Who("x" * 10_000, "o"), Who("s", "x" * 10_000))
 NUMBERS = (0, -1, REQUEST_MAX + 1)
 TERMS = (0, -1, TERM_MS_MAX + 1, INT)
-BEAT = messages.Beat(
-    life=2,
-    number=1,
-    echo_life=1,
-    echo=1,
-    priority=14,
-    pid=7,
-    promised=3,
-    seating=SEATING,
-    serving=3,
-    waiting_ms=0,
-    voter=12,
-    reaches=LIVES,
-)
+BEAT = beat(promised=3, seating=SEATING, serving=3, reaches=LIVES)
 INFO = messages.NodeInfo(epoch=3, number=0, journal=5, ready=True, endpoint="", version="1")
 NAMED: dict[str, Any] = {"epoch": 3, "lock": "x", "who": WHO, "request": 1}
 MAX_TICKET = messages.MaxTicket(**NAMED, highest=1, held=0, known=0)
-RECORD = Record(ticket(1), "n2", FENCE, 500)
+RECORD = Record(ticket(1), "n2", FENCE, LEASE_MS_MAX + 1)
 ENDED = EndedRequests("x", WHO, 1, 0, FENCE)
 TABLE = messages.Table(
     epoch=4, life=1, part=0, parts=1, records=(RECORD,), ended=(ENDED,), exclusive=(FENCE,)
@@ -630,8 +613,11 @@ RECORDS = {messages.Install: "a record, which `find_impossible` and `why_unusabl
 def test_a_message_that_no_honest_member_sends_is_refused_and_logged(
     row: Row, field: str, value: Any
 ) -> None:
-    effects = row.role().handle(row.sender, replace(row.honest, **{field: value}), at(1))
+    role = row.role()
+    before = epochs_of(role)
+    effects = role.handle(row.sender, replace(row.honest, **{field: value}), at(1))
 
+    assert epochs_of(role) == before
     (text,) = errors(effects)
     assert text.startswith("n2 sent ")
     assert text.endswith(": it is ignored")
@@ -678,9 +664,14 @@ def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_nobody() -> 
 def test_of_a_table_only_the_impossible_records_are_left_out() -> None:
     leader = an_importing_leader()
     wrong = RECORD._replace(fence=pack_fence(4, 1))
-    other = RECORD._replace(ticket=ticket(1, lock="y"))
-    effects = leader.handle(LEADER, replace(TABLE, records=(wrong, other)), at(1))
+    other = RECORD._replace(ticket=ticket(1, lock="y"), left_ms=500)
+    end = ENDED._replace(highest=pack_fence(4, 1))
+    table = replace(TABLE, records=(wrong, other), ended=(end,))
+    effects = leader.handle(LEADER, table, at(1))
     assert errors(effects) == [
-        "n2 sent 1 records of a table that no honest member can have: it is ignored"
+        "n2 sent 2 records of a table that no honest member can have: it is ignored"
     ]
+    assert only_sent(effects, messages.Merged).left_ms <= 502
     assert [entry.ticket.lock for entry in leader.tickets.entries()] == ["y"]
+    assert leader.tickets.counters_of("x").fence == 0
+    assert leader.tickets.tombstones.newest(1) == []

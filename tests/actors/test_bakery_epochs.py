@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from msgspec.structs import replace
-from support.bakery_cluster_harness import ClusterHarness
 from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, begun_coordinator, chosen
-from support.role_harness import HOST, sent
+from support.role_harness import sent
 
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery.config import (
-    BAKERY_TIMING,
-    OFF,
-    PRIORITY,
-    Terms,
-    election_of,
-    leader_of,
-    status_of,
-)
+from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, PRIORITY, election_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import (
     EPOCHS_AFTER_START,
@@ -28,7 +16,6 @@ from fencelock.actors.bakery.epochs import (
     VoterRegistry,
 )
 from fencelock.actors.bakery.event import BoundKnown, Connected, ElectionDue, Member, Serve
-from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -40,68 +27,11 @@ from fencelock.actors.bakery.message import (
     Seating,
 )
 from fencelock.actors.bakery.proxy_message import Lock, Locked
-from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Spawn
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
-from fencelock.actors.role import Role
-from fencelock.cluster.node.topology import bakery
-from fencelock.verification.simulation.planting import planted
+from fencelock.actors.effect import Effects, Observe, Persist
+from fencelock.actors.message import NS_PER_MS, Instant, Message
 
 LEADERS = tuple(messages.Chosen(name, 1) for name in NAMES)
 T0 = Instant(10**12)
-FORGED = messages.Seating(messages.EPOCH_MAX, LEADERS, 1_000)
-
-
-def forged(role: str, to: str) -> list[Send]:
-    """Return the messages that n3 sends to ``to`` to raise its epoch as far as possible."""
-    if role == "election":
-        proposal = messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS)
-        promised = messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
-        vouch = messages.Vouch(epoch=messages.EPOCH_MAX, number=1, bound_ms=1_000)
-        lead = messages.Lead(
-            seating=messages.Seating(messages.EPOCH_MAX, LEADERS, 0), former=FORGED, empty=False
-        )
-        elect = [Send(election_of(to), m) for m in (proposal, promised, vouch)]
-        return [
-            *elect,
-            Send(election_of(to), messages.Outbid(epoch=messages.EPOCH_MAX)),
-            Send(leader_of(to), lead),
-        ]
-    return (
-        [Send(leader_of(to), messages.Export(epoch=messages.EPOCH_MAX))] if role == "leader" else []
-    )
-
-
-def forger(spawn: Spawn) -> Spawn:
-    """Make the roles of n3 forge epochs at every timer and local event."""
-    node, _, name = spawn.address.partition("/")
-    if node != "n3" or name not in ("election", "leader", "cluster"):
-        return spawn
-    base: type[Role[Any]] = spawn.role
-
-    class Forger(base):  # type: ignore[valid-type, misc]
-        def handle(self, sender: Any, event: Event, now: Instant) -> Effects:
-            effects: list[Effect] = list(super().handle(sender, event, now))
-            if issubclass(base, ClusterStatus):
-                return [_forged_beat(one) for one in effects]
-            if isinstance(event, Message):
-                return effects
-            return [*effects, *forged(name, "n1"), *forged(name, "n2")]
-
-    return replace(spawn, role=Forger)
-
-
-def _forged_beat(effect: Effect) -> Effect:
-    match effect:
-        case Send(to, message) if to in (status_of("n1"), status_of("n2")):
-            high = {
-                "promised": messages.EPOCH_MAX,
-                "seating": FORGED,
-                "serving": messages.EPOCH_MAX,
-            }
-            return Send(to, replace(message, **high))
-        case _:
-            return effect
 
 
 def coordinator(limit: EpochLimit) -> ElectionCoordinator:
@@ -118,51 +48,6 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
         return True
     assert Observe("bakery.epoch_too_far") in effects
     return False
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS),
-        messages.Promised(epoch=messages.EPOCH_MAX, seating=messages.NOBODY, quiet_ms=0, voter=7),
-        messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=7),
-        messages.Outbid(epoch=messages.EPOCH_MAX),
-        messages.Merged(epoch=messages.EPOCH_MAX, left_ms=0),
-        messages.Vouch(epoch=messages.EPOCH_MAX, number=1, bound_ms=1_000),
-        messages.Vouched(epoch=messages.EPOCH_MAX, number=1, voter=7),
-    ],
-)
-def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> None:
-    role = coordinator(EpochLimit())
-    sender = leader_of("n2") if isinstance(event, messages.Merged) else election_of("n2")
-    assert Observe("bakery.epoch_too_far") in role.handle(sender, event, T0)
-    assert (role.highest, role.durable_promises.promised) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("sender", "event"),
-    [
-        (
-            election_of("n2"),
-            messages.Lead(
-                seating=messages.Seating(messages.EPOCH_MAX, LEADERS, 0),
-                former=messages.NOBODY,
-                empty=True,
-            ),
-        ),
-        (leader_of("n2"), messages.Export(epoch=messages.EPOCH_MAX)),
-    ],
-)
-def test_a_leader_refuses_and_counts_an_epoch_too_far_ahead(sender: Address, event: Any) -> None:
-    role = Leader(leader_of("n1"), HOST, node="n1", life=1, members=NAMES, terms=Terms())
-    assert Observe("bakery.epoch_too_far") in role.handle(sender, event, T0)
-    assert role.epoch_state.barred == 0
-
-
-def test_a_promise_with_a_seating_that_cannot_be_is_not_counted() -> None:
-    role = coordinator(EpochLimit())
-    promised = messages.Promised(epoch=1, seating=messages.Seating(1, (), 1), quiet_ms=0, voter=7)
-    assert Observe("bakery.promise_malformed") in role.handle(election_of("n2"), promised, T0)
 
 
 def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> None:
@@ -200,19 +85,6 @@ def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refus
 
 def proposed(effects: Effects) -> set[int]:
     return {message.epoch for message in sent(effects, messages.Propose)}
-
-
-def test_a_member_that_forges_epochs_does_not_use_them_up() -> None:
-    harness = ClusterHarness(3, make_roles=planted(bakery, forger)).start()
-    harness.run(3_000)
-    assert harness.lock("n1").fence
-    harness.world.crash("n3")
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
-        harness.world.power_on(name)
-    harness.run(100)
-    assert harness.lock("n2", "y").fence
-    assert harness.epoch() < 1_000
 
 
 # Leader selection: identities, seats, survivors, and the text for an unmet condition

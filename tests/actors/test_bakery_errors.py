@@ -169,8 +169,7 @@ WHY = "every lease must be over first, in"
 @pytest.fixture
 def stranded() -> tuple[ClusterHarness, str]:
     """A cluster that waits for a long lease, since two leaders were lost; and a node that runs."""
-    harness = ClusterHarness(5, NO_COPIES).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(5, NO_COPIES).led()
     proxy = harness.others()[0]
     harness.lock(proxy, "other", "cat", hold_ms=LONG_MS)
     for name in harness.serving()[:2]:
@@ -230,8 +229,7 @@ def test_a_cancel_that_no_leader_confirms_does_not_block_later_acquires(
 
 def test_a_grant_to_a_cancelled_request_is_taken_back_and_the_next_one_gets_the_lock() -> None:
     """The leaders learn of the cancel only after the next acquire."""
-    harness = ClusterHarness(3).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3).led()
     held = harness.lock("n1", hold_ms=LONG_MS)
     role: Any = harness.world.role_at(address_of("n1", "proxy"))
     for name in harness.names:
@@ -247,8 +245,7 @@ def test_a_grant_to_a_cancelled_request_is_taken_back_and_the_next_one_gets_the_
 
 def test_a_cancel_is_sent_for_as_long_as_the_hold_may_live() -> None:
     """Otherwise leaders would refuse the next acquire of its owner until the lease is over."""
-    harness = ClusterHarness(5, NO_COPIES).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(5, NO_COPIES).led()
     proxy = harness.others()[0]
     held = harness.lock(proxy, hold_ms=LONG_MS)
     harness.cut([proxy], ANSWER_MS + 2_000)

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import PATIENCE_S, present
 from support.judged import clean, seen_in
-from support.leader_trio import begun_coordinator, chosen
-from support.role_harness import HOST, only_sent, sent
+from support.leader_trio import NAMES, beat, begun_coordinator, chosen, cluster_status, voters
+from support.role_harness import only_sent, sent
 
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
-from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -57,8 +57,6 @@ from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 SEEDS = range(2)
-NAMES = ("n1", "n2", "n3")
-JOURNALS = {"n1": 11, "n2": 12, "n3": 13}
 T0 = Instant(10**12)
 LOST = (
     "n1 lost its journal: it serves, but does not vote. Keep a majority of the other members "
@@ -89,8 +87,7 @@ def backend_of(harness: ClusterHarness, node: str) -> BakeryBackend:
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
     """Let n1 and n2 elect an epoch, cut off from n3, and grant a long lease in it."""
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.led()
     harness.world.crash("n3")
     epoch = harness.epoch()
     harness.world.crash("n2")
@@ -132,8 +129,7 @@ def old_copy(
 ) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 begin from a copy of its disk that is two lives old; n3 knows of the second one."""
     harness, judge = town_of(seed, change, judged)
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.led()
     copy = harness.world.nodes["n2"].disk.copy()
     epoch = harness.epoch()
     harness.world.crash("n2")
@@ -207,8 +203,7 @@ def test_a_client_is_told_which_member_a_new_cluster_waits_for() -> None:
 
 def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
     harness, judge = town_of(1)
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.led()
     harness.world.crash("n1")
     harness.world.nodes["n1"].disk.lose()
     judge.disk_replaced("n1")
@@ -228,24 +223,14 @@ def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
 
 def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:
     harness, judge = town_of(1)
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.led()
     held = harness.lock("n1", hold_ms=LONG_MS)  # n1 leads, so the hold is its own.
     harness.world.crash("n1")
     harness.world.nodes["n1"].disk.lose()
     judge.disk_replaced("n1")
     harness.world.power_on("n1")
     harness.run(2_000)
-    harness.number += 1
-    renew = Renew(
-        lock="x",
-        fence=held.fence,
-        hold_ms=LONG_MS,
-        session="u",
-        owner="ann",
-        request=harness.number,
-    )
-    harness.say("n2", renew)
+    harness.renew("n2", held, LONG_MS)
     harness.until(lambda: bool(harness.answers(Renewed)), 2_000)
     waiting = harness.acquire("n2", owner="ben")
     harness.release("n1", held)
@@ -304,9 +289,7 @@ def test_members_that_lose_their_disks_harm_nothing() -> None:
 # What a role counts
 
 
-VOTERS = {election_of(name): journal for name, journal in JOURNALS.items()}
-VOTING = VoterRegistry(VOTERS, JOURNALS["n1"], True)
-NOT_VOTING = VoterRegistry(VOTERS, 99, False)
+VOTING, NOT_VOTING = voters(), voters(99, votes=False)
 LEADERS = tuple(Chosen(name, 1) for name in NAMES)
 SEATING = Seating(1, LEADERS, 1_000)
 PROPOSAL = Propose(epoch=2, leaders=LEADERS)
@@ -368,7 +351,7 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
     for votes in (True, False):
         seen = (member("n1", votes=votes), member("n2"), member("n3"))
         for node in ("n1", "n2"):
-            own = VoterRegistry(dict(VOTERS), JOURNALS[node], True)
+            own = voters(11 + NAMES.index(node))
             role = election(NOT_VOTING if node == "n1" and not votes else own, node)
             role.durable_promises.seating = former._replace(leaders=former.leaders[:2])
             effects = role.handle(status_of(node), Connected(members=seen), T0)
@@ -396,44 +379,19 @@ def test_priority_off_and_no_vote_are_two_things() -> None:
     assert chosen(NOBODY, seen, 3).why_not == "too few candidates: 1 connected, 2 are needed"
 
 
-def cluster_status(voting: VoterRegistry = VOTING) -> ClusterStatus:
-    role = ClusterStatus(
-        status_of("n1"),
-        HOST,
-        node="n1",
-        members=NAMES,
-        life=1,
-        priority=14,
-        pid=1,
-        voting=voting,
-    )
+def begun(voting: VoterRegistry = VOTING) -> ClusterStatus:
+    role = cluster_status(voting)
     role.begin(T0)
     return role
-
-
-def beat_to(role: ClusterStatus, journal: int) -> Beat:
-    return Beat(
-        life=1,
-        number=1,
-        echo_life=1,
-        echo=role.number,
-        priority=14,
-        pid=1,
-        promised=0,
-        seating=NOBODY,
-        serving=0,
-        waiting_ms=0,
-        voter=journal,
-    )
 
 
 @pytest.mark.parametrize(("journal", "votes"), [(12, True), (0, False), (99, False)])
 def test_only_beats_of_a_registered_journal_make_a_leader_trusted(
     journal: int, votes: bool
 ) -> None:
-    role = cluster_status()
+    role = begun()
     role.handle(leader_of("n1"), Serving(epoch=1), T0)
-    effects = role.handle(status_of("n2"), beat_to(role, journal), T0)
+    effects = role.handle(status_of("n2"), beat(echo=role.number, voter=journal), T0)
 
     assert [one.votes for one in sent(effects, Connected)[0].members] == [True, votes]
     assert bool(sent(effects, Trust)) is votes
@@ -441,10 +399,10 @@ def test_only_beats_of_a_registered_journal_make_a_leader_trusted(
 
 
 def test_beats_name_the_journal_of_a_voter_and_none_once_it_stops() -> None:
-    role = cluster_status()
+    role = begun()
     before = sent(role.handle(status_of("n1"), BeatDue(), T0), Beat)
     after = sent(role.handle(bootstrap_of("n1"), StopVoting(), T0), Beat)
-    unregistered = sent(cluster_status(NOT_VOTING).handle(status_of("n1"), BeatDue(), T0), Beat)
+    unregistered = sent(begun(NOT_VOTING).handle(status_of("n1"), BeatDue(), T0), Beat)
 
     assert {one.voter for one in before} == {11}
     assert {one.voter for one in (*after, *unregistered)} == {0}

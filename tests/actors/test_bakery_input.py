@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.leader_trio import NAMES, beat, cluster_status, lock_leader, voters
 from support.role_harness import RoleHarness
 from support.session_harness import of, one
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
     COPY_MS,
-    Terms,
     election_of,
     leader_of,
     proxy_of,
     status_of,
 )
-from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import BeatContents, Connected, Member
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
 from fencelock.actors.bakery.message import (
@@ -36,46 +35,20 @@ from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 
-MEMBERS = ("n1", "n2", "n3")
-LIVES = tuple(Chosen(name, 1) for name in MEMBERS)
+LIVES = tuple(Chosen(name, 1) for name in NAMES)
 FENCE = pack_fence(1, 1)
 WHO = Who("ann", "o")
 
 
 def status() -> RoleHarness[ClusterStatus]:
-    harness = RoleHarness(
-        lambda host: ClusterStatus(
-            status_of("n1"),
-            host,
-            node="n1",
-            members=MEMBERS,
-            life=1,
-            priority=14,
-            pid=5,
-            voting=VoterRegistry(
-                {election_of("n1"): 11, election_of("n2"): 12, election_of("n3"): 13}, 11, True
-            ),
-        )
-    )
+    harness = RoleHarness(lambda host: cluster_status(voters(), host))
     harness.hear(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
     return harness
 
 
 def beat_of(harness: RoleHarness[ClusterStatus]) -> Beat:
     """Return a beat of n2 that echoes what n1 said last."""
-    return Beat(
-        life=2,
-        number=1,
-        echo_life=1,
-        echo=harness.role.number,
-        priority=14,
-        pid=7,
-        promised=0,
-        seating=Seating(0, (), 0),
-        serving=0,
-        waiting_ms=0,
-        voter=12,
-    )
+    return beat(echo=harness.role.number)
 
 
 def seen(said: list[Send]) -> list[str]:
@@ -127,11 +100,7 @@ class InputHarness(RoleHarness[Leader]):
     """The leader of n1, which serves in epoch 1 with n2 and n3."""
 
     def __init__(self) -> None:
-        super().__init__(
-            lambda host: Leader(
-                leader_of("n1"), host, node="n1", life=1, members=MEMBERS, terms=Terms(least_ms=1)
-            )
-        )
+        super().__init__(lambda host: lock_leader(host=host))
         epoch_state = self.role.epoch_state
         epoch_state.take(Seating(1, LIVES, 10_000))
         epoch_state.serving = True

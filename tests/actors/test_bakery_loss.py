@@ -48,8 +48,7 @@ def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
 
 
 def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
-    harness = ClusterHarness(5, NO_COPIES).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(5, NO_COPIES).led()
     leaders = harness.serving()
     held = harness.lock(leaders[0], hold_ms=1_000, grace_ms=500)
     proxy = harness.others()[0]
@@ -92,8 +91,7 @@ def test_an_isolated_leader_with_a_queue_grants_nothing() -> None:
 
 
 def test_a_leader_that_restarts_has_lost_its_seat_until_a_new_epoch() -> None:
-    harness = ClusterHarness(3).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3).led()
     epoch, back = harness.epoch(), harness.serving()[0]
     held = harness.lock(harness.serving()[1])
     harness.world.crash(back)
@@ -151,8 +149,7 @@ def test_a_cluster_that_is_down_and_up_again_keeps_what_is_granted() -> None:
 
 def deaf(seed: int) -> ClusterHarness:
     """Cut n1 and n2 from each other; the other three, of which one leads, still reach both."""
-    harness = ClusterHarness(5, seed=seed).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(5, seed=seed).led()
     assert {"n1", "n2"} & set(harness.serving())
     links = [("n1", "n2"), ("n2", "n1")]
     harness.world.network.cut(links, Cut(harness.world.time + 600_000 * NS_PER_MS, holds=False))
@@ -209,12 +206,10 @@ REPLACED_MS = 3_000
 """Time within which deaf leaders are replaced (ms)."""
 
 
-def five() -> ClusterHarness:
-    harness = ClusterHarness(5)
+def five(seed: int = 1) -> ClusterHarness:
+    harness = ClusterHarness(5, seed=seed)
     harness.world.judges.append(BakeryJudge(harness.world))
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
-    return harness
+    return harness.led()
 
 
 def deafen(harness: ClusterHarness, *pairs: tuple[str, str]) -> None:
@@ -231,10 +226,7 @@ def promised(harness: ClusterHarness) -> int:
 def test_three_leaders_that_do_not_reach_each_other_are_replaced_once_and_holds_stay(
     seed: int,
 ) -> None:
-    harness = ClusterHarness(5, seed=seed)
-    harness.world.judges.append(BakeryJudge(harness.world))
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = five(seed)
     one, two, three = harness.serving()
     spare = harness.others()[0]
     held = harness.lock(spare, hold_ms=2 * FAULT_MS)
@@ -269,8 +261,7 @@ def test_a_smallest_member_that_reaches_only_one_other_does_not_stop_elections()
 
 
 def test_deaf_leaders_without_candidates_to_replace_them_are_named_to_clients() -> None:
-    harness = ClusterHarness(3).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3).led()
     deafen(harness, ("n1", "n2"), ("n2", "n3"), ("n1", "n3"))
     harness.run(2_000)
     role: Any = harness.world.role_at(address_of("n2", "proxy"))

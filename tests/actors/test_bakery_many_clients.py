@@ -22,12 +22,6 @@ def has(harness: ClusterHarness, kind: type, times: int) -> Callable[[], bool]:
     return lambda: len(harness.answers(kind)) >= times
 
 
-def led_by_three() -> ClusterHarness:
-    harness = ClusterHarness(5).start()
-    harness.until(lambda: len(harness.serving()) == 3)
-    return harness
-
-
 def is_later(harness: ClusterHarness, epoch: int) -> bool:
     return harness.epoch() > epoch
 
@@ -75,7 +69,7 @@ def test_nobody_releases_what_another_holds() -> None:
 
 def test_deadlines_go_on_after_a_hand_over() -> None:
     """The holder is warned, and loses the lock, by a new set of leaders."""
-    harness = led_by_three()
+    harness = ClusterHarness(5).led()
     proxy = harness.others()[0]
     held = harness.lock(proxy)
     for lost in harness.serving()[:2]:
@@ -90,8 +84,7 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
 
 
 def test_without_copies_a_member_comes_and_goes_without_an_election() -> None:
-    harness = ClusterHarness(5, NO_COPIES).start()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(5, NO_COPIES).led()
     epoch, leaders = harness.epoch(), harness.serving()
     first, second = harness.others()
     held = harness.lock(first, hold_ms=LONG_MS)
@@ -109,7 +102,7 @@ def test_without_copies_a_member_comes_and_goes_without_an_election() -> None:
 
 def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
     """In the original three leaders continue, and no client is notified."""
-    harness = led_by_three()
+    harness = ClusterHarness(5).led()
     proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
     for name in gone:
         harness.world.crash(name)

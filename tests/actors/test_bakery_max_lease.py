@@ -12,7 +12,7 @@ from support.session_harness import ANN as USER
 from support.session_harness import WATCHER, A, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Released
-from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
+from fencelock.actors.api.session_message import HoldLost, Renewed
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     TRUST_MS_MAX,
@@ -165,8 +165,7 @@ def test_a_long_lock_that_is_held_is_waited_for_when_two_leaders_are_lost() -> N
 
 
 def test_a_statement_of_a_node_that_does_not_lead_is_refused() -> None:
-    harness = ClusterHarness(5, NO_COPIES).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(5, NO_COPIES).led()
     role: Any = harness.world.role_at(election_of(harness.serving()[0]))
     for sender, bound_ms in ((harness.others()[0], 5), (harness.serving()[0], 0)):
         vouch = Vouch(epoch=role.durable_promises.seating.epoch, number=9, bound_ms=bound_ms)
@@ -194,29 +193,19 @@ def forget_at(harness: ClusterHarness, name: str, *, expired: bool) -> None:
             leader.tickets.remove(entry)
 
 
-def renew(harness: ClusterHarness, proxy: str, granted: Granted) -> int:
-    harness.number += 1
-    word = Renew(
-        lock="x", fence=granted.fence, session="u", owner=granted.owner, request=harness.number
-    )
-    harness.say(proxy, word)
-    return harness.number
-
-
 @pytest.mark.parametrize("expired", [True, False])
 @pytest.mark.parametrize("through", [0, 1, 2])
 def test_a_hold_that_two_of_three_leaders_have_is_renewed_through_the_third(
     through: int, *, expired: bool
 ) -> None:
     """The first of them owned it, as the others still believe."""
-    harness = ClusterHarness(3).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3).led()
     owner = harness.serving()[0]
     granted = harness.lock(owner)
     harness.run(100)
     forget_at(harness, harness.serving()[through], expired=expired)
     waiting = harness.acquire(owner, owner="ben")
-    asked = renew(harness, harness.serving()[through], granted)
+    asked = harness.renew(harness.serving()[through], granted)
     harness.until(lambda: bool(harness.answers(Renewed, asked)), 1_000)
     harness.run(HOLD_MS)
     assert harness.answers(Refused) == harness.answers(Granted, waiting) == []
@@ -224,15 +213,14 @@ def test_a_hold_that_two_of_three_leaders_have_is_renewed_through_the_third(
 
 
 def test_a_hold_that_one_leader_has_alone_is_lost_once_all_were_asked() -> None:
-    harness = ClusterHarness(3).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3).led()
     first, *others = harness.serving()
     granted = harness.lock(first)
     harness.run(100)
     harness.release(first, granted)
     harness.run(100)
     assert all(harness.leader(name).tickets.size == 0 for name in others)
-    asked = renew(harness, first, granted)
+    asked = harness.renew(first, granted)
     harness.until(lambda: bool(harness.answers(Refused, asked)), 1_000)
     assert harness.answers(Refused, asked)[0].reason is Reason.NOT_HELD
 

@@ -6,15 +6,11 @@ import pytest
 from msgspec.structs import replace
 from support.expect import present
 from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
-from support.role_harness import RoleHarness
-from support.session_harness import one as only
 
 from fencelock.actors.bakery.bounds import PART, impossible_records
-from fencelock.actors.bakery.config import Terms, election_of, later, leader_of
+from fencelock.actors.bakery.config import election_of, later, leader_of
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
-    EPOCH_MAX,
     Chosen,
     DropTicket,
     Entering,
@@ -23,23 +19,13 @@ from fencelock.actors.bakery.message import (
     Extended,
     Lead,
     MaxTicket,
-    Merged,
     Seating,
 )
 from fencelock.actors.bakery.message import Table as Handed
 from fencelock.actors.bakery.proxy_message import Locked, LockFailed, Unlock
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import SHELVES_MIN, RequestKey, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import (
-    COUNTER_MAX,
-    LEASE_MS_MAX,
-    EndedRequests,
-    Record,
-    Ticket,
-    Turn,
-    Who,
-    pack_fence,
-)
+from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import Address
 
 BOB = Who("c", "bob")
@@ -206,80 +192,7 @@ def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago()
     assert trio.entries("n3") == []
 
 
-BEYOND = [pack_fence(2, 1), pack_fence(EPOCH_MAX + 1, 1), 1 << 80]
 """Fences that nobody can have been granted before epoch 2."""
-
-
-def handed_over(
-    record: Record | None = None, end: EndedRequests | None = None
-) -> tuple[TicketTable, int]:
-    """Return what a new leader in epoch 2 accepts of a table with only this content.
-
-    The second item is the number of records that no honest member can have.
-    """
-    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
-    arriving = Import(lead, Address("n1/election"), own=False)
-    wrong = 0
-    for one, whole in zip(LIVES[1:], (True, False), strict=True):
-        part = Handed(
-            epoch=2,
-            life=one.life,
-            part=0,
-            parts=1,
-            records=(record,) if record is not None and whole else (),
-            ended=(end,) if end is not None and whole else (),
-        )
-        assert arriving.on_table(one.node, part)
-        wrong += impossible_records(part, 1)
-    newcomer = TicketTable()
-    arriving.merge(newcomer, NOW)
-    return newcomer, wrong
-
-
-@pytest.mark.parametrize("fence", [*BEYOND, -1, pack_fence(1, 0), pack_fence(1, COUNTER_MAX)])
-def test_a_record_with_a_fence_that_nobody_can_have_is_dropped_and_counted(fence: int) -> None:
-    newcomer, wrong = handed_over(Record(ticket(), "n2", fence, 500))
-    assert (newcomer.size, newcomer.counters_of("x").fence, wrong) == (0, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("left_ms", "taken"), [(LEASE_MS_MAX + 1, True), (LEASE_MS_MAX + 2, False)]
-)
-def test_a_record_with_more_left_than_the_longest_lease_is_dropped_and_counted(
-    left_ms: int, *, taken: bool
-) -> None:
-    """Or the leaders of every later epoch would have to be waited for as long."""
-    newcomer, wrong = handed_over(Record(ticket(), "n2", FENCE, left_ms))
-    assert (newcomer.size, wrong) == ((1, 0) if taken else (0, 1))
-
-
-@pytest.mark.parametrize("highest", BEYOND)
-def test_an_end_under_a_fence_that_nobody_can_have_is_dropped_and_counted(highest: int) -> None:
-    newcomer, wrong = handed_over(end=EndedRequests("x", ANN, 1, 0, highest))
-    assert (newcomer.counters_of("x").fence, wrong) == (0, 1)
-    assert newcomer.tombstones.newest(1) == []
-
-
-def test_an_end_says_any_fence_that_its_client_named() -> None:
-    newcomer, wrong = handed_over(end=EndedRequests("x", ANN, 1, BEYOND[1], FENCE))
-    assert (newcomer.counters_of("x").fence, wrong) == (FENCE, 0)
-    assert newcomer.tombstones.is_over(ticket())
-
-
-def test_who_takes_over_a_table_with_what_cannot_be_says_so_and_leads_with_the_rest() -> None:
-    newcomer = RoleHarness(
-        lambda host: Leader(
-            leader_of("n1"), host, node="n1", life=1, members=MEMBERS, terms=Terms(least_ms=1)
-        )
-    )
-    former = Seating(1, LIVES[1:], 10_000)
-    newcomer.hear(election_of("n2"), Lead(seating=Seating(2, LIVES, 0), former=former, empty=False))
-    records = (Record(ticket(), "n2", BEYOND[0], 1), Record(ticket(lock="y"), "n2", FENCE, 500))
-    part = Handed(epoch=2, life=2, part=0, parts=1, records=records, ended=())
-    said = newcomer.hear(leader_of("n2"), part)
-    assert only(Merged, said, election_of("n2")).left_ms <= 502
-    assert newcomer.counted == ["bakery.record_malformed"]
-    assert [entry.ticket.lock for entry in newcomer.role.tickets.entries()] == ["y"]
 
 
 def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:

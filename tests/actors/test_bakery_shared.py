@@ -117,14 +117,6 @@ def test_a_writer_waits_for_all_readers_and_readers_behind_it_wait_for_the_write
     assert fences[2] < min(fences[3:])
 
 
-def test_a_reader_is_granted_nothing_beside_a_writer() -> None:
-    trio = LeaderTrio()
-    write(trio, "n1", "wil")
-    read(trio, "n2", "ann")
-    trio.pass_time(100)
-    assert granted(trio) == ["wil"]
-
-
 def test_many_readers_behind_a_writer_are_granted_together() -> None:
     trio = LeaderTrio()
     write(trio, "n1", "wil")

@@ -41,8 +41,7 @@ def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
 
 def both_ask_over_a_slow_link(make_roles: MakeRoles, seed: int) -> ClusterHarness:
     """Two leaders own the same request and learn of each other late; the third reaches both."""
-    harness = ClusterHarness(3, seed=seed, make_roles=make_roles).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3, seed=seed, make_roles=make_roles).led()
     slow_link(harness, "n2", "n3", 300)
     harness.acquire("n2", owner="bbb")
     harness.acquire("n3", owner="aaa")
@@ -105,8 +104,7 @@ def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(relea
 
 
 def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
-    harness = ClusterHarness(3).start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness = ClusterHarness(3).led()
     stale = harness.leader("n3")
     other = Ticket(
         "x", Who("gone", "gone"), 1, Turn(1, "n3", 900), Address("n3/proxy"), 60_000, 60_000, ""

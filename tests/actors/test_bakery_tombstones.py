@@ -9,18 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only, present
-from support.leader_trio import LeaderTrio
+from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
 
-from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import Terms, later, leader_of
-from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, Lead, Seating
-from fencelock.actors.bakery.proxy_message import Unlock, Unlocked
+from fencelock.actors.bakery.message import AddTicket, Collected, Lead, Seating
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who
 from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.node.topology import ProtocolSettings
@@ -28,11 +26,7 @@ from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.violation import ViolationError
 
-ANN = Who("c", "ann")
-NOW = Instant(10**12)
-FENCE = pack_fence(1, 7)
 LEASE_MS = 1_000
-LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 AGES_MS = 600_000
 
 
@@ -136,13 +130,6 @@ def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
     assert table.tombstones.request_of("x", ANN, FENCE + 2) == 7
 
 
-def test_a_late_copy_of_an_earlier_drop_does_not_replace_a_later_one() -> None:
-    ended = Tombstones()
-    ended.drop("x", ANN, 0, FENCE + 2)
-    ended.drop("x", ANN, 0, FENCE)
-    assert ended.knows("x", ANN, 0, FENCE + 2)
-
-
 def test_a_leader_that_missed_a_drop_learns_of_it_with_the_tables_and_revives_nothing() -> None:
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)
@@ -180,8 +167,7 @@ def over_at_its_owner(harness: ClusterHarness) -> str:
     """Renew a hold while its owner is cut off, then lose another leader."""
     judged = frozenset({"merged-tables-complete"})
     harness.world.judges.append(BakeryJudge(harness.world, judged))
-    harness.start().ready()
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.led()
     owner, renewer = [name for name in harness.serving() if name != "n1"][:2]
     third = next(name for name in harness.serving() if name not in (owner, renewer))
     granted = harness.lock(owner)
@@ -189,15 +175,7 @@ def over_at_its_owner(harness: ClusterHarness) -> str:
     links = [(owner, renewer), (renewer, owner)]
     harness.world.network.cut(links, Cut(harness.world.time + CUT_MS * NS_PER_MS, holds=False))
     harness.run(100)
-    renew = Renew(
-        lock="x",
-        fence=granted.fence,
-        hold_ms=0,
-        session="u",
-        owner="ann",
-        request=harness.number + 1,
-    )
-    harness.say(renewer, renew)
+    harness.renew(renewer, granted)
     harness.until(lambda: bool(harness.answers(Renewed)))
     harness.until(lambda: not harness.leader(owner).tickets.size)
     epoch = harness.epoch()
@@ -311,25 +289,3 @@ def test_of_two_tables_the_one_with_the_later_release_counts(first: int) -> None
     merged(here, *([later_, earlier] if first else [earlier, later_]))
 
     assert here.drop("x", ANN, 0, FENCE + 2)
-
-
-def test_a_release_that_is_sent_again_after_an_earlier_one_is_confirmed_again() -> None:
-    """The second release took effect, and the first was sent again by a proxy after it."""
-    trio = LeaderTrio()
-    for name in trio.leaders:
-        trio.leaders[name].tickets.drop("x", ANN, 1, FENCE)
-    unlock = Unlock(lock="x", who=ANN, request=0, fence=FENCE + 2, number=2, waiting=False)
-    for name in ("n1", "n2"):
-        entry = present(trio.leaders[name].tickets.put(ticket(request=3), "n1", trio.now, None))
-        trio.leaders[name].tickets.vote(entry, FENCE + 2, trio.now)
-    trio.ask("n1", unlock)
-    trio.settle()
-    first = Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False)
-    trio.ask("n1", first)
-    trio.settle()
-
-    trio.ask("n1", replace(unlock, number=3))
-    trio.settle()
-
-    found = {one.number: one.found for one in trio.heard(Unlocked)}
-    assert (found[2], found[3]) == (True, True)

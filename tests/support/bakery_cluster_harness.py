@@ -18,7 +18,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
+from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Effects, Send, Spawn
@@ -137,6 +137,12 @@ class ClusterHarness:
         self.until(lambda: bool(self.serving()))
         return self
 
+    def led(self) -> ClusterHarness:
+        """Switch on all members, and wait until three lead."""
+        self.start()
+        self.until(lambda: len(self.serving()) == 3)
+        return self
+
     def leader(self, name: str) -> Any:
         """Return the leader role on ``name``, for inspection."""
         return self.world.role_at(leader_of(name))
@@ -197,6 +203,20 @@ class ClusterHarness:
                 request=self.number,
             ),
         )
+
+    def renew(self, proxy: str, granted: Granted, hold_ms: int = 0) -> int:
+        """Ask for a renewal; return the number of the request."""
+        self.number += 1
+        renew = Renew(
+            lock=granted.lock,
+            fence=granted.fence,
+            hold_ms=hold_ms,
+            session="u",
+            owner=granted.owner,
+            request=self.number,
+        )
+        self.say(proxy, renew)
+        return self.number
 
     def answers(self, kind: type[Any], request: int | None = None) -> list[Any]:
         """Return the events of that kind, and for that request, that the user received."""

@@ -7,20 +7,24 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from fencelock.actors.bakery.config import Terms, election_of, later, leader_of, proxy_of
+from msgspec.structs import replace
+
+from fencelock.actors.bakery.config import Terms, election_of, later, leader_of, proxy_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.epochs import VoterRegistry
+from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
 from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import LeaderSelection, choose
-from fencelock.actors.bakery.message import Chosen, Install, Seating
+from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Install, Seating
 from fencelock.actors.bakery.proxy_message import Lock
+from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.role import Host
 from support.expect import present
 from support.role_harness import HOST, T0
 
@@ -45,14 +49,7 @@ class LeaderTrio:
         self.now = NOW
         self.leaders: dict[str, Leader] = {}
         for one in LIVES:
-            leader = Leader(
-                leader_of(one.node),
-                HOST,
-                node=one.node,
-                life=one.life,
-                members=NAMES,
-                terms=Terms(least_ms=1),
-            )
+            leader = lock_leader(one.node, life=one.life)
             leader.epoch_state.take(Seating(1, LIVES, 10_000))
             leader.epoch_state.serving = True
             leader.epoch_state.trusted_at = NOW
@@ -139,6 +136,50 @@ class LeaderTrio:
             table = self.leaders[name].tickets
             entry = present(table.put(ticket, owner, self.now, None))
             table.vote(entry, FENCE, self.now)
+
+
+def lock_leader(node: str = "n1", host: Host = HOST, **options: Any) -> Leader:
+    """Return the leader role of ``node`` in its first life, with ``options`` of `Leader`."""
+    given = {"life": 1, "members": NAMES, "terms": Terms(least_ms=1), **options}
+    return Leader(leader_of(node), host, node=node, **given)
+
+
+def voters(own: int = 11, *, votes: bool = True, limit: EpochLimit | None = None) -> VoterRegistry:
+    """Return the voters n1, n2 and n3, with the journals 11, 12 and 13, as ``own`` knows them."""
+    journals = {election_of(name): number for number, name in enumerate(NAMES, 11)}
+    return VoterRegistry(journals, own, votes, limit or EpochLimit())
+
+
+def cluster_status(voting: VoterRegistry, host: Host = HOST) -> ClusterStatus:
+    """Return the status role of n1 in its first life."""
+    return ClusterStatus(
+        status_of("n1"),
+        host,
+        node="n1",
+        members=NAMES,
+        life=1,
+        priority=14,
+        pid=5,
+        voting=voting,
+    )
+
+
+def beat(**fields: Any) -> Beat:
+    """Return a beat of n2 in its second life, which knows of no leaders, with other ``fields``."""
+    made = Beat(
+        life=2,
+        number=1,
+        echo_life=1,
+        echo=1,
+        priority=14,
+        pid=7,
+        promised=0,
+        seating=NOBODY,
+        serving=0,
+        waiting_ms=0,
+        voter=12,
+    )
+    return replace(made, **fields)
 
 
 def seats(*names: str) -> tuple[Seat, ...]:
