@@ -8,11 +8,9 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, seats
-from support.session_harness import ANN as USER
-from support.session_harness import WATCHER, A, SessionHarness, of, one
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Released
-from fencelock.actors.api.session_message import HoldLost, Renewed
+from fencelock.actors.api.message import Granted, Reason, Refused, Released
+from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     TRUST_MS_MAX,
@@ -42,7 +40,6 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.message import HoldsLost
 
 BOB = Who("c", "bob")
 LONG_MS = 60_000
@@ -176,7 +173,6 @@ def test_a_statement_of_a_node_that_does_not_lead_is_refused() -> None:
 # Renewals that one leader knows nothing of, while a quorum holds; losses that one clock claims
 
 
-TTL_MS = 600_000
 LEASE_MS = HOLD_MS + GRACE_MS
 
 
@@ -270,24 +266,3 @@ def test_one_refusal_of_two_decides_nothing() -> None:
     assert trio.heard(HoldRenewed) == []
     trio.say(leader_of("n3"), "n1", Extended(epoch=1, number=1, kept=True))
     assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
-
-
-def test_a_loss_that_is_told_before_a_client_stops_to_believe_in_its_hold_is_not_heeded() -> None:
-    """One leader's clock took it for over; two of three hold it, and let nobody else in."""
-    session_harness = SessionHarness(TTL_MS)
-    asked = one(Acquire, session_harness.open(session_harness.acquire()), A)
-    granted = Granted(
-        lock="x",
-        fence=7,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-        hold_ms=1_000,
-        grace_ms=5_000,
-    )
-    assert one(Granted, session_harness.hear(A, granted), USER).fence == 7
-    lost = HoldLost(lock="x", fence=7, session=asked.session, owner=asked.owner, detail="over")
-    assert of(HoldsLost, session_harness.hear(A, lost)) == []
-    assert session_harness.counted[-1] == "client.early_loss_dropped"
-    assert of(HoldsLost, session_harness.run_kept(5_000, A)) == []
-    assert one(HoldsLost, session_harness.run_kept(1_000, A), WATCHER).losses[0].lock == "x"

@@ -5,8 +5,7 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-import pytest
-from support.expect import checked, only, present
+from support.expect import checked, present
 from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 from support.table_scene import status_of
 
@@ -18,9 +17,8 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
     Released,
-    refused,
 )
-from fencelock.actors.api.session_message import CloseSession, Evict, Evicted, Open
+from fencelock.actors.api.session_message import CloseSession, Evict, Evicted
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.session.lease import KEEPS_PER_TTL, LINGER_MS
@@ -71,21 +69,6 @@ def test_an_owner_that_is_named_may_hold_more_than_once(inside: LocalCallers) ->
         assert inside.heard(Address(f"n1/ask-{9 - left}"), Released)[0].count == left
     assert inside.table.resources == {}
     assert inside.is_idle()
-
-
-def test_a_release_of_what_is_not_held_is_refused_without_the_log(inside: LocalCallers) -> None:
-    inside.do(ONE, A)
-    before = len(inside.commands)
-    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE) + 1))
-    assert inside.reason(TWO) is Reason.NOT_HELD
-    assert len(inside.commands) == before
-
-
-def test_a_second_release_is_refused(inside: LocalCallers) -> None:
-    inside.do(ONE, A)
-    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
-    inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
-    assert inside.reason(THREE) is Reason.NOT_HELD
 
 
 def test_a_try_and_a_wait_with_a_limit_are_decided_by_the_log(inside: LocalCallers) -> None:
@@ -142,25 +125,6 @@ def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(
     assert inside.node.proxy.ticking is False
     inside.do(THREE, A)
     assert inside.fence(THREE) > inside.fence(ONE)
-
-
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (Acquire(lock=""), "0 bytes"),
-        (Acquire(lock="a", owner="o" * 300), "owner of 300"),
-        (Acquire(lock="a", wait_ms=-1), "wait_ms is -1"),
-        (Acquire(lock="a", limit=-1), "limit is -1"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_bad_ask_is_told_its_field_value_and_limit(
-    inside: LocalCallers, request_: Acquire, words: str
-) -> None:
-    inside.do(ONE, request_)
-    (refused,) = inside.heard(ONE, Refused)
-    assert (refused.reason, words in refused.detail) == (Reason.INVALID, True)
-    assert not any(isinstance(command, Acquire) for command in inside.commands)
 
 
 def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
@@ -235,17 +199,6 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCalle
     assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}
 
 
-def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
-    inside: LocalCallers,
-) -> None:
-    inside.do(ONE, A)
-    inside.silent = True
-    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
-    inside.pass_time(ANSWER_MS + 2 * TICK_MS)
-    assert inside.reason(TWO) is Reason.UNAVAILABLE
-    assert inside.locks_after_reply(TIMING.outcome_ms) == {}
-
-
 def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
     inside.do(ONE, Acquire(lock="b"))
     inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
@@ -261,22 +214,6 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) ->
     inside.silent = False
     inside.pass_time(2 * TIMING.outcome_ms)
     assert inside.fence(THREE) != 9
-
-
-def test_a_hold_that_an_operator_took_is_lost_alone(inside: LocalCallers) -> None:
-    inside.do(ONE, A)
-    inside.do(TWO, Acquire(lock="b"))
-    force = Evict(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
-    inside.happens(inside.table.apply(inside.ms, force))
-    inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
-    (refused,) = inside.heard(THREE, Refused)
-    assert (refused.reason, "eve" in refused.detail) == (Reason.OWNERSHIP_LOST, True)
-    four = Address("n1/ask-4")
-    inside.do(four, Release(lock="b", fence=inside.fence(TWO)))
-    assert len(inside.heard(four, Released)) == 1
-    five = Address("n1/ask-5")
-    inside.do(five, Release(lock="a", fence=inside.fence(ONE)))
-    assert inside.reason(five) is Reason.NOT_HELD, "a loss is reported once"
 
 
 def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
@@ -297,19 +234,6 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCal
     inside.node.hear(Skipped(slot=9))
     inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
     assert inside.held() == []
-
-
-def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers) -> None:
-    inside.silent = True
-    inside.do(ONE, A)
-    opening = only(Open, inside.commands)
-    inside.happens([refused(opening, Reason.OVERLOADED, "9 sessions are open")])
-    (answer,) = inside.heard(ONE, Refused)
-    assert answer.reason is Reason.OVERLOADED
-    assert answer.detail == "no session: 9 sessions are open"
-    inside.silent = False
-    inside.do(TWO, A)
-    assert inside.fence(TWO) == 1
 
 
 def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(

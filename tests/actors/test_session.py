@@ -19,6 +19,7 @@ from fencelock.actors.api.message import (
     LockStatus,
     NodeStatus,
     Reason,
+    Refused,
     Release,
     Released,
 )
@@ -72,12 +73,13 @@ def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(
         Granted(lock="x", fence=7, session="c", owner="ben", request=1),
         Granted(lock="x", fence=0, session="c", owner="ann", request=1),
         Released(lock="x", session="c", owner="ann", request=1),
+        Refused(lock="y", reason=Reason.TIMED_OUT, detail="", session="c", owner="ann", request=1),
         LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1),
     ):
         assert unkept.hear(A, unfit) == []
     assert unkept.counted == [
         "client.answer_of_another_session_dropped",
-        *["client.unfit_answer_dropped"] * 5,
+        *["client.unfit_answer_dropped"] * 6,
     ]
     assert len(unkept.role.session_state.in_flight.pending) == 1
 
@@ -159,6 +161,7 @@ def test_inspect_and_describe_are_answered_with_the_endpoints_words(unkept: Unke
         (Acquire(lock="x", owner="o" * 300), "owner"),
         (Acquire(lock="x", owner="\ud800"), "has U+D800"),
         (Acquire(lock="x", wait_ms=-1), "wait_ms is -1"),
+        (Acquire(lock="x", limit=-1), "limit is -1"),
         (Release(lock="\n", fence=1), "has U+000A"),
         (Inspect(lock=""), "lock name"),
     ],
@@ -169,13 +172,6 @@ def test_a_field_out_of_its_limits_is_refused_at_once(
     answer = refusal(unkept.hear(ANN, question))
     assert answer.reason is Reason.INVALID
     assert word in answer.detail
-
-
-def test_an_owner_that_waits_is_refused_a_second_wait(unkept: UnkeptSession) -> None:
-    unkept.acquire()
-    answer = refusal(unkept.hear(ANN, Acquire(lock="x", owner="ann")))
-    assert answer.reason is Reason.ALREADY_HELD
-    assert "waits" in answer.detail
 
 
 def test_an_owner_that_holds_is_refused_until_it_releases_and_then_waits_for_the_confirmation(

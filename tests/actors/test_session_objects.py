@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.expect import checked
 from support.local_callers import ONE, TWO, LocalCallers
@@ -21,7 +23,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, Open
@@ -35,6 +37,14 @@ from fencelock.actors.session.requests import ANSWER_MS, LockKey
 from fencelock.actors.table.latch import Latch
 
 RWLOCK_KEY = LockKey(object_name(RWLOCK, "S"), "ann")
+SEMAPHORE_NAME = object_name(SEMAPHORE, "S")
+SEMAPHORE_KEY = LockKey(SEMAPHORE_NAME, "ann")
+PLAIN_KEY = LockKey("S", "ann")
+
+
+def state_of(harness: SessionHarness, key: LockKey) -> HoldState | None:
+    found = harness.role.session_state.holds.get(key)
+    return None if found is None else found.state
 
 
 def acquire_rwlock(harness: SessionHarness, token: int = 4, *, write: bool = True) -> list[Send]:
@@ -50,11 +60,6 @@ def hold_rwlock(harness: SessionHarness) -> None:
     harness.grant(harness.open(acquire_rwlock(harness)))
 
 
-def rwlock_state(harness: SessionHarness) -> HoldState | None:
-    found = harness.role.session_state.holds.get(RWLOCK_KEY)
-    return None if found is None else found.state
-
-
 def test_a_writer_reads_under_the_same_hold_and_releases_twice(harness: SessionHarness) -> None:
     hold_rwlock(harness)
     said = acquire_rwlock(harness, 5, write=False)
@@ -63,64 +68,26 @@ def test_a_writer_reads_under_the_same_hold_and_releases_twice(harness: SessionH
     for left in (1, 0):
         said = harness.hear(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
         assert one(Released, harness.free(said, left), ANN).count == left
-    assert rwlock_state(harness) is None
+    assert state_of(harness, RWLOCK_KEY) is None
 
 
 def test_a_refused_upgrade_leaves_the_hold(harness: SessionHarness) -> None:
     hold_rwlock(harness)
     said = harness.refuse(acquire_rwlock(harness, 5), Reason.ALREADY_HELD)
     assert one(Refused, said, ANN).reason is Reason.ALREADY_HELD
-    assert rwlock_state(harness) is HoldState.HELD
+    assert state_of(harness, RWLOCK_KEY) is HoldState.HELD
 
 
 def test_a_downgrade_keeps_the_hold_and_all_its_levels(harness: SessionHarness) -> None:
     hold_rwlock(harness)
     harness.grant(acquire_rwlock(harness, 5, write=False), count=2)
     assert one(Released, harness.free(downgrade(harness), 1), ANN).count == 1
-    assert rwlock_state(harness) is HoldState.HELD
+    assert state_of(harness, RWLOCK_KEY) is HoldState.HELD
     assert of(Release, harness.run(1_000)) == []  # The session owes nothing.
     for left in (1, 0):
         said = harness.hear(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
         harness.free(said, left)
-    assert rwlock_state(harness) is None
-
-
-def test_a_downgrade_without_an_answer_is_repeated_under_its_number(
-    harness: SessionHarness,
-) -> None:
-    hold_rwlock(harness)
-    first = one(Downgrade, downgrade(harness))
-    again = of(Downgrade, harness.run(2_000))
-    assert again
-    assert {one.request for one in again} == {first.request}
-
-
-def test_a_downgrade_of_a_reader_is_refused_and_the_hold_stays(harness: SessionHarness) -> None:
-    hold_rwlock(harness)
-    refused = one(Refused, harness.refuse(downgrade(harness), Reason.INVALID), ANN)
-    assert refused.reason is Reason.INVALID
-    assert rwlock_state(harness) is HoldState.HELD
-
-
-def test_a_downgrade_after_the_loss_is_refused_as_lost(harness: SessionHarness) -> None:
-    hold_rwlock(harness)
-    assert one(HoldsLost, harness.run(60_000)).losses[0].fence == 7
-    refused = one(Refused, downgrade(harness), ANN)
-    assert refused.reason is Reason.OWNERSHIP_LOST
-    assert refused.detail.startswith("rwlock 'S': ")
-
-
-def test_a_downgrade_that_the_protocol_does_not_have_leaves_the_hold(
-    harness: SessionHarness,
-) -> None:
-    hold_rwlock(harness)
-    said = harness.refuse(downgrade(harness), Reason.UNSUPPORTED)
-    assert one(Refused, said, ANN).reason is Reason.UNSUPPORTED
-    assert rwlock_state(harness) is HoldState.HELD
-
-
-SEMAPHORE_NAME = object_name(SEMAPHORE, "S")
-SEMAPHORE_KEY = LockKey(SEMAPHORE_NAME, "ann")
+    assert state_of(harness, RWLOCK_KEY) is None
 
 
 def acquire_permits(harness: SessionHarness, user: Address = ANN, amount: int = 3) -> list[Send]:
@@ -138,11 +105,6 @@ def hold_permits(harness: SessionHarness) -> None:
     harness.grant(harness.open(said), count=3)
 
 
-def semaphore_state(harness: SessionHarness) -> HoldState | None:
-    found = harness.role.session_state.holds.get(SEMAPHORE_KEY)
-    return None if found is None else found.state
-
-
 def test_a_claim_goes_out_with_session_and_number_and_its_grant_comes_back(
     harness: SessionHarness,
 ) -> None:
@@ -151,26 +113,18 @@ def test_a_claim_goes_out_with_session_and_number_and_its_grant_comes_back(
     assert (sent.lock, sent.session, sent.amount, sent.permits) == (SEMAPHORE_NAME, "c.1", 3, 5)
     granted = one(Granted, harness.grant(said, count=3), ANN)
     assert (granted.lock, granted.count, granted.request) == (SEMAPHORE_NAME, 3, 4)
-    assert semaphore_state(harness) is HoldState.HELD
+    assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
 
 
 def test_a_release_of_a_part_leaves_the_hold(harness: SessionHarness) -> None:
     hold_permits(harness)
     said = part(harness, 2)
-    assert semaphore_state(harness) is HoldState.RELEASING
+    assert state_of(harness, SEMAPHORE_KEY) is HoldState.RELEASING
     assert one(Released, harness.free(said, 1), ANN).count == 1
-    assert semaphore_state(harness) is HoldState.HELD
+    assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
     assert of(Release, harness.run(1_000)) == []  # The session owes nothing.
     harness.free(part(harness, 1), 0)
-    assert semaphore_state(harness) is None
-
-
-def test_a_part_without_an_answer_is_repeated_under_its_number(harness: SessionHarness) -> None:
-    hold_permits(harness)
-    first = one(ReleasePermits, part(harness, 2))
-    again = of(ReleasePermits, harness.run(2_000))
-    assert again
-    assert {(one.request, one.amount) for one in again} == {(first.request, 2)}
+    assert state_of(harness, SEMAPHORE_KEY) is None
 
 
 def test_parts_are_sent_one_after_the_other_and_each_once(harness: SessionHarness) -> None:
@@ -180,7 +134,7 @@ def test_parts_are_sent_one_after_the_other_and_each_once(harness: SessionHarnes
     then = harness.free(first, 2)
     assert one(Released, then, ANN).count == 2
     assert one(Released, harness.free(then, 1), BEN).count == 1
-    assert semaphore_state(harness) is HoldState.HELD
+    assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
 
 
 def test_a_part_that_nobody_waits_for_any_more_still_happens(harness: SessionHarness) -> None:
@@ -191,14 +145,7 @@ def test_a_part_that_nobody_waits_for_any_more_still_happens(harness: SessionHar
     assert of(Release, harness.hear(BEN, full)) == []  # It waits for the part, and is not merged.
     then = harness.free(said, 2)
     harness.free(then, 0)
-    assert semaphore_state(harness) is None
-
-
-def test_too_large_a_part_is_refused_at_once_and_the_hold_stays(harness: SessionHarness) -> None:
-    hold_permits(harness)
-    refused = one(Refused, harness.refuse(part(harness, 4), Reason.INVALID), ANN)
-    assert refused.reason is Reason.INVALID
-    assert semaphore_state(harness) is HoldState.HELD
+    assert state_of(harness, SEMAPHORE_KEY) is None
 
 
 def test_a_grant_that_nobody_waits_for_is_given_back_whole(harness: SessionHarness) -> None:
@@ -207,13 +154,61 @@ def test_a_grant_that_nobody_waits_for_is_given_back_whole(harness: SessionHarne
     assert (release.lock, release.fence, release.owner) == (SEMAPHORE_NAME, 7, "ann")
 
 
-def test_permits_are_lost_with_the_session(harness: SessionHarness) -> None:
-    hold_permits(harness)
+def hold_plain(harness: SessionHarness) -> None:
+    harness.hold(lock="S")
+
+
+def detach(harness: SessionHarness) -> list[Send]:
+    asked = Detach(lock="S", fence=7, digest=b"d" * 32, ttl_ms=900, owner="ann", request=4)
+    return harness.hear(ANN, asked)
+
+
+GIVE: dict[str, tuple[Any, Any, type[Any], LockKey]] = {
+    "downgrade": (hold_rwlock, downgrade, Downgrade, RWLOCK_KEY),
+    "part": (hold_permits, lambda harness: part(harness, 2), ReleasePermits, SEMAPHORE_KEY),
+    "detach": (hold_plain, detach, Detach, PLAIN_KEY),
+}
+"""How an owner comes to hold an object, and gives back a part of the hold, or passes it on."""
+
+each_give = pytest.mark.parametrize(("hold", "give", "kind", "key"), GIVE.values(), ids=GIVE)
+
+
+@each_give
+def test_a_request_that_gives_back_is_repeated_under_its_number_without_an_answer(
+    harness: SessionHarness, hold: Any, give: Any, kind: type[Any], key: LockKey
+) -> None:
+    hold(harness)
+    first = one(kind, give(harness))
+    assert state_of(harness, key) is HoldState.RELEASING
+    assert set(of(kind, harness.run(2_000))) == {first}
+
+
+@each_give
+@pytest.mark.parametrize("reason", [Reason.INVALID, Reason.UNSUPPORTED])
+def test_a_request_that_gives_back_and_is_refused_leaves_the_hold(
+    harness: SessionHarness, hold: Any, give: Any, kind: type[Any], key: LockKey, reason: Reason
+) -> None:
+    hold(harness)
+    assert one(Refused, harness.refuse(give(harness), reason), ANN).reason is reason
+    assert state_of(harness, key) is HoldState.HELD
+
+
+@each_give
+def test_a_request_that_gives_back_what_was_lost_is_refused_as_lost(
+    harness: SessionHarness, hold: Any, give: Any, kind: type[Any], key: LockKey
+) -> None:
+    hold(harness)
     lost = one(HoldsLost, harness.run(60_000))
-    assert [(loss.lock, loss.fence) for loss in lost.losses] == [(SEMAPHORE_NAME, 7)]
-    refused = one(Refused, part(harness, 1), ANN)
+    assert [(loss.lock, loss.fence) for loss in lost.losses] == [(key.lock, 7)]
+    refused = one(Refused, give(harness), ANN)
     assert refused.reason is Reason.OWNERSHIP_LOST
-    assert refused.detail.startswith("semaphore 'S': ")
+    assert refused.detail.startswith(f"{titled(key.lock)}: ")
+
+
+def test_a_detached_lock_is_not_held_any_more(harness: SessionHarness) -> None:
+    hold_plain(harness)
+    assert one(Released, harness.free(detach(harness)), ANN).request == 4
+    assert state_of(harness, PLAIN_KEY) is None
 
 
 LATCH_NAME = object_name(LATCH, "L")
@@ -450,34 +445,8 @@ def test_only_an_entry_that_ends_with_the_session_keeps_an_idle_session_alive(
     assert bool(of(KeepAlive, kept)) == ephemeral
 
 
-PLAIN_KEY = LockKey("S", "ann")
-
-
-def detach(harness: SessionHarness) -> list[Send]:
-    harness.grant(harness.open(harness.hear(ANN, Acquire(lock="S", owner="ann", request=4))))
-    asked = Detach(lock="S", fence=7, digest=b"d" * 32, ttl_ms=900, owner="ann", request=4)
-    return harness.hear(ANN, asked)
-
-
 def attach(harness: SessionHarness) -> list[Send]:
     return harness.hear(ANN, Attach(lock="S", secret=b"s", owner="ann", request=5))
-
-
-def test_a_detached_lock_is_not_held_any_more(harness: SessionHarness) -> None:
-    said = detach(harness)
-    assert harness.role.session_state.holds[PLAIN_KEY].state is HoldState.RELEASING
-    again = of(Detach, harness.run(2_000))
-    assert again
-    assert {one.request for one in again} == {one(Detach, said).request}
-    assert one(Released, harness.free(said), ANN).request == 4
-    assert PLAIN_KEY not in harness.role.session_state.holds
-
-
-@pytest.mark.parametrize("reason", [Reason.INVALID, Reason.UNSUPPORTED])
-def test_a_refused_detach_leaves_the_hold(harness: SessionHarness, reason: Reason) -> None:
-    said = harness.refuse(detach(harness), reason)
-    assert one(Refused, said, ANN).reason is reason
-    assert harness.role.session_state.holds[PLAIN_KEY].state is HoldState.HELD
 
 
 def test_an_attach_is_granted_or_refused_and_one_without_a_reply_is_cancelled(

@@ -48,11 +48,6 @@ def test_a_release_under_another_fence_is_refused_without_asking(
     assert "fence 7" in refusal([sent]).detail
 
 
-def test_a_release_of_what_is_not_held_is_refused_without_asking(unkept: UnkeptSession) -> None:
-    answer = refusal(unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7)))
-    assert answer.reason is api.Reason.NOT_HELD
-
-
 def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(
     unkept: UnkeptSession,
 ) -> None:
@@ -218,17 +213,6 @@ def test_a_stray_grant_of_a_forgetful_endpoint_is_handed_back(unkept: UnkeptSess
     assert unkept.hear(A, stray) == [back]
     asked = unkept.held()
     assert unkept.grant(asked) == []
-
-
-def test_a_wait_that_the_endpoint_gave_up_by_itself_is_asked_for_anew(
-    unkept: UnkeptSession,
-) -> None:
-    unkept.acquire()
-    no = api.Refused(
-        lock="x", reason=api.Reason.CANCELLED, detail="gone", session="c", owner="ann", request=1
-    )
-    assert unkept.hear(A, no) == []
-    assert {again.request for again in of(api.Acquire, unkept.run(400), A)} == {2}
 
 
 # A wait that timed out while the client was cut off is cancelled once it is back

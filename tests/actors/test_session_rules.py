@@ -127,18 +127,6 @@ def test_a_release_of_what_is_not_held_is_refused_without_asking(
     assert of(api.Release, said) == []
 
 
-def test_a_release_without_an_answer_goes_on_and_can_be_waited_for_again(
-    harness: SessionHarness,
-) -> None:
-    harness.hold()
-    harness.release()
-    said = harness.run_kept(10_200, A)
-    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
-    again = harness.release(token=4)
-    assert one(api.Released, harness.free(again), ANN).request == 4
-    assert harness.role.session_state.holds == {}
-
-
 @pytest.mark.parametrize("way", ["expired", "ended"])
 def test_a_release_after_the_session_ended_is_refused_as_lost_once(
     harness: SessionHarness, way: str
@@ -196,20 +184,12 @@ def test_a_limit_that_is_reached_is_told_and_changes_nothing(
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
-def test_without_reentrancy_a_second_acquire_is_refused_without_asking(
-    harness: SessionHarness,
-) -> None:
-    harness.hold()
-    said = harness.acquire()
-    assert one(api.Refused, said, ANN).reason is api.Reason.ALREADY_HELD
-    assert of(api.Acquire, said) == []
-
-
 def test_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
     harness: SessionHarness,
 ) -> None:
     harness.open(harness.acquire(limit=0))
-    assert one(api.Refused, harness.acquire(limit=0), ANN).reason is api.Reason.ALREADY_HELD
+    refused = one(api.Refused, harness.acquire(limit=0), ANN)
+    assert (refused.reason, "waits" in refused.detail) == (api.Reason.ALREADY_HELD, True)
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
     assert len(harness.role.session_state.in_flight.waits) == 1
 
@@ -277,16 +257,6 @@ def test_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
     assert harness.alarms == []
 
 
-def test_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
-    harness: SessionHarness,
-) -> None:
-    harness.hold()
-    said = harness.hear(A, Ended(session="c.1", detail="expired"))
-    assert of(HoldsLost, said, WATCHER)
-    assert of(Open, said) == []
-    assert one(Open, harness.acquire(BEN)).session == "c~2"
-
-
 def test_an_unused_session_that_may_have_expired_is_left_without_a_word(
     harness: SessionHarness,
 ) -> None:
@@ -324,13 +294,6 @@ def test_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness)
     harness.release(token=5)
     done = harness.end(harness.hear(BEN, Close()))
     assert one(api.Released, done, ANN).request == 5
-
-
-def test_a_session_outlives_its_client_by_15_s_and_is_kept_alive_every_3_s(
-    harness: SessionHarness,
-) -> None:
-    assert one(Open, harness.hold()).ttl_ms == 15_000
-    assert len(of(api.KeepAlive, harness.run_kept(31_000, A))) == 10
 
 
 def test_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(

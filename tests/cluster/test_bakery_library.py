@@ -14,7 +14,6 @@ import pytest
 from support.expect import PATIENCE_S
 from support.faces import Connect
 from support.real_nodes import ask, loopback_addresses, running
-from support.session_harness import ANN, ME, WATCHER, A, B, SessionHarness, of, one
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
@@ -23,58 +22,15 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Inspect, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.api.session_message import Renew, Unlocking
 from fencelock.actors.bakery.config import TERM_MS_MIN
 from fencelock.actors.bakery.config import Terms as ClusterTerms
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
-from fencelock.actors.effect import Send
 from fencelock.actors.error import InvalidRequestError, UnsupportedError
-from fencelock.actors.message import NS_PER_MS
-from fencelock.actors.role_message import LinkDown, LinkRefused
-from fencelock.actors.session.message import HoldsLost
 from fencelock.cluster.client.lock_options import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 
-TTL_MS = 600_000
-HOUR_MS = 3_600_000
 WEEK_S = 7 * 24 * 3_600
-
-
-@pytest.fixture
-def harness() -> SessionHarness:
-    return SessionHarness(TTL_MS)
-
-
-def wanted(harness: SessionHarness, wait_ms: int | None = None) -> api.Acquire:
-    return one(api.Acquire, harness.open(harness.acquire(wait_ms=wait_ms)), A)
-
-
-def granted(asked: api.Acquire, lock: str = "x", hold_ms: int = 1_000) -> api.Granted:
-    return api.Granted(
-        lock=lock,
-        fence=7,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-        hold_ms=hold_ms,
-        grace_ms=5_000,
-    )
-
-
-def held(harness: SessionHarness, hold_ms: int = 1_000) -> api.Acquire:
-    asked = wanted(harness)
-    assert one(api.Granted, harness.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
-    return asked
-
-
-def unlocking(harness: SessionHarness, lock: str = "x") -> list[Send]:
-    word = Unlocking(lock=lock, fence=7, grace_ms=5_000, session=harness.assigned, owner="ann")
-    return of_watcher(harness.hear(A, word))
-
-
-def of_watcher(said: list[Send]) -> list[Send]:
-    return [send for send in said if send.to == WATCHER]
 
 
 def test_three_timeouts_have_a_default_of_the_clusters_and_none_of_the_locks() -> None:
@@ -97,141 +53,6 @@ def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
                 term_ms_of("duration", term)
 
 
-def test_an_acquire_without_durations_asks_for_those_of_the_cluster(
-    harness: SessionHarness,
-) -> None:
-    """Fields are never left out, 0 stands for the cluster's own."""
-    asked = wanted(harness)
-    assert (asked.lock, asked.owner, asked.wait_ms) == ("x", "ann", None)
-    assert (asked.hold_ms, asked.grace_ms) == (0, 0)
-    assert asked.request > 0
-
-
-def test_a_holder_is_busy_until_its_release_is_confirmed(harness: SessionHarness) -> None:
-    held(harness)
-    assert one(api.Refused, harness.acquire(token=9), ANN).reason is api.Reason.ALREADY_HELD
-    release = one(api.Release, harness.release(), A)
-    assert (release.lock, release.owner, release.fence) == ("x", "ann", 7)
-    assert of(api.Acquire, harness.acquire(token=10)) == []
-    done = api.Released(lock="x", session=release.session, owner="ann", request=release.request)
-    said = harness.hear(A, done)
-    assert one(api.Released, said, ANN).count == 0
-    assert one(api.Acquire, said, A).owner == "ann"
-
-
-def test_all_that_is_said_of_a_lock_is_asked_for(harness: SessionHarness) -> None:
-    """Shared locks have tests of their own."""
-    asked = api.Acquire(
-        lock="x",
-        owner="ann",
-        wait_ms=wait_ms_of(10.5),
-        hold_ms=term_ms_of("duration", 3_600),
-        grace_ms=term_ms_of("grace", 0.5),
-    )
-    said = one(api.Acquire, harness.open(harness.hear(ANN, asked)), A)
-    assert (said.wait_ms, said.hold_ms, said.grace_ms) == (10_500, HOUR_MS, 500)
-
-
-def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
-    harness: SessionHarness,
-) -> None:
-    """In the original unlocking before locking is silently nothing."""
-    said = harness.release()
-    assert one(api.Refused, said, ANN).reason is api.Reason.NOT_HELD
-    assert of(api.Release, said, A) == []
-
-
-def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_asked_for(
-    harness: SessionHarness,
-) -> None:
-    asked_ms = harness.now_ms
-    asked = wanted(harness)
-    harness.hear(A, granted(asked, hold_ms=HOUR_MS))
-    ends_ms = harness.until() // NS_PER_MS - 5_000
-    assert abs(ends_ms - asked_ms - HOUR_MS) <= HOUR_MS // 100
-    assert one(api.Inspect, harness.hear(ANN, api.Inspect(lock="y", request=5)), A).lock == "y"
-    assert one(api.Release, harness.release(), A).fence == 7
-
-
-@pytest.mark.parametrize("word", [api.Granted, api.Refused])
-def test_an_answer_that_names_another_lock_ends_no_wait(
-    harness: SessionHarness, word: type[api.Granted | api.Refused]
-) -> None:
-    """It is dropped and counted; in the original the lock fails."""
-    asked = wanted(harness)
-    answer: api.Granted | api.Refused = granted(asked, "other")
-    if word is api.Refused:
-        answer = api.Refused(
-            lock="other",
-            reason=api.Reason.TIMED_OUT,
-            detail="no",
-            session=asked.session,
-            owner="ann",
-            request=asked.request,
-        )
-    assert harness.hear(A, answer) == []
-    assert "client.unfit_answer_dropped" in harness.counted
-    assert one(api.Granted, harness.hear(A, granted(asked)), ANN).lock == "x"
-
-
-def test_a_confirmation_that_names_another_lock_confirms_nothing(harness: SessionHarness) -> None:
-    held(harness)
-    release = one(api.Release, harness.release(), A)
-    wrong = api.Released(
-        lock="other", session=release.session, owner="ann", request=release.request
-    )
-    assert harness.hear(A, wrong) == []
-    assert of(api.Release, harness.run(1_000), A)  # It is said again.
-
-
-def test_nothing_is_released_by_itself_when_the_duration_is_over(harness: SessionHarness) -> None:
-    """The original's library replies to UNLOCK; here the holder decides."""
-    held(harness)
-    said = harness.run_kept(2_000, A)
-    assert one(Unlocking, said, WATCHER).lock == "x"
-    assert of(api.Release, said) == []
-    assert of(Renew, said) == []
-    release = one(api.Release, harness.release(), A)
-    done = api.Released(lock="x", session=release.session, owner="ann", request=release.request)
-    assert one(api.Released, harness.hear(A, done), ANN).lock == "x"
-
-
-def test_a_warning_that_comes_after_the_grace_is_too_late(harness: SessionHarness) -> None:
-    held(harness)
-    said = harness.run_kept(7_000, A)
-    assert one(HoldsLost, said, WATCHER).losses[0].lock == "x"
-    assert unlocking(harness) == []
-
-
-def test_a_warning_about_another_lock_is_dropped(harness: SessionHarness) -> None:
-    """It harms no other lock."""
-    held(harness, HOUR_MS)
-    assert unlocking(harness, "other") == []
-    assert of(HoldsLost, harness.run_kept(10_000, A)) == []
-
-
-def test_the_fate_of_another_node_does_not_matter_to_a_wait(harness: SessionHarness) -> None:
-    asked = wanted(harness)
-    assert of(api.Refused, harness.hear(ME, LinkDown(node="b"))) == []
-    assert one(api.Granted, harness.hear(A, granted(asked)), ANN).fence == 7
-
-
-def test_a_request_that_cannot_be_delivered_goes_to_another_node(harness: SessionHarness) -> None:
-    """In the original the lock fails at once."""
-    asked = wanted(harness)
-    moved = one(api.Acquire, harness.hear(ME, LinkDown(node="a")), B)
-    assert moved.request == asked.request
-
-
-def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
-    harness: SessionHarness,
-) -> None:
-    wanted(harness)
-    said = harness.hear(ME, LinkRefused(node="a", detail="wrong cluster"))
-    said += harness.hear(ME, LinkRefused(node="b", detail="wrong cluster"))
-    assert one(api.Refused, said, ANN).reason is api.Reason.WRONG_CLUSTER
-
-
 @pytest.mark.parametrize(
     ("reason", "error"),
     [
@@ -242,39 +63,9 @@ def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
         (api.Reason.UNAVAILABLE, fencelock.UnavailableError),
     ],
 )
-def test_each_refusal_is_an_error_of_its_own(
-    harness: SessionHarness, reason: api.Reason, error: type[Exception]
-) -> None:
+def test_each_refusal_is_an_error_of_its_own(reason: api.Reason, error: type[Exception]) -> None:
     """In the original all but one are INVALID."""
-    harness.open(harness.acquire())
-    refused = one(api.Refused, harness.refuse([Send(A, harness_asked(harness))], reason), ANN)
-    assert type(refused.error()) is error
-
-
-def harness_asked(harness: SessionHarness) -> api.Acquire:
-    """Return ann's `Acquire` as the proxy received it."""
-    (pending,) = harness.role.session_state.in_flight.pending.values()
-    return api.Acquire(lock="x", session=harness.assigned, owner="ann", request=pending.number)
-
-
-def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(harness: SessionHarness) -> None:
-    wanted(harness, wait_ms=3_000)
-    said = harness.run(2_900)
-    assert of(api.Refused, said, ANN) == []
-    refused = one(api.Refused, harness.run(10_000), ANN)
-    assert refused.reason is api.Reason.UNAVAILABLE
-    assert "silent" in refused.detail
-
-
-def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
-    harness: SessionHarness,
-) -> None:
-    """A user does not wait forever, and its released lock is not held forever."""
-    held(harness, HOUR_MS)
-    said = [*harness.release(), *harness.run(11_000)]
-    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
-    assert of(api.Release, harness.run(5_000))
-    assert of(api.Cancel, said) == []
+    assert type(api.Refused(lock="x", reason=reason, detail="no").error()) is error
 
 
 def test_the_version_is_the_one_that_was_built() -> None:
