@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -23,7 +22,7 @@ from fencelock.actors.error import (
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import Suspected
-from fencelock.cluster.client.callback_executor import Notice, ThreadExecutor
+from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.client.lock import RLock
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
@@ -239,44 +238,32 @@ def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> N
 
 
 @pytest.fixture
-def session() -> ScriptedSession:
-    return ScriptedSession()
+def lock(scene: Scene) -> RLock:
+    return scene.rlock()
 
 
-@pytest.fixture
-def faulty_scene(session: ScriptedSession) -> Iterator[Scene]:
-    executor = ThreadExecutor()
-    yield Scene(session, executor)
-    executor.stop(PATIENCE_S)
+def waiting(script: ScriptedSession) -> list[AskReply]:
+    return [reply for asked, reply in script.asked if isinstance(asked, Acquire)]
 
 
-@pytest.fixture
-def lock(faulty_scene: Scene) -> RLock:
-    return faulty_scene.rlock()
-
-
-def waiting(session: ScriptedSession) -> list[AskReply]:
-    return [reply for asked, reply in session.asked if isinstance(asked, Acquire)]
-
-
-def tokens(session: ScriptedSession) -> list[int]:
-    return [asked.request for asked in session.asks()]
+def tokens(script: ScriptedSession) -> list[int]:
+    return [asked.request for asked in script.asks()]
 
 
 def test_each_level_is_released_though_no_release_is_confirmed(
-    lock: RLock, session: ScriptedSession
+    lock: RLock, script: ScriptedSession
 ) -> None:
     """The session repeats the inner release; of the outer one it has to be told."""
 
     def work() -> None:
         with lock, lock:
-            session.refusal = UnavailableError("silent")
+            script.refusal = UnavailableError("silent")
 
     with pytest.raises(UnavailableError):
         work()
-    cancel = only(Cancel, session.told)
-    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(session)[0])
-    session.refusal, session.count = None, 2
+    cancel = only(Cancel, script.told)
+    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(script)[0])
+    script.refusal, script.count = None, 2
     lock.release()  # To wait for the release in the background; the session does the rest.
     assert lock.state is HoldState.FREE
     with pytest.raises(NotHeldError):
@@ -298,75 +285,75 @@ def test_a_forked_process_holds_nothing(lock: RLock, monkeypatch: pytest.MonkeyP
 
 
 def test_a_grant_to_a_task_of_a_closed_loop_is_given_back(
-    faulty_scene: Scene, session: ScriptedSession
+    scene: Scene, script: ScriptedSession
 ) -> None:
-    hold_registry = faulty_scene.hold_registry
-    session.mute = True
+    hold_registry = scene.hold_registry
+    script.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
 
     async def begin() -> asyncio.Task[aio.Hold | None]:
-        lock = faulty_scene.aio_lock()
+        lock = scene.aio_lock()
         task = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)
         return task
 
     task = loop.run_until_complete(begin())
     loop.close()
-    (reply,) = waiting(session)
-    reply.set(session.grant("x", "ann", 1))
-    assert only(Cancel, session.told).request == tokens(session)[0]
-    assert (session.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
+    (reply,) = waiting(script)
+    reply.set(script.grant("x", "ann", 1))
+    assert only(Cancel, script.told).request == tokens(script)[0]
+    assert (script.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
 
 
 @pytest.mark.parametrize("later", [True, False])
 def test_so_is_what_was_granted_just_before_the_loop_was_closed(
-    faulty_scene: Scene, session: ScriptedSession, later: bool
+    scene: Scene, script: ScriptedSession, later: bool
 ) -> None:
-    hold_registry = faulty_scene.hold_registry
-    session.mute = True
+    hold_registry = scene.hold_registry
+    script.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)
 
     async def begin() -> list[asyncio.Task[aio.Hold]]:
-        locks = [faulty_scene.aio_lock(name) for name in "xy"]
+        locks = [scene.aio_lock(name) for name in "xy"]
         tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
         await asyncio.sleep(0)
         return tasks
 
     tasks = loop.run_until_complete(begin())
-    first, second = waiting(session)
-    first.set(session.grant("x", "ann", 1))
+    first, second = waiting(script)
+    first.set(script.grant("x", "ann", 1))
     loop.close()
     if later:
-        second.set(session.grant("y", "ann", 2))  # Who is told last finds the loop closed.
+        second.set(script.grant("y", "ann", 2))  # Who is told last finds the loop closed.
     else:
         tasks.clear()
         del first, second, loop
-        session.asked.clear()
+        script.asked.clear()
         gc.collect()
-    cancelled = {cancel.lock for cancel in session.told if isinstance(cancel, Cancel)}
+    cancelled = {cancel.lock for cancel in script.told if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
     assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
 
 
 def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
-    faulty_scene: Scene, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold_registry = faulty_scene.hold_registry
-    bobs, anns = (faulty_scene.aio_lock(owner=who) for who in ("bob", "ann"))
+    hold_registry = scene.hold_registry
+    bobs, anns = (scene.aio_lock(owner=who) for who in ("bob", "ann"))
 
     async def contend() -> aio.Hold | None:
-        session.mute = True
+        script.mute = True
         bob_waits = asyncio.create_task(bobs.acquire())
         await asyncio.sleep(0)
-        session.mute = False
+        script.mute = False
         with monkeypatch.context() as patch:
             patch.setattr(loop, "call_soon_threadsafe", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 await anns.acquire()
-        waiting(session)[0].set(session.grant("x", "bob", 7))
+        waiting(script)[0].set(script.grant("x", "bob", 7))
         return await asyncio.wait_for(bob_waits, PATIENCE_S)
 
     def interrupted(*_: object) -> None:

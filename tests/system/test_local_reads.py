@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from support.expect import PATIENCE_S, present
@@ -16,17 +12,9 @@ from support.real_nodes import NODES, loopback_addresses, running_nodes
 from support.samples import fence_of
 
 import fencelock
-from fencelock import aio
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Inspect
-from fencelock.actors.error import (
-    LockTimeoutError,
-    NotHeldError,
-    StaleError,
-    UnavailableError,
-    UnsupportedError,
-)
-from fencelock.actors.message import Message
+from fencelock.actors.error import StaleError, UnavailableError, UnsupportedError
 from fencelock.actors.session.session import TTL_MS
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -66,16 +54,6 @@ def test_a_local_read_is_refused_by_client_and_node_and_names_who_has_it(pair: P
         pair.nodes[1].proxy.ask(Inspect(lock="a", age_ms=1_000), timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize("pair", WITHOUT, indirect=True)
-def test_a_local_read_of_a_task_is_refused_too(pair: Pair) -> None:
-    async def reads() -> None:
-        async with aio.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client:
-            await client.status("a", read="local", max_age=1.0)
-
-    with pytest.raises(UnsupportedError, match="paxos has"):
-        asyncio.run(reads())
-
-
 @pytest.mark.parametrize("pair", ["central"], indirect=True)
 def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) -> None:
     with fencelock.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client:
@@ -110,67 +88,10 @@ def test_a_read_after_a_release_shows_no_holder_through_any_node(pair: Pair) -> 
 # Three nodes of the log in one process, on loopback: callers inside it
 
 
-K = TypeVar("K", bound=Message)
-
-
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]:
     with running_nodes(tmp_path_factory.mktemp("cluster")) as nodes:
         yield nodes
-
-
-def test_a_lock_goes_from_node_to_node_under_rising_fences(nodes: dict[str, Node]) -> None:
-    fences: list[int] = []
-    for _ in range(3):
-        for node in nodes.values():
-            granted: api.Granted = node.proxy.ask(api.Acquire(lock="turns"), timeout=PATIENCE_S)
-            fences.append(granted.fence)
-            node.proxy.ask(api.Release(lock="turns", fence=granted.fence), timeout=PATIENCE_S)
-    assert fences == sorted(set(fences))
-
-
-def test_waits_of_all_nodes_are_served_in_the_order_of_the_log(nodes: dict[str, Node]) -> None:
-    first: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="queue"), timeout=PATIENCE_S)
-    order: list[str] = []
-    turns = threading.Lock()
-
-    def wait_for_turn(node: str) -> None:
-        granted: api.Granted = nodes[node].proxy.ask(
-            api.Acquire(lock="queue", owner=f"at-{node}"), timeout=PATIENCE_S
-        )
-        with turns:
-            order.append(node)
-        nodes[node].proxy.ask(api.Release(lock="queue", fence=granted.fence), timeout=PATIENCE_S)
-
-    with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(wait_for_turn, node) for node in NODES]
-        status = seen_waiting(nodes["n2"], "queue", 3)
-        nodes["n1"].proxy.ask(api.Release(lock="queue", fence=first.fence), timeout=PATIENCE_S)
-        for one in asked:
-            one.result(PATIENCE_S)
-    assert order == [waiter.node for waiter in status.waiters]
-    assert [waiter.owner for waiter in status.waiters] == [f"at-{node}" for node in order]
-
-
-def seen_waiting(node: Node, lock: str, waiters: int) -> api.LockStatus:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        status: api.LockStatus = node.proxy.ask(api.Inspect(lock=lock), timeout=PATIENCE_S)
-        if len(status.waiters) == waiters:
-            return status
-    raise AssertionError(f"{lock} has no {waiters} waiters")
-
-
-def test_a_try_and_a_limited_wait_say_who_holds(nodes: dict[str, Node]) -> None:
-    held: api.Granted = nodes["n1"].proxy.ask(
-        api.Acquire(lock="busy", label="deploy"), timeout=PATIENCE_S
-    )
-    for wait_ms in (0, 50):
-        with pytest.raises(LockTimeoutError, match=f"deploy.* under fence {held.fence}"):
-            nodes["n2"].proxy.ask(api.Acquire(lock="busy", wait_ms=wait_ms), timeout=PATIENCE_S)
-    nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=PATIENCE_S)
-    with pytest.raises(NotHeldError, match=f"fence {held.fence}"):
-        nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=PATIENCE_S)
 
 
 def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.expect import PATIENCE_S, checked, present
+from support.expect import PATIENCE_S, present
 from support.real_nodes import NODES, Cluster, PaxosProcesses, running_nodes, started, until
 
 import fencelock
-from fencelock import Client, LockTimeoutError
+from fencelock import Client
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.cluster.client.operation import drive
@@ -122,15 +122,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     yield from started(Cluster("paxos", 3, tmp_path))
 
 
-def count_down(client: Client, count: int = COUNT, latch: str = "deploy") -> int:
-    asked = CountDown(latch=latch, count=count)
+def count_down(client: Client) -> int:
+    asked = CountDown(latch="deploy", count=COUNT)
     reply = drive(client._connection.line.ask(asked))  # pyright: ignore[reportPrivateUsage]
     assert isinstance(reply, CountedDown)
     return reply.left
 
 
-def wait(client: Client, wait_ms: int | None = None, count: int = COUNT) -> None:
-    asked = AwaitLatch(latch="deploy", count=count, wait_ms=wait_ms)
+def wait(client: Client) -> None:
+    asked = AwaitLatch(latch="deploy", count=COUNT)
     reply = drive(client._connection.line.ask(asked))  # pyright: ignore[reportPrivateUsage]
     assert isinstance(reply, LatchPassed)
 
@@ -192,20 +192,6 @@ def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(
     assert len(most) == COUNT // 2
     assert max(most) <= 2
     assert cluster.connect().semaphore("machines", 2, session_aware=False).available() == 2
-
-
-def test_a_wait_times_out_and_its_client_counts_on(cluster: Cluster) -> None:
-    client = cluster.connect()
-    with pytest.raises(LockTimeoutError, match=r"latch 'deploy'.*count is 2 of 2"):
-        wait(client, 50, 2)
-    assert [count_down(client, 2), count_down(client, 2)] == [1, 0]
-    wait(client, 0, 2)
-
-
-def test_a_caller_inside_a_node_counts_too(cluster: Cluster) -> None:
-    node = cluster.running["n1"]
-    reply = checked(CountedDown, node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S))
-    assert (reply.left, count_down(cluster.connect(), 2, "a")) == (1, 0)
 
 
 WRITERS = 3
