@@ -33,27 +33,23 @@ from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.node import Node
 
 WAITS = "import sys; print('ready', flush=True); sys.stdin.readline()"
+LOCK = (sys.executable, "-m", "fencelock", "lock")
 SHOWS = "import os; print(os.environ['FENCELOCK_NAME'], os.environ['FENCELOCK_FENCE'])"
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_nodes(tmp_path_factory.mktemp("nodes")) as nodes:
-        yield ",".join(node.address for node in nodes.values())
-
-
 @pytest.fixture
-def client(address: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(address, label="ann") as client:
+def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=FACES, label="the tests") as client:
         yield client
 
 
 class Shell:
-    """Runs `fencelock` with the address of the nodes in its environment."""
+    """Runs `fencelock` with the addresses of the shared nodes in its environment."""
 
-    def __init__(self, address: str, folder: Path) -> None:
+    def __init__(self, addresses: str, folder: Path) -> None:
         self._folder = folder
-        self._environment = {**os.environ, "FENCELOCK_CONNECT": address, "COLUMNS": "200"}
+        nodes = {"FENCELOCK_CONNECT": addresses, "FENCELOCK_CLUSTER": FACES}
+        self._environment = {**os.environ, **nodes, "COLUMNS": "200"}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -80,20 +76,25 @@ class Shell:
     def plain(self, *arguments: str) -> Any:
         return json.loads(self.run(*arguments, "--json")[1])
 
+    def ready(self, *arguments: str) -> subprocess.Popen[str]:
+        """Return a command once its program is ready, and so the command holds something."""
+        process = self.start(*arguments)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+        return process
+
     @contextmanager
     def holding(self, *arguments: str) -> Generator[None]:
         """Run a command that holds something until the end of the block."""
-        process = self.start(*arguments, "--", sys.executable, "-c", WAITS)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()
+        process = self.ready(*arguments, *python(WAITS))
         yield
         process.communicate("\n", timeout=PATIENCE_S)
         assert process.returncode == 0
 
 
 @pytest.fixture
-def shell(address: str, tmp_path: Path) -> Shell:
-    return Shell(address, tmp_path)
+def shell(paxos_addresses: str, tmp_path: Path) -> Shell:
+    return Shell(paxos_addresses, tmp_path)
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -241,41 +242,7 @@ def test_a_watch_prints_the_entries_and_then_each_change(
             process.communicate(timeout=PATIENCE_S)
 
 
-COMMAND = (sys.executable, "-m", "fencelock", "lock")
-PRINTS = "import os; print(os.environ['FENCELOCK_NAME'], os.environ['FENCELOCK_FENCE'])"
-READY = "print('ready', flush=True); sys.stdin.readline()"
-READY_THEN_WAITS = f"import sys; {READY}"
-STUBBORN = f"import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}"
-
-
-@pytest.fixture
-def lock_client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=FACES, label="the tests") as lock_client:
-        yield lock_client
-
-
-def begin(addresses: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, "--connect", addresses, "--cluster", FACES, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(addresses: str, *arguments: str) -> tuple[int, str, str]:
-    process = begin(addresses, *arguments)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, out, err
-
-
-def holding(addresses: str, *arguments: str) -> subprocess.Popen[str]:
-    """Return the command once it runs, and so holds its lock."""
-    process = begin(addresses, *arguments)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n", process.communicate()
-    return process
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -288,38 +255,38 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_command_learns_its_lock_and_its_fence_and_its_status_is_returned(
-    paxos_addresses: str, lock_client: fencelock.Client
+    shell: Shell, client: fencelock.Client
 ) -> None:
-    before = lock_client.lock("report")
+    before = client.lock("report")
     with before as hold:
         fence = hold.fence
-    code, out, err = run(paxos_addresses, "report", *python(f"{PRINTS}; raise SystemExit(3)"))
+    code, out, err = shell.run("lock", "report", *python(f"{SHOWS}; raise SystemExit(3)"))
     name, later = out.split()
     assert (code, name, err) == (3, "report", "")
     assert int(later) > fence
-    assert lock_client.status("report").holder is None
+    assert client.status("report").holder is None
 
 
 @pytest.mark.parametrize("how", [("--nonblock",), ("--timeout", "0.2")])
 def test_a_lock_that_is_held_is_not_had_and_its_holder_is_named(
-    paxos_addresses: str, lock_client: fencelock.Client, how: tuple[str, ...]
+    shell: Shell, client: fencelock.Client, how: tuple[str, ...]
 ) -> None:
-    with lock_client.lock("busy"):
-        code, out, err = run(paxos_addresses, "busy", *how, *python(PRINTS))
+    with client.lock("busy"):
+        code, out, err = shell.run("lock", "busy", *how, *python(SHOWS))
     assert (code, out) == (75, "")
     assert err.startswith("busy was not acquired: the tests (")
 
 
 @pytest.mark.parametrize(
-    ("code", "grace"), [(READY_THEN_WAITS, "30"), (STUBBORN, "0.1")], ids=["goes", "is killed"]
+    ("code", "grace"), [(WAITS, "30"), (STUBBORN, "0.1")], ids=["goes", "is killed"]
 )
 def test_a_command_whose_lock_is_lost_is_stopped(
-    paxos_addresses: str, lock_client: fencelock.Client, code: str, grace: str
+    shell: Shell, client: fencelock.Client, code: str, grace: str
 ) -> None:
-    process = holding(paxos_addresses, "taken", "--grace", grace, *python(code))
-    holder = present(lock_client.status("taken").holder)
+    process = shell.ready("lock", "taken", "--grace", grace, *python(code))
+    holder = present(client.status("taken").holder)
     assert holder.fence is not None
-    lock_client.evict("taken", holder.fence)
+    client.evict("taken", holder.fence)
     err = ended(process)
     assert process.returncode == 74
     assert re.search(r"the hold under fence \d+ was taken by '.*'\. Another client may", err)
@@ -327,13 +294,13 @@ def test_a_command_whose_lock_is_lost_is_stopped(
 
 
 def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
-    paxos_addresses: str, lock_client: fencelock.Client
+    shell: Shell, client: fencelock.Client
 ) -> None:
-    process = holding(paxos_addresses, "signalled", *python(READY_THEN_WAITS))
+    process = shell.ready("lock", "signalled", *python(WAITS))
     process.send_signal(signal.SIGTERM)
     ended(process)
     assert process.returncode == 128 + signal.SIGTERM
-    assert lock_client.status("signalled").holder is None
+    assert client.status("signalled").holder is None
 
 
 def test_ctrl_c_at_a_terminal_ends_the_command(
@@ -420,57 +387,52 @@ def test_nodes_that_fall_silent_before_the_period_begins_have_their_status(
 
 
 def test_a_signal_right_after_the_command_began_goes_to_the_command(
-    paxos_addresses: str, lock_client: fencelock.Client
+    shell: Shell, client: fencelock.Client
 ) -> None:
     code = "trap 'exit 3' TERM; kill -TERM $PPID; while read x; do :; done; exit 4"
-    process = begin(paxos_addresses, "early", "--", "sh", "-c", code)
+    process = shell.start("lock", "early", "--", "sh", "-c", code)
     ended(process)
     assert process.returncode == 3
-    assert lock_client.status("early").holder is None
+    assert client.status("early").holder is None
 
 
 def test_processes_that_a_command_started_end_too_if_the_lock_is_lost(
-    paxos_addresses: str, lock_client: fencelock.Client
+    shell: Shell, client: fencelock.Client
 ) -> None:
     """The child ignores SIGTERM and keeps the pipe open that `ended` reads to its end."""
     child = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    process = holding(paxos_addresses, "family", "--grace", "0.2", *python(code))
-    holder = present(lock_client.status("family").holder)
+    process = shell.ready("lock", "family", "--grace", "0.2", *python(code))
+    holder = present(client.status("family").holder)
     assert holder.fence is not None
-    lock_client.evict("family", holder.fence)
+    client.evict("family", holder.fence)
     ended(process)
     assert process.returncode == 74
 
 
-def test_a_signal_while_it_waits_ends_the_wait(
-    paxos_addresses: str, lock_client: fencelock.Client
-) -> None:
-    with lock_client.lock("awaited"):
-        process = begin(paxos_addresses, "awaited", *python(PRINTS))
-        until(lambda: lock_client.status("awaited").waiters)
+def test_a_signal_while_it_waits_ends_the_wait(shell: Shell, client: fencelock.Client) -> None:
+    with client.lock("awaited"):
+        process = shell.start("lock", "awaited", *python(SHOWS))
+        until(lambda: client.status("awaited").waiters)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out) == (128 + signal.SIGTERM, "")
-        assert lock_client.status("awaited").waiters == ()
+        assert client.status("awaited").waiters == ()
 
 
-def test_as_many_commands_run_as_there_are_permits(paxos_addresses: str) -> None:
-    held = [
-        holding(paxos_addresses, "encoder", "--shared", "2", *python(READY_THEN_WAITS))
-        for _ in range(2)
-    ]
-    code, _, err = run(paxos_addresses, "encoder", "--shared", "2", "--nonblock", *python(PRINTS))
-    assert (code, err) == (75, "encoder was not acquired: all 2 permits are taken\n")
+def test_as_many_commands_run_as_there_are_permits(shell: Shell) -> None:
+    held = [shell.ready("lock", "encoder", "--shared", "2", *python(WAITS)) for _ in range(2)]
+    code, _, err = shell.run("lock", "encoder", "--shared", "2", "--nonblock", *python(SHOWS))
+    assert (code, err) == (75, "encoder was not acquired: all 2 permits are taken")
     for process in held:
         process.communicate("go\n", timeout=PATIENCE_S)
         assert process.returncode == 0
-    code, _, _ = run(paxos_addresses, "encoder", "--shared", "2", "--nonblock", *python(PRINTS))
+    code, _, _ = shell.run("lock", "encoder", "--shared", "2", "--nonblock", *python(SHOWS))
     assert code == 0
 
 
 def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
-    shown = run_to_end([*COMMAND, "--help"], check=True).stdout
+    shown = run_to_end([*LOCK, "--help"], check=True).stdout
     own = (
         ExitStatus.LOST,
         ExitStatus.NOT_ACQUIRED,
@@ -482,16 +444,16 @@ def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
     assert {str(status.value) for status in own} == set(re.findall(r"with\s+(\d+)", shown))
 
 
-def test_without_a_command_nothing_is_locked(paxos_addresses: str) -> None:
-    code, _, err = run(paxos_addresses, "x", "--", "no-such-command")
-    assert (code, err) == (127, "no-such-command: command not found; x was not acquired\n")
-    code, _, err = run(paxos_addresses, "x", "--", __file__)
-    assert (code, err) == (126, f"{__file__}: cannot be executed; x was not acquired\n")
+def test_without_a_command_nothing_is_locked(shell: Shell) -> None:
+    code, _, err = shell.run("lock", "x", "--", "no-such-command")
+    assert (code, err) == (127, "no-such-command: command not found; x was not acquired")
+    code, _, err = shell.run("lock", "x", "--", __file__)
+    assert (code, err) == (126, f"{__file__}: cannot be executed; x was not acquired")
 
 
 def test_without_a_node_it_waits_as_long_as_it_is_told_and_says_why() -> None:
     process = run_to_end(
-        [*COMMAND, "x", "--connect", "tcp://127.0.0.1:1", "--timeout", "3", *python(PRINTS)],
+        [*LOCK, "x", "--connect", "tcp://127.0.0.1:1", "--timeout", "3", *python(SHOWS)],
         env=os.environ,
         timeout=PATIENCE_S,
     )
@@ -501,51 +463,47 @@ def test_without_a_node_it_waits_as_long_as_it_is_told_and_says_why() -> None:
     assert ends.startswith("x was not acquired: lock 'x': no node could be asked for it within 3.")
 
 
-def test_nodes_of_another_cluster_have_a_status_of_their_own(paxos_addresses: str) -> None:
-    code, _, err = run(paxos_addresses, "x", "--cluster", "other", *python(PRINTS))
+def test_nodes_of_another_cluster_have_a_status_of_their_own(shell: Shell) -> None:
+    code, _, err = shell.run("lock", "x", "--cluster", "other", *python(SHOWS))
     assert code == ExitStatus.WRONG_CLUSTER
     assert "of cluster" in err
 
 
-def test_who_waits_says_for_whom_unless_it_is_quiet(
-    paxos_addresses: str, lock_client: fencelock.Client
-) -> None:
-    with lock_client.lock("long"):
-        code, _, err = run(paxos_addresses, "long", "--timeout", "4", *python(PRINTS))
+def test_who_waits_says_for_whom_unless_it_is_quiet(shell: Shell, client: fencelock.Client) -> None:
+    with client.lock("long"):
+        code, _, err = shell.run("lock", "long", "--timeout", "4", *python(SHOWS))
         assert (code, len(err.splitlines())) == (75, 2)
         assert err.startswith("lock 'long': waiting for 2 s: held by the tests (owner ")
         how = ("--nonblock", "--quiet", "-E", "9")
-        assert run(paxos_addresses, "long", *how, *python(PRINTS)) == (9, "", "")
+        assert shell.run("lock", "long", *how, *python(SHOWS)) == (9, "", "")
 
 
 def test_a_command_runs_once_a_period_unless_it_fails(
-    paxos_addresses: str, lock_client: fencelock.Client
+    shell: Shell, client: fencelock.Client
 ) -> None:
     once = ("job", "--once", "nightly", "--for", "1d", "--label", "machine 1")
-    code, out, _ = run(paxos_addresses, *once, *python("raise SystemExit(3)"))
+    code, out, _ = shell.run("lock", *once, *python("raise SystemExit(3)"))
     assert code == 3
-    code, out, _ = run(paxos_addresses, *once, *python(PRINTS))
+    code, out, _ = shell.run("lock", *once, *python(SHOWS))
     assert (code, out.split()[0]) == (0, "job")
-    code, out, err = run(paxos_addresses, *once, *python(PRINTS))
+    code, out, err = shell.run("lock", *once, *python(SHOWS))
     assert (code, out) == (75, "")
-    assert re.fullmatch(r"job: it runs once in 1d, and ran \S+( \S+)? ago, as 'machine 1'\n", err)
-    assert run(paxos_addresses, *once, "-q", "-E", "0", *python(PRINTS)) == (0, "", "")
-    entry = present(lock_client.map("once").get("nightly"))
+    assert re.fullmatch(r"job: it runs once in 1d, and ran \S+( \S+)? ago, as 'machine 1'", err)
+    assert shell.run("lock", *once, "-q", "-E", "0", *python(SHOWS)) == (0, "", "")
+    entry = present(client.map("once").get("nightly"))
     assert entry.expires is not None
     assert 0.9 < entry.expires / 86_400 < 0.951  # The next night may begin a little early.
 
 
-def test_a_lock_is_held_at_least_so_long(
-    paxos_addresses: str, lock_client: fencelock.Client
-) -> None:
-    process = begin(paxos_addresses, "least", "--hold-at-least", "1h", *python("print('ended')"))
+def test_a_lock_is_held_at_least_so_long(shell: Shell, client: fencelock.Client) -> None:
+    process = shell.start("lock", "least", "--hold-at-least", "1h", *python("print('ended')"))
     assert process.stdout is not None
     assert process.stdout.readline() == "ended\n"
-    assert present(lock_client.status("least").holder).label.endswith(Path(sys.executable).name)
+    assert present(client.status("least").holder).label.endswith(Path(sys.executable).name)
     process.send_signal(signal.SIGTERM)
     process.wait(PATIENCE_S)
     process.communicate()
-    assert lock_client.status("least").holder is None
+    assert client.status("least").holder is None
 
 
 @pytest.mark.parametrize(
