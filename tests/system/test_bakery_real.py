@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ import pytest
 from support.collected import Collected
 from support.expect import PATIENCE_S, present
 from support.programs import run_to_end
-from support.real_nodes import loopback_addresses, until
+from support.real_nodes import until
 from support.samples import fence_of
 
 import fencelock
@@ -30,39 +29,27 @@ from fencelock.actors.error import LockOwnershipLostError, NotHeldError, Unavail
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
-from fencelock.verification.bench.members import NodeProcesses, stop_all
+from fencelock.verification.bench.members import NodeProcesses
 
 CLUSTER = "bakery-real"
-LEAST_S = 0.5
 READERS, WRITERS = 16, 2
 
 
-class Processes:
-    """A cluster of ``fencelock serve`` processes with short leases."""
+class Processes(NodeProcesses):
+    """``fencelock serve`` processes with short durations of holds."""
 
-    def __init__(self, folder: Path, nodes: int, *, copies: bool) -> None:
-        self.folder = folder
-        self.addresses = loopback_addresses(nodes)
-        self.connect = ",".join(self.addresses.values())
-        text = starting_config(self.addresses, cluster=CLUSTER, protocol="bakery")
-        for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):
-            text = text.replace(key, f"{key.split()[0]} = {LEAST_S}")
-        text = text.replace("# copies = true", f"copies = {str(copies).lower()}")
-        (folder / "cluster.toml").write_text(text, encoding="utf-8")
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+    cluster = CLUSTER
 
-    def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", node]
-        with (self.folder / f"{node}.log").open("ab") as log:
-            self.running[node] = subprocess.Popen(
-                [*command, "--config", str(self.folder / "cluster.toml")], stdout=log, stderr=log
-            )
+    def __init__(self, folder: Path, nodes: int, *, copies: bool = True) -> None:
+        super().__init__(folder, "bakery", nodes, durable=False, copies=copies)
+        with self.configuration_of("n1").open("a", encoding="utf-8") as bakery:
+            bakery.write("".join(f"{key} = 0.5\n" for key in ("duration", "grace", "least")))
 
-    def kill(self, *nodes: str) -> None:
+    def kill_at_once(self, *nodes: str) -> None:
         for node in nodes:
-            self.running[node].kill()
+            self.processes[node].kill()
         for node in nodes:
-            self.running[node].wait(PATIENCE_S)
+            self.processes[node].wait(PATIENCE_S)
 
 
 def elected(client: fencelock.Client) -> fencelock.Elected:
@@ -92,18 +79,6 @@ def agreed(client: fencelock.Client) -> set[str]:
 
 
 @contextmanager
-def running(folder: Path, *, copies: bool = True) -> Generator[Processes]:
-    """Run five nodes; stop them afterwards."""
-    processes = Processes(folder, 5, copies=copies)
-    try:
-        for node in processes.addresses:
-            processes.start(node)
-        yield processes
-    finally:
-        stop_all(list(processes.running.values()))
-
-
-@contextmanager
 def connected(five: Processes) -> Generator[fencelock.Client]:
     """Connect a client, and return when all nodes are ready."""
     with fencelock.connect(five.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
@@ -126,7 +101,7 @@ def keepers(client: fencelock.Client) -> set[str]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with running(tmp_path_factory.mktemp("five")) as processes:
+    with Processes(tmp_path_factory.mktemp("five"), 5) as processes:
         yield processes
 
 
@@ -134,7 +109,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 def five(shared: Processes) -> Iterator[Processes]:
     """Return nodes that all run; those that the test kills or stops run again afterwards."""
     yield shared
-    for node, process in shared.running.items():
+    for node, process in shared.processes.items():
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
         else:
@@ -174,7 +149,7 @@ def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
     until(lambda: keepers(client) == set(five.addresses))
     held = client.lock("kept", owner="holder", duration=60)
     fence = fence_of(held.acquire(timeout=PATIENCE_S))
-    five.kill(*elected(client).leaders[:2])
+    five.kill_at_once(*elected(client).leaders[:2])
     free = client.lock("free", owner="other", duration=60)
     assert free.acquire(timeout=PATIENCE_S) is not None  # Leases of a minute are not waited for.
     held.renew()
@@ -189,12 +164,12 @@ def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
     tmp_path: Path,
 ) -> None:
     """The nodes have granted no longer lease before, so they are its own."""
-    with running(tmp_path, copies=False) as five, connected(five) as client:
+    with Processes(tmp_path, 5, copies=False) as five, connected(five) as client:
         leaders = elected(client).leaders
         lease_s = 5.0
         held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
         fence = fence_of(held.acquire(timeout=PATIENCE_S))
-        five.kill(*leaders[:2])
+        five.kill_at_once(*leaders[:2])
         killed = time.monotonic()
         until(lambda: any("s at most" in one.detail for one in client.describe()))
         told = next(one for one in client.describe() if "s at most" in one.detail)
@@ -216,10 +191,10 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
 ) -> None:
     before = elected(client)
     stopped = before.leaders[0]
-    five.running[stopped].send_signal(signal.SIGSTOP)
+    five.processes[stopped].send_signal(signal.SIGSTOP)
     until(lambda: elected(client).epoch > before.epoch)
     fence = fence_of(client.lock("order", owner="one", duration=60).acquire(timeout=PATIENCE_S))
-    five.running[stopped].send_signal(signal.SIGCONT)
+    five.processes[stopped].send_signal(signal.SIGCONT)
     # Until it learns of the epoch that began without it, its replies show the earlier state.
     until(lambda: len(agreed(client)) == len(five.addresses))
     assert present(client.status("order").holder).fence == fence
@@ -341,7 +316,7 @@ def test_two_and_three_leaders_are_lost_at_once_again_and_again(
                 kept = client.lock("kept", owner=f"before {lost}", duration=keep_s)
                 fence = fence_of(kept.acquire(timeout=PATIENCE_S))
                 leaders = elected(client).leaders[:lost]
-                five.kill(*leaders)
+                five.kill_at_once(*leaders)
                 killed = time.monotonic()
                 if lost == 2:
                     storm.wait_for_grants()
@@ -394,7 +369,7 @@ def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencel
     lock = client.lock("parcel")
     assert lock.acquire(timeout=PATIENCE_S) is not None
     lock.release()
-    assert all(process.poll() is None for process in five.running.values())
+    assert all(process.poll() is None for process in five.processes.values())
 
 
 @pytest.mark.long
@@ -408,7 +383,7 @@ def test_status_shows_members_leaders_epoch_and_the_missing_condition(
     assert {one["priority"] for one in told[0]["elected"]["members"]} == {14}
     assert "lead in epoch" in shown(five)
     lost = [node for node in five.addresses if node != "n1"][:3]
-    five.kill(*lost)
+    five.kill_at_once(*lost)
     until(lambda: "cluster is down: 2 of 5 members are connected, 3 are needed" in shown(five))
 
 
@@ -431,24 +406,10 @@ def run(five: Processes, *options: str) -> str:
     return done.stdout
 
 
-WATCHED = "bakery-watch"
-
-
-class WatchedProcesses(NodeProcesses):
-    """Three ``fencelock serve`` processes with short durations of holds."""
-
-    cluster = WATCHED
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "bakery", 3, durable=False)
-        with self.configuration_of("n1").open("a", encoding="utf-8") as bakery:
-            bakery.write("duration = 0.5\ngrace = 0.5\nleast = 0.5\n")
-
-
 @pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedProcesses]:
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Return nodes that all run. Each test starts again what it kills."""
-    with WatchedProcesses(tmp_path_factory.mktemp("trio")) as processes:
+    with Processes(tmp_path_factory.mktemp("trio"), 3) as processes:
         yield processes
 
 
@@ -465,9 +426,9 @@ def is_ready(state: fencelock.ClusterState) -> bool:
 
 
 def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
-    trio: WatchedProcesses,
+    trio: Processes,
 ) -> None:
-    with fencelock.connect(trio.connect, cluster=WATCHED, connect_timeout=PATIENCE_S) as client:
+    with fencelock.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         seen = SeenNews()
         client.on_cluster(seen.add)
         first = seen.until(is_ready)
@@ -494,9 +455,9 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         assert all(earlier != later for earlier, later in pairs)
 
 
-def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
+def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Processes) -> None:
     address = trio.addresses["n1"]
-    with fencelock.connect(address, cluster=WATCHED, connect_timeout=PATIENCE_S, ttl=3) as client:
+    with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
         client.on_cluster(seen.add)
         seen.until(is_ready)
@@ -513,7 +474,7 @@ def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Watched
 
 
 def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
-    trio: WatchedProcesses,
+    trio: Processes,
 ) -> None:
     async def live() -> tuple[bool, int]:
         loop = asyncio.get_running_loop()
@@ -526,7 +487,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
                 told.set()
             raise RuntimeError(state.reason)
 
-        async with aio.connect(trio.connect, cluster=WATCHED, connect_timeout=PATIENCE_S) as client:
+        async with aio.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)
             async with asyncio.timeout(PATIENCE_S):
@@ -540,7 +501,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
 
 def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=WATCHED, protocol="bakery")
+    text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=CLUSTER, protocol="bakery")
     with Node.start(parse(text, tmp_path), "n1", found=True) as node:
         number = 0
         news: fencelock.ClusterUp | fencelock.ClusterDown
@@ -560,10 +521,10 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
 def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
-    config = parse(starting_config({"n1": address}, cluster=WATCHED), tmp_path)
+    config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
         Node.start(config, "n1", found=True) as node,
-        fencelock.connect(address, cluster=WATCHED, connect_timeout=PATIENCE_S) as client,
+        fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
