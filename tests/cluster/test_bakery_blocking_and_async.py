@@ -6,12 +6,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.real_nodes import loopback_addresses, until
+from support.real_nodes import loopback_addresses, running, until
 from support.samples import fence_of
 
 import fencelock
@@ -25,7 +24,6 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.node.config import Config, parse, starting_config
-from fencelock.cluster.node.node import Node
 
 CLUSTER = "deadlines"
 SHORT_S = 0.6
@@ -47,9 +45,7 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Config]:
     config = config_of(tmp_path_factory.mktemp(request.param), 3, request.param)
-    with ExitStack() as stack:
-        for node in config.nodes:
-            stack.enter_context(Node.start(config, node, found=True))
+    with running(config):
         addresses = ",".join(config.nodes.values())
         with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             _held = client.lock("first").acquire(
@@ -218,13 +214,11 @@ def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
     config = config_of(tmp_path, nodes)
-    with ExitStack() as stack:
-        for node in config.nodes:
-            stack.enter_context(Node.start(config, node, found=True))
-        addresses = ",".join(config.nodes.values())
-        client = stack.enter_context(
-            fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
-        )
+    addresses = ",".join(config.nodes.values())
+    with (
+        running(config),
+        fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
+    ):
         lock = client.lock("small")
         first = fence_of(lock.acquire(timeout=PATIENCE_S))
         lock.release()
