@@ -113,12 +113,12 @@ def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kin
 
 @held_kinds
 def test_a_release_grants_the_first_waiter_of_any_kind(table: LockTable, kind: Kind) -> None:
-    """Rules release-grants-the-next, queue-in-log-order."""
-    make_wait(table, kind, kind.claim(B), kind.claim(C))
+    """Rules release-grants-the-next, queue-in-log-order, waits-end-by-log-time."""
+    make_wait(table, kind, kind.claim(B, wait_ms=100), kind.claim(C))
     freed, held = applied(table, kind.release(A, 1))
     assert freed == f"{A} has 0 left"
     assert held.startswith(f"{B} holds")
-    assert kind.waiters(table) == [(C, 1)]
+    assert (kind.waiters(table), table.timeouts.items) == ([(C, 1)], {})
     assert applied(table, kind.release(B, int(held.split()[-1])))[1].startswith(f"{C} holds")
 
 
@@ -128,6 +128,7 @@ def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) 
     assert applied(table, kind.release(A, 1, 1)) == [f"{A} NOT_HELD"]
     applied(table, kind.claim(A, 2))
     assert applied(table, kind.release(B, 1)) == [f"{B} NOT_HELD"]
+    assert applied(table, kind.release(A, 9, 3)) == [f"{A} NOT_HELD"]
     assert present(status_of(table, kind.seen).holder).session == A
 
 
@@ -201,12 +202,13 @@ def test_a_new_request_cancels_the_wait_of_its_owner(table: LockTable, kind: Kin
 
 @all_kinds
 def test_a_wait_that_was_cancelled_stays_cancelled(table: LockTable, kind: Kind) -> None:
-    make_wait(table, kind, kind.claim(B))
+    """Rules one-outcome, waits-end-by-log-time."""
+    make_wait(table, kind, kind.claim(B, wait_ms=100))
     cancel = Cancel(lock=kind.lock, session=B, owner="o", request=1)
     assert applied(table, cancel) == ["Cancelled", f"{B} CANCELLED"]
     assert applied(table, cancel) == ["Cancelled"]
     assert applied(table, kind.claim(B)) == [f"{B} CANCELLED"]
-    assert kind.waiters(table) == []
+    assert (kind.waiters(table), table.timeouts.items) == ([], {})
 
 
 @all_kinds

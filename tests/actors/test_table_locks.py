@@ -6,8 +6,6 @@ locks share with other objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from support.table_scene import status_of, text_of
 
@@ -137,17 +135,6 @@ def test_another_owner_of_the_same_session_does_not_get_it(log: TableLog) -> Non
     assert log.holder == ("a", 1, 1)
 
 
-@pytest.mark.parametrize("wait_ms", [1, 100, 1_501, 60_000])
-def test_a_wait_ends_at_its_time_and_not_before(log: TableLog, wait_ms: int) -> None:
-    """Rule waits-end-by-log-time: short and long waits alike, by log time alone."""
-    log.acquire("a")
-    log.acquire("b", wait_ms)
-    assert log.table.due_ms() == 1_000 + wait_ms
-    assert log.sleep(wait_ms - 1) == []
-    assert log.sleep(1) == ["b#2 TIMED_OUT"]
-    assert (log.holder, log.queue) == (("a", 1, 1), [])
-
-
 def test_a_wait_that_ended_is_not_granted_any_more(log: TableLog) -> None:
     """Rule waits-end-by-log-time: not even by a release at the very time of its end."""
     log.acquire("a")
@@ -155,23 +142,6 @@ def test_a_wait_that_ended_is_not_granted_any_more(log: TableLog) -> None:
     log.now += 100
     assert log.release("a", 1) == ["b#2 TIMED_OUT", "a#3 freed x0"]
     assert log.holder is None
-
-
-ENDS: dict[str, Callable[[TableLog], list[str]]] = {
-    "granted": lambda log: log.release("a", 1),
-    "timed out": lambda log: log.sleep(100),
-    "cancelled": lambda log: log.cancel("b", 2),
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_wait_that_is_over_leaves_no_deadline(log: TableLog, end: str) -> None:
-    """Rule waits-end-by-log-time."""
-    log.acquire("a")
-    log.acquire("b", 100)
-    assert len(log.table.timeouts.items) == 1
-    ENDS[end](log)
-    assert (log.table.timeouts.items, log.queue) == ({}, [])
 
 
 def test_nothing_ends_but_by_log_time(log: TableLog) -> None:
@@ -194,16 +164,6 @@ def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
     log.acquire("a")
     log.acquire("b")
     assert log.release("a", 1) == ["a#4 freed x1"]
-    assert log.holder == ("a", 1, 1)
-
-
-def test_an_owner_that_does_not_hold_cannot_release_even_with_the_right_fence(
-    log: TableLog,
-) -> None:
-    """Rule only-holders-release: the owner needs the fence too."""
-    log.acquire("a")
-    assert log.release("b", 1) == ["b#2 NOT_HELD"]
-    assert log.release("a", 2) == ["a#3 NOT_HELD"]
     assert log.holder == ("a", 1, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from support.expect import checked, only
 from support.table_scene import applied, held, restored, said, status_of, table_of_three, text_of
 
-from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import (
     PERMITS_MAX,
@@ -21,7 +22,7 @@ from fencelock.actors.api.semaphore import (
 )
 from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import ExtendSessions
+from fencelock.actors.table.wire import ExtendSessions, Result
 
 LOCK = object_name(SEMAPHORE, "S")
 A, B, C = "s.1", "t.2", "u.3"
@@ -62,28 +63,29 @@ def test_a_large_claim_at_the_head_is_not_overtaken(table: LockTable) -> None:
     assert applied(table, part(B, 2, 1)) == ["t.2 has 2 left", "u.3 holds 1 under 3"]
 
 
-def test_the_end_of_a_large_wait_lets_smaller_ones_in(table: LockTable) -> None:
+CANCEL = Cancel(lock=LOCK, session=B, owner="o", request=1)
+
+ENDS: dict[str, tuple[Callable[[LockTable], list[Result]], list[str], int]] = {
+    "timeout": (lambda table: table.advance(50), ["t.2 TIMED_OUT"], 2),
+    "cancel": (lambda table: table.apply(0, CANCEL), ["Cancelled", "t.2 CANCELLED"], 2),
+    "end": (lambda table: table.apply(0, End(session=B)), ["t.2 SESSION_EXPIRED", "Ended"], 2),
+    "timeout under a new leader, whose fences have a floor": (
+        lambda table: table.apply(60, ExtendSessions(leader="m", fence_floor=1_000)),
+        ["t.2 TIMED_OUT"],
+        1_001,
+    ),
+}
+"""How a wait ends, its outcomes, and the fence of the grant that follows."""
+
+
+@pytest.mark.parametrize(("end", "outcomes", "fence"), ENDS.values(), ids=ENDS)
+def test_the_end_of_a_large_wait_lets_smaller_ones_in(
+    table: LockTable, end: Callable[[LockTable], list[Result]], outcomes: list[str], fence: int
+) -> None:
     applied(table, acquire(A, 2))
     applied(table, acquire(B, 3, wait_ms=50))
     applied(table, acquire(C))
-    assert [said(one) for one in table.advance(50)] == ["t.2 TIMED_OUT", "u.3 holds 1 under 2"]
-
-
-def test_fences_that_follow_a_new_leader_are_above_its_floor(table: LockTable) -> None:
-    applied(table, acquire(A, 2))
-    applied(table, acquire(B, 3, wait_ms=50))
-    applied(table, acquire(C))
-    told = table.apply(60, ExtendSessions(leader="m", fence_floor=1_000))
-    assert [said(one) for one in told] == ["t.2 TIMED_OUT", "u.3 holds 1 under 1001"]
-
-
-def test_a_cancelled_wait_lets_smaller_ones_in(table: LockTable) -> None:
-    applied(table, acquire(A, 2))
-    applied(table, acquire(B, 3))
-    applied(table, acquire(C))
-    cancel = Cancel(lock=LOCK, session=B, owner="o", request=1)
-    assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED", "u.3 holds 1 under 2"]
-    assert Cancelled(lock=LOCK, session=B, owner="o", request=1) in table.apply(0, cancel)
+    assert [said(one) for one in end(table)] == [*outcomes, f"u.3 holds 1 under {fence}"]
 
 
 def test_a_cancelled_grant_gives_back_all_its_permits(table: LockTable) -> None:
@@ -100,14 +102,6 @@ def test_a_session_that_ends_frees_everything_and_blocks_nobody(table: LockTable
     applied(table, acquire(B, 3))
     told = applied(table, End(session=A))
     assert told == ["s.1 SESSION_EXPIRED", "Ended", "t.2 holds 3 under 3"]
-
-
-def test_waits_of_an_ended_session_let_those_behind_them_in(table: LockTable) -> None:
-    applied(table, acquire(A, 2))
-    applied(table, acquire(B, 3))
-    applied(table, acquire(C))
-    told = applied(table, End(session=B))
-    assert told == ["t.2 SESSION_EXPIRED", "Ended", "u.3 holds 1 under 2"]
 
 
 def test_requests_that_are_sent_again_take_effect_once(table: LockTable) -> None:
