@@ -98,7 +98,6 @@ def elect_without_n3(harness: ClusterHarness) -> Granted:
 
 
 def crash_both(harness: ClusterHarness) -> None:
-    """Crash n1 and n2."""
     for name in ("n1", "n2"):
         harness.world.crash(name)
 

@@ -163,7 +163,6 @@ def test_removed_nodes_never_vote_again() -> None:
 
 
 def lose_disk(harness: ClusterHarness, node: str) -> None:
-    """Let ``node`` restart with an empty disk."""
     harness.world.crash(node)
     harness.world.nodes[node].disk.lose()
     for judge in harness.world.judges:

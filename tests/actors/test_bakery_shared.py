@@ -274,7 +274,6 @@ class ProxyHarness(BakeryProxyHarness):
     """The proxy of n4 and its read/write lock x."""
 
     def lead(self, epoch: int) -> list[Send]:
-        """Let the leaders be known."""
         members = tuple(Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0) for name in MEMBERS)
         return self.learn(epoch, members=members)
 

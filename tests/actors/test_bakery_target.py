@@ -44,7 +44,6 @@ def founded(founders: int, target: int, *guests: str) -> ClusterHarness:
 
 
 def members(harness: ClusterHarness, node: str) -> tuple[str, ...]:
-    """Return the members that are in force, as ``node`` knows them."""
     electorate: Any = harness.world.role_at(election_of(node)).electorate
     return () if electorate.former else electorate.names
 

@@ -66,7 +66,6 @@ def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, N
 
 
 def roles_of(node: Node) -> list[str]:
-    """Return the names of the roles that ``node`` runs."""
     prefix = f"{node.id}/"
     found: list[str] = []
     for ref in pykka.ActorRegistry.get_all():

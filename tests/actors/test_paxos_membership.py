@@ -616,7 +616,6 @@ def proposed(effects: Effects) -> list[tuple[str, ...]]:
 
 
 def notices(effects: Effects) -> list[RoleNotice]:
-    """Return the log lines."""
     here = address_of("a", "node")
     sent = [one.message for one in effects if isinstance(one, Send) and one.to == here]
     return [one for one in sent if isinstance(one, RoleNotice)]

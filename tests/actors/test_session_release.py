@@ -110,7 +110,6 @@ def test_the_next_acquire_of_the_lock_is_sent_right_after_an_unawaited_release(
 
 
 def release_refused(unkept: UnkeptSession, reason: api.Reason) -> None:
-    """Refuse ann's release."""
     unkept.held()
     unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)

@@ -269,7 +269,6 @@ class QuotaComposer(AllComposer):
     """Quotas know nothing of spans, and entries that two keys write would be rare with more."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
-        """Return the next command, of a session with a key."""
         before = len(self.said)
         made: Any = super().command(step, model)
         new = len(self.said) > before and made is self.said[-1]

@@ -103,7 +103,6 @@ def test_a_hold_of_a_closed_client_is_not_held(cluster: LocalCluster) -> None:
 
 
 def config(folder: Path) -> Config:
-    """Return the configuration of a cluster of three nodes."""
     nodes = "".join(
         f'[nodes.n{n}]\naddress = "tcp://127.0.0.1:{port}"\n'
         for n, port in enumerate(free_ports(3), start=1)

@@ -40,7 +40,6 @@ class Semaphore:
         self.semaphore, self.release = semaphore, semaphore.release
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Acquire one permit."""
         return bool(self.semaphore.acquire(blocking=blocking, timeout=timeout))
 
     def __enter__(self) -> None:

@@ -43,7 +43,6 @@ def lock(scene: Scene) -> Lock:
 
 @pytest.fixture
 def hold(lock: Lock) -> Hold:
-    """Return a hold of ``lock``, acquired by this test."""
     return present(lock.acquire())
 
 

@@ -94,8 +94,6 @@ def poisoned(config: Config) -> int:
 
 
 def numbers(node: Node) -> tuple[int, ...]:
-    """Return the numbers of a member's table."""
-
     def look(scheduler: Scheduler) -> tuple[int, ...]:
         replica: Any = scheduler.roles[address_of(scheduler.node, "replica")].role
         table = replica.machine.table

@@ -93,7 +93,6 @@ class ClusterHarness:
 
     @property
     def names(self) -> list[str]:
-        """The members."""
         return [f"n{number}" for number in range(1, self.nodes + 1)]
 
     @property
@@ -121,7 +120,6 @@ class ClusterHarness:
         return self
 
     def run(self, ms: int) -> None:
-        """Let time pass."""
         self.world.run(self.world.time + ms * NS_PER_MS)
 
     def until(self, done: Callable[[], bool], most_ms: int = 20_000) -> int:
@@ -191,7 +189,6 @@ class ClusterHarness:
         return self.number
 
     def release(self, proxy: str, granted: Granted) -> None:
-        """Ask for a release."""
         self.number += 1
         self.say(
             proxy,

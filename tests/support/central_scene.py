@@ -56,7 +56,6 @@ class LoneClient:
         )
 
     def hears(self, sender: Address, event: Event) -> list[Effect | type[Wake]]:
-        """Deliver an event; return the effects."""
         known: object = event
         assert isinstance(
             known,

@@ -422,7 +422,6 @@ class MemoryCluster:
                                 encode(record)
 
     def run(self, time_ms: int) -> None:
-        """Let that much time pass."""
         for _ in range(time_ms // STEP_MS):
             self.step()
 

@@ -51,7 +51,6 @@ class LoneProcess:
         return self.say(Delivered(origin=origin, message=message))
 
     def want(self, ticket: int, lock: str = "x") -> Effects:
-        """Let an owner want ``lock``."""
         return self.say(AcquireLock(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
 
     def give(self, ticket: int, lock: str = "x") -> Effects:

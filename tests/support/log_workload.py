@@ -104,7 +104,6 @@ class LogCounter:
         return [(self.counted(command),) for command in commands]
 
     def counted(self, command: bytes) -> Counted:
-        """Count ``command``."""
         self.count += 1
         self.hash = hashlib.blake2b(self.hash + command, digest_size=16).digest()
         return Counted(number=self.count)

@@ -35,7 +35,6 @@ class ModelKeys:
         """The name of a key that is being taken by force."""
 
     def update(self, c: KeysRequest) -> None:
-        """Apply a new request."""
         model = self.model
         who = c.session, c.owner, c.request
         if isinstance(c, AwaitKey):

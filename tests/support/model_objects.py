@@ -81,7 +81,6 @@ class ModelObjects:
         return full
 
     def update(self, c: UpdateRequest) -> None:
-        """Apply a new request."""
         if isinstance(c, AwaitBarrier):
             self._on_barrier(c)
         elif isinstance(c, TakePermits | GivePermits | ResizePool):
@@ -268,7 +267,6 @@ class ModelQuotas:
         return bool(getattr(used, what) + more <= getattr(limits, what))
 
     def set(self, c: SetQuota) -> None:
-        """Set a quota."""
         self.quotas[c.account] = c.quota
         self.model.out.append(("QuotaSet", c.account, self.limits(c.account), c.session, c.request))
 

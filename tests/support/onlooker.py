@@ -60,7 +60,6 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
         self.request = 0
 
     def begin(self, now: Instant) -> Effects:
-        """Begin to read."""
         return [self._again()]
 
     def handle(

@@ -61,12 +61,10 @@ def only_sent(effects: Effects, kind: type[M], to: Address | None = None) -> M:
 
 
 def not_counted(effects: Effects) -> list[Effect]:
-    """Return ``effects`` without the counters."""
     return [effect for effect in effects if not isinstance(effect, Observe)]
 
 
 def counted(effects: Effects) -> list[str]:
-    """Return the names of the counters among ``effects``."""
     return [effect.name for effect in effects if isinstance(effect, Observe)]
 
 

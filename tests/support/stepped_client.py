@@ -95,7 +95,6 @@ class SteppedClient:
         self.arrivals.append((message, None))
 
     def take_arrival(self) -> None:
-        """Let the session take the next request."""
         message, reply = self.arrivals.popleft()
         if isinstance(message, Abandon):
             assert reply is not None
@@ -111,7 +110,6 @@ class SteppedClient:
         self.node.ask(address, message)
 
     def take_outcomes(self) -> None:
-        """Let the client learn the next outcomes."""
         self.node.learn(self.outcomes.popleft())
 
     def _reply(self, to: Address, message: Any) -> None:
@@ -164,11 +162,9 @@ class SteppedLog:
         self.commands.append(command)
 
     def take_command(self) -> None:
-        """Let the table do the next command."""
         self._happens(self.table.apply(self.ms, self.commands.popleft()))
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass, and timers fire."""
         self.ms += ms
         self._happens(self.table.advance(self.ms))
         for client in self.clients:
@@ -244,7 +240,6 @@ class Caller:
         self._go(self.holds.pop()._releasing())  # pyright: ignore[reportPrivateUsage]
 
     def go_on(self) -> None:
-        """Go on with the reply that has come."""
         wait, operation = self._wait, self._operation
         assert wait is not None
         assert operation is not None
@@ -364,7 +359,6 @@ def end(log: SteppedLog, callers: list[Caller]) -> None:
 
 
 def leave(log: SteppedLog, caller: Caller) -> None:
-    """Let ``caller`` release all that it holds."""
     while caller.holds:
         caller.release()
         while not caller.idle:

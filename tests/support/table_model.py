@@ -162,7 +162,6 @@ class Model:
         return [c for c in self.claims if all(getattr(c, k) == v for k, v in wanted.items())]
 
     def holder(self, lock: str) -> ModelClaim | None:
-        """Return the claim that holds ``lock``."""
         return next((c for c in self.claims if lock in c.names and c.fence), None)
 
     def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
@@ -173,7 +172,6 @@ class Model:
                 asked.answer, asked.at = answer, self.now
 
     def deny(self, session: str, owner: str, request: int, lock: str, reason: Reason) -> None:
-        """Send a denial."""
         answer = ("Refused", lock, reason, session, owner, request)
         self.note(session, owner, request, lock, answer)
 
@@ -310,7 +308,6 @@ class Model:
         map_model.end(self, [e for e in self.entries if e.session == name])
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
-        """Apply one command at log time ``at``."""
         if isinstance(command, ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
             self.extended = max(self.extended, at, self.now)
@@ -656,7 +653,6 @@ class Model:
         return claim
 
     def enqueue(self, claim: ModelClaim) -> None:
-        """Let a claim wait."""
         self.claims.append(claim)
         self.out.append(("Queued", claim.session, claim.owner, claim.request, claim.lock))
         for name in claim.names:

@@ -97,7 +97,6 @@ def test_real_nodes_survive_every_request_and_messages_of_a_member(tmp_path: Pat
 
 
 def whatever(name: str) -> bool:
-    """Return True, for any name."""
     return True
 
 

@@ -55,7 +55,6 @@ def declared() -> list[type[Message]]:
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    """Return the declared types, in order, of a message class or a NamedTuple."""
     hints = get_type_hints(cls)
     names = cast("Any", cls)
     order = names._fields if hasattr(cls, "_fields") else names.__struct_fields__
