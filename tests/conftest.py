@@ -20,8 +20,10 @@ from pathlib import Path
 
 import pytest
 from support.central_scene import LoneClient
+from support.collected import Lines, logged_lines
 from support.expect import PATIENCE_S
 from support.faces import FACES, Cable, Connect, Face
+from support.hub_station import Make, stations
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
@@ -101,6 +103,18 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     """Return threads that end with the test."""
     with ThreadPoolExecutor() as threads:
         yield threads
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """Return the lines that this process logs."""
+    yield from logged_lines()
+
+
+@pytest.fixture
+def station() -> Iterator[Make]:
+    """Return a function that makes socket hubs; they are closed afterwards."""
+    yield from stations()
 
 
 @pytest.fixture

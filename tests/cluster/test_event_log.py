@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from support.collected import Lines, logged_lines, logged_to
+from support.collected import Lines, logged_to
 from support.expect import PATIENCE_S, present
 from support.real_nodes import loopback_addresses, running, running_nodes
 
@@ -32,8 +32,6 @@ from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.segment import segment_path
 from fencelock.transport.log import note
-
-lines = pytest.fixture(logged_lines)
 
 
 def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(

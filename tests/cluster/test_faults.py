@@ -9,7 +9,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from support.collected import Lines, logged_lines
+from support.collected import Lines
 from support.expect import PATIENCE_S, checked
 from support.real_nodes import ask, loopback_addresses, running
 from support.role_harness import dispatchers
@@ -37,11 +37,6 @@ from fencelock.transport.admission import Dropped, FrameValidator
 from fencelock.transport.frame import Frame, encode_frame
 
 BUG = "planted bug"
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    yield from logged_lines()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.collected import Lines, logged_lines
+from support.collected import Lines
 from typer.testing import CliRunner
 
 from fencelock import ConfigError
@@ -27,8 +27,6 @@ from fencelock.cluster.node.config import parse
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.testing.ports import free_ports
-
-lines = pytest.fixture(logged_lines)
 
 IN_MEMORY = """
 cluster = "c"

@@ -1,23 +1,26 @@
-"""A socket hub in the hands of a test."""
+"""Socket hubs in the hands of a test, and bare sockets that connect to them."""
 
 from __future__ import annotations
 
+import socket as tcp
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
-from fencelock.actors.api.message import Alive
+import zmq
+
+from fencelock.actors.api.message import Alive, Describe
 from fencelock.actors.message import Address, Message
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.frame import Envelope, Frame
+from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
-
-PATIENCE_S = 20
-"""Time that a test waits for an event before it fails (s); no event takes nearly as long."""
+from support.expect import PATIENCE_S
 
 
 def listening_hub(
@@ -76,26 +79,41 @@ class AnsweringHub(ABC):
 
 
 class Station:
-    """A hub with everything it brought so far.
+    """A hub with everything it brought so far, and bare sockets that connect to it.
 
     Args:
         node: its name.
         cluster: its cluster.
+        wait_ms: the time for which a turn waits for something to do.
         options: for `listening_hub`.
+
+    Attributes:
+        came: how many frames came by each link.
 
     """
 
-    def __init__(self, node: str, *, cluster: str = "test", **options: Any) -> None:
+    def __init__(
+        self, node: str, *, cluster: str = "test", wait_ms: int = 20, **options: Any
+    ) -> None:
         self.counters: Counter[str] = Counter()
         self.arrivals: list[Arrival] = []
+        self.came: Counter[str] = Counter()
         self.news: list[LinkUp | LinkDown | LinkRefused] = []
-        self.node, self.cluster = node, cluster
+        self.node, self.cluster, self.wait_ms = node, cluster, wait_ms
         self.hub = listening_hub(self.counters, node, cluster=cluster, **options)
+        self._strangers: list[tcp.socket] = []
+        self._dealers: list[zmq.Socket[bytes]] = []
 
-    def turn(self, timeout_ms: int = 20) -> None:
-        self.hub.poll(timeout_ms)
+    @cached_property
+    def _context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        return zmq.Context()
+
+    def turn(self, timeout_ms: int | None = None) -> None:
+        self.hub.poll(self.wait_ms if timeout_ms is None else timeout_ms)
         self.news += self.hub.events()
-        self.arrivals += self.hub.receive(100)
+        arrivals = self.hub.receive(100)
+        self.arrivals += arrivals
+        self.came.update(link for link, _ in arrivals)
 
     def say(self, link: str, message: Message, role: str = "proxy") -> None:
         to, sender = Address(f"{link}/{role}"), Address(f"{self.node}/session")
@@ -107,6 +125,39 @@ class Station:
 
     def heard(self) -> list[Message]:
         return [message for _, frame in self.arrivals for _, _, message in frame.envelopes]
+
+    def dealer(self, identity: str = "me#1", *options: tuple[int, int]) -> zmq.Socket[bytes]:
+        """Return the socket of a client that connects, as `dealer` does."""
+        self._dealers.append(dealer(self._context, self.hub.endpoint, identity, *options))
+        return self._dealers[-1]
+
+    def connection(self, source: str = "127.0.0.1", timeout: float | None = None) -> tcp.socket:
+        host, port = self.hub.endpoint.removeprefix("tcp://").rsplit(":", 1)
+        one = tcp.create_connection((host.strip("[]"), int(port)), timeout, (source, 0))
+        self._strangers.append(one)
+        return one
+
+    def stranger(self, name: str, source: str = "127.0.0.1") -> tcp.socket:
+        """Return a connection that completed ZMTP's handshake, and does not block."""
+        one = self.connection(source)
+        start = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+        one.sendall(start)
+        received = 0
+        while received < len(start):
+            received += len(one.recv(len(start) - received))
+        routing_id = f"{name}#1".encode()
+        ready = b"\x05READY" + b"\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+        ready += b"\x08Identity" + len(routing_id).to_bytes(4, "big") + routing_id
+        one.sendall(b"\x04" + bytes([len(ready)]) + ready)
+        one.setblocking(False)
+        return one
+
+    def close(self) -> None:
+        self.hub.close()
+        for one in self._strangers:
+            one.close()
+        if self._dealers:
+            self._context.destroy(linger=0)
 
 
 Make = Callable[..., Station]
@@ -122,7 +173,33 @@ def stations() -> Iterator[Make]:
 
     yield make
     for one in made:
-        one.hub.close()
+        one.close()
+
+
+def dealer(
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    identity: str = "me#1",
+    *options: tuple[int, int],
+) -> zmq.Socket[bytes]:
+    """Return a socket that connects under ``identity``, if it is not empty."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    if identity:
+        socket.setsockopt(zmq.ROUTING_ID, identity.encode())
+    for option, value in options:
+        socket.setsockopt(option, value)
+    socket.connect(endpoint)
+    return socket
+
+
+def is_ended(one: tcp.socket) -> bool:
+    with suppress(BlockingIOError):
+        with suppress(ConnectionError):
+            while one.recv(1 << 16):
+                pass
+        return True
+    return False
 
 
 def until(
@@ -140,3 +217,21 @@ def until(
 
 def alive(number: int) -> Alive:
     return Alive(session="s", node="n", request=number)
+
+
+def raw_frame(
+    message: Message,
+    sender: str = "me/session",
+    to: str = "*/proxy",
+    *,
+    cluster: str = "test",
+    count: int = 1,
+) -> bytes:
+    envelope = Envelope(Address(to), Address(sender), message)
+    return encode_frame(Frame(cluster, 0, 0, (envelope,) * count))
+
+
+def describe(name: str, count: int = 1) -> bytes:
+    """Return a frame with so many requests of a client to the node ``n1``."""
+    message = Describe(session=name, request=1)
+    return raw_frame(message, f"{name}/session", "n1/proxy", count=count)

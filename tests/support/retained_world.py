@@ -30,8 +30,7 @@ from fencelock.actors.session.retained import (
     Withdraw,
 )
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
-from support.expect import checked
-from support.hub_station import PATIENCE_S
+from support.expect import PATIENCE_S, checked
 
 SESSION = 0
 """The claim of the session; other claims are tokens of owners that the cluster serves itself."""

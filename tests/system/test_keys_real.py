@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.collected import Lines, logged_lines
+from support.collected import Lines
 from support.expect import PATIENCE_S, checked, present
-from support.hub_station import Make, Station, stations, until
+from support.hub_station import Make, Station, until
 from support.real_nodes import KeyedNodes, KeyedProcesses, keyed_nodes
 
 import fencelock
@@ -35,9 +35,6 @@ from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key
 from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys
 from fencelock.verification.bench.members import NodeProcesses, leader_among
-
-lines = pytest.fixture(logged_lines)
-make = pytest.fixture(stations)
 
 SHORT_S = 0.5
 """Timeout of a client that finds no node (s)."""
@@ -73,11 +70,11 @@ def link_of(keys: Path, name: str) -> LinkKey:
     return read_key(keys / f"{name}.key").link
 
 
-def attacker(make: Make, cluster: KeyedNodes, node: str, key: str | None) -> Station:
+def attacker(station: Make, cluster: KeyedNodes, node: str, key: str | None) -> Station:
     """Return a hub of its own that connects to n1 under the name ``node``."""
     own = None if key is None else link_of(cluster.keys, key)
     peers = {"n1": cluster.nodes["n1"].address}
-    return make(node, peers, cluster="fencelock", listen=None, key=own, client="@" in node)
+    return station(node, peers, cluster="fencelock", listen=None, key=own, client="@" in node)
 
 
 def held(client: fencelock.Client, name: str) -> fencelock.Hold:
@@ -281,11 +278,11 @@ def test_a_wait_under_a_removed_key_ends_and_is_not_granted_later(
 
 
 def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
-    tmp_path: Path, make: Make
+    tmp_path: Path, station: Make
 ) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
-        one = attacker(make, cluster, "shop@1", "shop")
-        other = attacker(make, cluster, "alice@1", "alice")
+        one = attacker(station, cluster, "shop@1", "shop")
+        other = attacker(station, cluster, "alice@1", "alice")
         until(one.up, one)
         until(other.up, other)
         one.say("n1", Describe(session="shop@1", request=1))
@@ -299,11 +296,11 @@ def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
 
 
 def test_frames_of_a_removed_key_are_dropped_unread(
-    tmp_path: Path, lines: Lines, make: Make
+    tmp_path: Path, lines: Lines, station: Make
 ) -> None:
     """Its link was never used before, so the node does not know that it is one of that key."""
     with keyed_nodes(tmp_path, count=1) as cluster:
-        one = attacker(make, cluster, "shop@1", "shop")
+        one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         remove_key(cluster.keys, "shop")
         cluster.reload()
@@ -313,13 +310,13 @@ def test_frames_of_a_removed_key_are_dropped_unread(
     assert len(refusals(lines, "n1 refused frames under the revoked key")) == 1
 
 
-def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, make: Make) -> None:
+def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, station: Make) -> None:
     """The other side of a link that a node dials proves only that it has ``_server.key``."""
     make_folder(tmp_path, ["n1", "n2"])
     listed, secret = read_list(tmp_path).bound, read_key(tmp_path / "_server.key").secret
     keys = ListedKeys(secret, listed)
-    removed = make("n2", listed=keys)
-    node = make("n1", {"n2": removed.hub.endpoint}, listed=keys, key=link_of(tmp_path, "n1"))
+    removed = station("n2", listed=keys)
+    node = station("n1", {"n2": removed.hub.endpoint}, listed=keys, key=link_of(tmp_path, "n1"))
     describe = Describe(session="n2", request=1)
     until(node.up, node, removed)
     node.say("n2", describe)
@@ -362,24 +359,24 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, make:
     ],
 )
 def test_a_key_speaks_only_in_its_own_name(
-    node: str, key: str, tmp_path: Path, lines: Lines, make: Make
+    node: str, key: str, tmp_path: Path, lines: Lines, station: Make
 ) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         if key == "n3":
             add_key(cluster.keys, Rights("n3", "node"))
             cluster.reload()
-        one = attacker(make, cluster, node, key)
+        one = attacker(station, cluster, node, key)
         until(one.up, one)
         send_until(cluster, one, Describe(session=node, request=1), "wire.key_misused")
     (text,) = refusals(lines, f"in the name of {node}")
     assert f"the key of {key}" in text
 
 
-def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, make: Make) -> None:
+def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "orders/1")
         victim = present(alice.status("orders/1").holder)
-        one = attacker(make, cluster, "shop@1", "shop")
+        one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         until(
             one.heard,
@@ -390,18 +387,20 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, make: Make) 
         assert hold.held
 
 
-def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, make: Make) -> None:
+def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
-        one = attacker(make, cluster, "shop@1", "shop")
+        one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         describe = Describe(session="shop@1", request=1)
         send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
 
 
-def test_releases_and_cancels_outside_the_prefixes_tell_nothing(tmp_path: Path, make: Make) -> None:
+def test_releases_and_cancels_outside_the_prefixes_tell_nothing(
+    tmp_path: Path, station: Make
+) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "secret")
-        one = attacker(make, cluster, "shop@1", "shop")
+        one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         about = {"lock": "secret", "session": "shop@1", "owner": "o"}
         for message in (Release(**about, fence=1, request=1), Cancel(**about, request=2)):

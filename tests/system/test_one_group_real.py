@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.collected import Line, Lines, logged_lines
+from support.collected import Line, Lines
 from support.expect import PATIENCE_S, checked, present
 from support.real_nodes import Cluster, loopback_addresses, running, until
 from support.rogue_roles import ROGUE, with_rogue
@@ -311,11 +311,6 @@ NAMED = {
     "paxos": (f"{ROGUE} sent that slots are decided", f"{ROGUE} sent the digest of its state"),
     "bakery": (f"{ROGUE} sent the members {ROGUE} after",),
 }
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    yield from logged_lines()
 
 
 def is_error(line: Line, text: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import cbor2
 import pytest
 import zmq
-from support.collected import Lines, logged_lines
+from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.faces import FACES
 from support.programs import run_to_end
@@ -171,8 +171,6 @@ def test_the_handle_of_a_session_has_all_but_its_secret() -> None:
     assert without_secret("me~2.17") == "me~2.17"
     assert without_secret("n1/5f3a.4") == "n1/5f3a.4"
 
-
-lines = pytest.fixture(logged_lines)
 
 COMMAND = (sys.executable, "-m", "fencelock", "sessions")
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from support.collected import Lines, logged_lines
-from support.expect import present
-from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
+from support.collected import Lines
+from support.expect import PATIENCE_S, present
+from support.hub_station import Make, Station, alive, describe, until
 
 from fencelock.actors.api.message import Describe, KeepAlive
 from fencelock.actors.message import Address
@@ -37,23 +37,13 @@ from fencelock.transport.client_queue import (
     QueuedFrame,
 )
 from fencelock.transport.descriptors import CONNECTIONS_MAX, acked_bytes, unread_of
-from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.held_bytes import UnreadReplies
 from fencelock.transport.listener import Clients
 
 MS = 1_000_000
 BACKLOG = CLIENT_FRAMES_MAX // 2
 """Frames of which an owner is behind."""
-
-
-@pytest.fixture
-def station() -> Iterator[Make]:
-    yield from stations()
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    yield from logged_lines()
 
 
 Pair = tuple[socket.socket, socket.socket]
@@ -315,10 +305,7 @@ def test_a_known_client_is_served_beside_new_ones_however_short_the_turns_are(
 
 def requests_of(name: str) -> QueuedFrame:
     """Return a frame with more requests than a short turn takes."""
-    describe = Describe(session=name, request=1)
-    envelope = Envelope(Address("*/proxy"), Address(f"{name}/session"), describe)
-    raw = encode_frame(Frame("test", 0, 0, (envelope,) * 20))
-    return QueuedFrame(f"{name}#1".encode(), -1, raw, name)
+    return QueuedFrame(f"{name}#1".encode(), -1, describe(name, 20), name)
 
 
 def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(

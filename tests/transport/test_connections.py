@@ -8,137 +8,47 @@ import socket as tcp
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import cbor2
 import pytest
 import zmq
 from support.expect import PATIENCE_S
-from support.hub_station import listening_hub
+from support.hub_station import Make, Station, describe, is_ended, until
 from support.programs import run_to_end
 
-from fencelock.actors.api.message import Describe
-from fencelock.actors.message import Address
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
-from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.listener import Arrival
 
 ALONE = "FENCELOCK_TEST_ALONE"
 """Set in the process of its own in which a test changes a limit of the process."""
 
 
-class ListeningNode:
-    """A bridge that listens, turned by hand."""
-
-    def __init__(self, most: int = 1000, **options: Any) -> None:
-        self.counters: Counter[str] = Counter()
-        self.arrivals: list[Arrival] = []
-        self.hub = listening_hub(self.counters, connections_max=most, **options)
-        host, port = self.hub.endpoint.removeprefix("tcp://").split(":")
-        self.where = (host, int(port))
-        self.strangers: list[tcp.socket] = []
-        self.dealers: list[zmq.Socket[bytes]] = []
-
-    def turn(self) -> None:
-        self.hub.poll(10)
-        self.hub.events()
-        self.arrivals += self.hub.receive(100)
-
-    def until(self, done: Callable[[], bool]) -> None:
-        ends = time.monotonic() + PATIENCE_S
-        while not done():
-            assert time.monotonic() < ends, dict(self.counters)
-            self.turn()
-
-    def came(self, name: str) -> int:
-        return sum(link == name for link, _ in self.arrivals)
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., ListeningNode]]:
-    nodes: list[ListeningNode] = []
-
-    def made(most: int = 1000, **options: Any) -> ListeningNode:
-        nodes.append(ListeningNode(most, **options))
-        return nodes[-1]
-
-    yield made
-    for node in nodes:
-        node.hub.close()
-        for one in node.strangers:
-            one.close()
-        for dealer_socket in node.dealers:
-            dealer_socket.close(linger=0)
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield context
-    context.destroy(linger=0)
-
-
 def dealer(
-    context: zmq.Context[zmq.Socket[bytes]],
-    node: ListeningNode,
+    node: Station,
     name: str,
     heartbeats: int = 200,
     reconnects: int = -1,  # What the node ends stays ended.
 ) -> zmq.Socket[bytes]:
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
-    socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeats)
-    socket.setsockopt(zmq.RECONNECT_IVL, reconnects)
-    socket.connect(node.hub.endpoint)
-    node.dealers.append(socket)
-    return socket
+    options = ((zmq.HEARTBEAT_IVL, heartbeats), (zmq.RECONNECT_IVL, reconnects))
+    return node.dealer(f"{name}#1", *options)
 
 
-def describe(name: str, count: int = 1) -> bytes:
-    message = Describe(session=name, request=1)
-    envelope = Envelope(Address("n1/proxy"), Address(f"{name}/session"), message)
-    return encode_frame(Frame("test", 0, 0, (envelope,) * count))
-
-
-def used(
-    context: zmq.Context[zmq.Socket[bytes]], node: ListeningNode, count: int
-) -> list[zmq.Socket[bytes]]:
+def used(node: Station, count: int) -> list[zmq.Socket[bytes]]:
     """Return the sockets of the clients ``good0``, ``good1`` and so on; each has sent a frame."""
-    good = [dealer(context, node, f"good{number}") for number in range(count)]
+    good = [dealer(node, f"good{number}") for number in range(count)]
     for number, socket in enumerate(good):
         socket.send(describe(f"good{number}"))
-    node.until(lambda: len(node.arrivals) == count)
+    until(lambda: node.came.total() == count, node)
     return good
 
 
-def greeted(node: ListeningNode) -> tcp.socket:
-    """Return a connection that completed ZMTP's handshake and says nothing more."""
-    one = tcp.create_connection(node.where)
-    start = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-    ready = b"\x05READY" + b"\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
-    one.sendall(start + b"\x04" + bytes([len(ready)]) + ready)
-    one.setblocking(False)
-    node.strangers.append(one)
-    return one
-
-
-def is_closed(one: tcp.socket) -> bool:
-    with suppress(BlockingIOError):
-        while True:
-            try:
-                if not one.recv(4096):
-                    return True
-            except ConnectionResetError:
-                return True
-    return False
+def strangers(node: Station, count: int) -> list[tcp.socket]:
+    return [node.stranger(f"stranger{number}") for number in range(count)]
 
 
 def is_open(descriptor: int) -> bool:
@@ -150,70 +60,63 @@ def is_open(descriptor: int) -> bool:
 
 
 def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_not(
-    make: Callable[..., ListeningNode],
-    context: zmq.Context[zmq.Socket[bytes]],
+    station: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "SILENT_S", 0.5)
     monkeypatch.setattr(connections, "LOOK_S", 0.1)
-    node = make()
-    silent = [greeted(node) for _ in range(20)]
-    spoken, beating = dealer(context, node, "me", 0), dealer(context, node, "standby", 50)
+    node = station("n1")
+    silent = strangers(node, 20)
+    spoken, beating = dealer(node, "me", 0), dealer(node, "standby", 50)
     spoken.send(describe("me"))
-    node.until(lambda: all(is_closed(one) for one in silent))
+    until(lambda: all(is_ended(one) for one in silent), node)
     assert node.counters["wire.silent_closed"] == len(silent)
 
     for name, socket in (("me", spoken), ("standby", beating)):
-        before = node.came(name)
+        before = node.came[name]
         socket.send(describe(name))
-        node.until(lambda name=name, before=before: node.came(name) > before)  # type: ignore[misc]
+        until(lambda name=name, before=before: node.came[name] > before, node)  # type: ignore[misc]
 
 
 TOO_MANY = [
-    ({"most": 10}, "wire.connections_full"),
+    ({"connections_max": 10}, "wire.connections_full"),
     ({"quotas": Quotas(connections=10)}, "wire.address_full"),
 ]
 
 
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
-    make: Callable[..., ListeningNode],
-    context: zmq.Context[zmq.Socket[bytes]],
+    station: Make,
     limit: dict[str, Any],
     counter: str,
 ) -> None:
-    node = make(**limit)
-    good = used(context, node, 8)
-    strangers = [greeted(node) for _ in range(40)]
-    node.until(lambda: sum(map(is_closed, strangers)) >= 38)
+    node = station("n1", **limit)
+    good = used(node, 8)
+    others = strangers(node, 40)
+    until(lambda: sum(map(is_ended, others)) >= 38, node)
     assert node.counters[counter] >= 38
 
-    late = dealer(context, node, "late")
+    late = dealer(node, "late")
     late.send(describe("late"))
-    node.until(lambda: node.came("late") == 1)
+    until(lambda: node.came["late"] == 1, node)
     for number, socket in enumerate(good):
         socket.send(describe(f"good{number}"))
     late.send(describe("late"))
-    node.until(lambda: len(node.arrivals) == 2 * len(good) + 2)
+    until(lambda: node.came.total() == 2 * len(good) + 2, node)
 
 
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
-    make: Callable[..., ListeningNode],
-    context: zmq.Context[zmq.Socket[bytes]],
+    station: Make,
     monkeypatch: pytest.MonkeyPatch,
     limit: dict[str, Any],
     counter: str,
 ) -> None:
-    node = make(**limit)
-    used(context, node, 8)
-    strangers = [greeted(node) for _ in range(20)]
-    for one in strangers:  # The node greets: it has accepted the connection, and the event waits.
-        one.setblocking(True)
-        one.settimeout(PATIENCE_S)
-        assert one.recv(64)
+    node = station("n1", **limit)
+    used(node, 8)
+    others = strangers(node, 20)  # The node has accepted them, and the events of that wait.
     # One turn processes the events of their acceptance, and leaves those of their ends.
-    monkeypatch.setattr(connections, "EVENTS_MAX", len(strangers))
+    monkeypatch.setattr(connections, "EVENTS_MAX", len(others))
     node.turn()
     known = node.hub._listener.connections._all  # type: ignore[union-attr]
     ended = list(known.by_state[connections.State.ENDED])
@@ -223,54 +126,48 @@ def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
     while any(map(is_open, ended)):
         assert time.monotonic() < ends
     monkeypatch.setattr(connections, "EVENTS_MAX", 0)
-    late = dealer(context, node, "late")
+    late = dealer(node, "late")
     late.send(describe("late"))
-    node.until(lambda: node.came("late") == 1)
+    until(lambda: node.came["late"] == 1, node)
     monkeypatch.setattr(connections, "EVENTS_MAX", 16)
-    node.until(lambda: known.count(connections.State.USED) == 9)
+    until(lambda: known.count(connections.State.USED) == 9, node)
 
 
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
-    make: Callable[..., ListeningNode],
-    context: zmq.Context[zmq.Socket[bytes]],
+    station: Make,
     limit: dict[str, Any],
     counter: str,
 ) -> None:
-    node = make(peers={"n2": "tcp://127.0.0.1:9"}, **limit)
-    good = used(context, node, 10)
-    late = dealer(context, node, "late")
+    node = station("n1", peers={"n2": "tcp://127.0.0.1:9"}, **limit)
+    good = used(node, 10)
+    late = dealer(node, "late")
     late.send(describe("late"))
-    node.until(lambda: node.counters[counter] == 1)
-    member = dealer(context, node, "n2")
+    until(lambda: node.counters[counter] == 1, node)
+    member = dealer(node, "n2")
     member.send(describe("n2"))
-    node.until(lambda: node.came("n2") == 1)
+    until(lambda: node.came["n2"] == 1, node)
     for number, socket in enumerate(good):
         socket.send(describe(f"good{number}"))
     member.send(describe("n2"))
-    node.until(lambda: node.came("n2") == 2 and len(node.arrivals) == 2 * len(good) + 2)
-    assert node.came("late") == 0
+    until(lambda: node.came["n2"] == 2 and node.came.total() == 2 * len(good) + 2, node)
+    assert node.came["late"] == 0
     assert node.counters[counter] == 1
 
 
-def test_links_of_members_are_not_counted_for_their_address_but_one_each(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
+def test_links_of_members_are_not_counted_for_their_address_but_one_each(station: Make) -> None:
     peers = {"n2": "tcp://127.0.0.1:9", "n3": "tcp://127.0.0.1:9"}
-    node = make(peers=peers, quotas=Quotas(connections=4))
+    node = station("n1", peers=peers, quotas=Quotas(connections=4))
     for name in ("n2", "n3", *(f"good{number}" for number in range(4))):
-        dealer(context, node, name).send(describe(name))
-        node.until(lambda name=name: node.came(name) == 1)  # type: ignore[misc]
+        dealer(node, name).send(describe(name))
+        until(lambda name=name: node.came[name] == 1, node)  # type: ignore[misc]
     assert node.counters["wire.address_full"] == 0
-    again = context.socket(zmq.DEALER)  # Another link in the name of n2: the former is counted.
-    again.setsockopt(zmq.ROUTING_ID, b"n2#2")
-    again.connect(node.hub.endpoint)
-    node.dealers.append(again)
+    again = node.dealer("n2#2")  # Another link in the name of n2: the former is counted.
     again.send(describe("n2"))
-    node.until(lambda: node.came("n2") == 2)
-    late = dealer(context, node, "late")
+    until(lambda: node.came["n2"] == 2, node)
+    late = dealer(node, "late")
     late.send(describe("late"))
-    node.until(lambda: node.counters["wire.address_full"] > 0)
+    until(lambda: node.counters["wire.address_full"] > 0, node)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +195,7 @@ input()
 
 
 def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_connected(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+    station: Make,
 ) -> None:
     """libzmq closes all connections when it stops to listen, and reports the end of none.
 
@@ -312,10 +209,10 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
         )
         assert alone.returncode == 0, alone.stdout[-4_000:]
         return
-    node = make(most=8, quotas=Quotas(connections=8))
-    for _ in range(8):
-        greeted(node)
-    program = STRANGER.format(where=node.where)
+    node = station("n1", connections_max=8, quotas=Quotas(connections=8))
+    strangers(node, 8)
+    host, port = node.hub.endpoint.removeprefix("tcp://").split(":")
+    program = STRANGER.format(where=(host, int(port)))
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as stranger:
         assert stranger.stdin is not None
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -325,18 +222,18 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
         try:
             stranger.stdin.write(b"connect\n")
             stranger.stdin.flush()
-            node.until(lambda: node.counters["wire.descriptors_exhausted"] > 0)
+            until(lambda: node.counters["wire.descriptors_exhausted"] > 0, node)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         before = node.counters["wire.address_full"]
         others = [os.dup(0) for _ in range(32)]  # They take the descriptors that became free.
-        late = dealer(context, node, "late", reconnects=100)
+        late = dealer(node, "late", reconnects=100)
         late.send(describe("late"))
-        node.until(lambda: node.came("late") == 1)
-        more = [dealer(context, node, f"more{number}") for number in range(4)]
+        until(lambda: node.came["late"] == 1, node)
+        more = [dealer(node, f"more{number}") for number in range(4)]
         for number, socket in enumerate(more):
             socket.send(describe(f"more{number}"))
-        node.until(lambda: all(node.came(f"more{number}") for number in range(4)))
+        until(lambda: all(node.came[f"more{number}"] for number in range(4)), node)
         assert node.counters["wire.address_full"] == before
         stranger.stdin.write(b"leave\n")
         for one in others:
@@ -344,77 +241,70 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
 
 
 def test_a_sender_of_messages_that_no_version_of_ours_sends_is_muted_for_a_while(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+    station: Make,
 ) -> None:
-    node = make()
-    bad, large, good = (dealer(context, node, name) for name in ("bad", "large", "good"))
+    node = station("n1")
+    bad, large, good = (dealer(node, name) for name in ("bad", "large", "good"))
     for number in range(300):
         bad.send(b"\xff" * 100)
         if number % 10 == 0:  # Not so many that the node closes it for the memory they take.
             large.send(bytes(CLIENT_BYTES_MAX + 1))
     good.send(describe("good"))
-    node.until(lambda: node.came("good") == 1 and sum(node.counters.values()) >= 330)
+    until(lambda: node.came["good"] == 1 and sum(node.counters.values()) >= 330, node)
     # One frame a second of each is looked at, however slow this machine is.
     assert 1 <= node.counters["wire.malformed"] <= 100
     assert 1 <= node.counters["wire.oversized"] <= 10
     assert node.counters["wire.muted"] >= 200
 
 
-def test_a_message_of_very_many_parts_is_discarded_within_bounds(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
-    node = make()
-    bad, good = dealer(context, node, "bad"), dealer(context, node, "good")
+def test_a_message_of_very_many_parts_is_discarded_within_bounds(station: Make) -> None:
+    node = station("n1")
+    bad, good = dealer(node, "bad"), dealer(node, "good")
     bad.send_multipart([b"x"] * 5000)
     good.send(describe("good"))
-    node.until(lambda: node.came("good") == 1 and node.counters["wire.malformed"] == 1)
-    node.until(lambda: node.counters["wire.held_closed"] == 1)
+    until(lambda: node.came["good"] == 1 and node.counters["wire.malformed"] == 1, node)
+    until(lambda: node.counters["wire.held_closed"] == 1, node)
 
 
-def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
-    node = make()
-    greedy, modest = dealer(context, node, "greedy"), dealer(context, node, "modest")
+def until_waiting(node: Station, owners: set[str]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while set(node.hub.waiting) != owners:
+        assert time.monotonic() < ends
+        node.hub.poll(10)
+        node.hub.events()
+        node.hub.receive_members(1000)
+
+
+def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(station: Make) -> None:
+    node = station("n1")
+    greedy, modest = dealer(node, "greedy"), dealer(node, "modest")
     for _ in range(50):
         greedy.send(describe("greedy", 40))
     modest.send(describe("modest"))
-    hub = node.hub
-    ends = time.monotonic() + PATIENCE_S
-    while "modest" not in hub.waiting:
-        assert time.monotonic() < ends
-        hub.poll(10)
-        hub.events()
-        hub.receive_members(1000)
+    until_waiting(node, {"greedy", "modest"})
     order: list[str] = []
     while "modest" not in order:
-        arrivals, used = hub.receive_clients(8, 10**9)
+        arrivals, used = node.hub.receive_clients(8, 10**9)
         assert 0 < used <= 8
         order += [link for link, _ in arrivals]
     assert order.index("modest") <= 2
 
 
-def test_a_client_that_connects_anew_over_the_same_descriptor_keeps_its_id(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
-    node = make()
+def test_a_client_that_connects_anew_over_the_same_descriptor_keeps_its_id(station: Make) -> None:
+    node = station("n1")
     before = first = _descriptors()
     for number in (1, 2):
-        client = dealer(context, node, "ann")
+        client = dealer(node, "ann")
         client.send(describe("ann"))
-        node.until(lambda number=number: node.came("ann") == number)  # type: ignore[misc]
+        until(lambda number=number: node.came["ann"] == number, node)  # type: ignore[misc]
         if number == 1:
             first = _descriptors() - before
             client.close(linger=0)
-            node.until(lambda: _descriptors() == before)
+            until(lambda: _descriptors() == before, node)
     assert _descriptors() - before == first
-    thief = context.socket(zmq.DEALER)
-    thief.setsockopt(zmq.ROUTING_ID, b"ann#2")
-    thief.connect(node.hub.endpoint)
-    node.dealers.append(thief)
-    thief.send(describe("ann"))
-    node.until(lambda: node.counters["wire.client_id_taken"] > 0 or node.came("ann") > 2)
-    assert node.came("ann") == 2
+    node.dealer("ann#2").send(describe("ann"))
+    until(lambda: node.counters["wire.client_id_taken"] > 0 or node.came["ann"] > 2, node)
+    assert node.came["ann"] == 2
 
 
 def _descriptors() -> set[str]:
@@ -428,30 +318,23 @@ def _descriptors() -> set[str]:
     }
 
 
-def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
+def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(station: Make) -> None:
     """The keys are not checked here: a listener without a guard is told to count by them."""
-    node = make()
+    node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
     listener._owner_of = key_of  # pyright: ignore[reportPrivateUsage]
-    greedy = [dealer(context, node, f"shop@{number}") for number in range(20)]
-    modest = dealer(context, node, "bob@1")
+    greedy = [dealer(node, f"shop@{number}") for number in range(20)]
+    modest = dealer(node, "bob@1")
     for number, socket in enumerate(greedy):
         socket.send(describe(f"shop@{number}", 40))
     modest.send(describe("bob@1"))
-    ends = time.monotonic() + PATIENCE_S
-    while set(node.hub.waiting) != {"shop", "bob"}:
-        assert time.monotonic() < ends
-        node.hub.poll(10)
-        node.hub.events()
-        node.hub.receive_members(1000)
+    until_waiting(node, {"shop", "bob"})
     order: list[str] = []
     while "bob@1" not in order:
         order += [link for link, _ in node.hub.receive_clients(8, 10**9)[0]]
     assert order.index("bob@1") <= 2
-    node.until(lambda: all(node.came(f"shop@{number}") for number in range(1, 20)))
+    until(lambda: all(node.came[f"shop@{number}"] for number in range(1, 20)), node)
 
 
 def test_the_cap_leaves_descriptors_for_files() -> None:
@@ -507,8 +390,3 @@ def test_a_reserve_is_filled_again() -> None:
     with pytest.raises(OSError, match="open files"):
         reserve.spend(opening)
     reserve.close()
-
-
-def test_frames_of_the_tests_are_frames() -> None:
-    assert cbor2.loads(describe("me"))[1] == "test"
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0

@@ -6,16 +6,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import psutil
 import pytest
 import zmq
-from support.collected import Lines, logged_lines
-from support.expect import checked
-from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
+from support.collected import Lines
+from support.expect import PATIENCE_S, checked
+from support.hub_station import Make, Station, alive, raw_frame, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.bootstrap_message import Found
@@ -27,13 +27,6 @@ from fencelock.transport.client_queue import NEW_SHARE
 from fencelock.transport.frame import Envelope, Frame, Mismatch, encode_frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.polling import Doorbell
-
-lines = pytest.fixture(logged_lines)
-
-
-@pytest.fixture
-def station() -> Iterator[Make]:
-    yield from stations()
 
 
 def free_endpoint() -> str:
@@ -195,13 +188,8 @@ def test_a_queue_that_is_full_drops_and_counts_and_does_not_block(station: Make)
 
 def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make) -> None:
     node = station("n1")
-    envelope = Envelope(Address("*/proxy"), Address("me/session"), KeepAlive(session="me"))
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.ROUTING_ID, b"me#" + os.urandom(4).hex().encode())
-        socket.connect(node.hub.endpoint)
-        socket.send(encode_frame(Frame("test", 0, 0, (envelope,))))
-        until(lambda: node.arrivals, node)
+    node.dealer(f"me#{os.urandom(4).hex()}").send(raw_frame(KeepAlive(session="me")))
+    until(lambda: node.arrivals, node)
     assert node.arrivals[0][0] == "me"
 
 
@@ -235,24 +223,18 @@ def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_on
     until(lambda: known.news, known)
     known.say("endpoint-0", KeepAlive(session="known"))
     until(lambda: node.arrivals, known, node)
-    with zmq.Context() as context, ExitStack() as stack:
-        for number in range(2 * NEW_SHARE):
-            name = f"new-{number}"
-            dealer = stack.enter_context(context.socket(zmq.DEALER))
-            dealer.setsockopt(zmq.LINGER, 0)
-            dealer.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
-            dealer.connect(node.hub.endpoint)
-            envelope = Envelope(Address("*/proxy"), Address(f"{name}/x"), KeepAlive(session=name))
-            dealer.send(encode_frame(Frame("test", 0, 0, (envelope,))))
-        known.say("endpoint-0", KeepAlive(session="known"))
-        while len(node.hub.waiting) < 2 * NEW_SHARE + 1:
-            node.hub.poll(PATIENCE_S * 1000)
-            node.hub.receive_members(100)
-        counts: list[int] = []
-        while node.hub.waiting:
-            links = [link for link, _ in node.hub.receive_clients(100, 10**10)[0]]
-            counts.append(len(links))
-            assert links.index("known") == 1 if len(counts) == 1 else "known" not in links
+    for number in range(2 * NEW_SHARE):
+        name = f"new-{number}"
+        node.dealer(f"{name}#1").send(raw_frame(KeepAlive(session=name), f"{name}/x"))
+    known.say("endpoint-0", KeepAlive(session="known"))
+    while len(node.hub.waiting) < 2 * NEW_SHARE + 1:
+        node.hub.poll(PATIENCE_S * 1000)
+        node.hub.receive_members(100)
+    counts: list[int] = []
+    while node.hub.waiting:
+        links = [link for link, _ in node.hub.receive_clients(100, 10**10)[0]]
+        counts.append(len(links))
+        assert links.index("known") == 1 if len(counts) == 1 else "known" not in links
     assert counts == [NEW_SHARE + 1, NEW_SHARE]
 
 

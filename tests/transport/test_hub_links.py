@@ -13,8 +13,8 @@ from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 import zmq
-from support.expect import checked
-from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
+from support.expect import PATIENCE_S, checked
+from support.hub_station import Make, Station, alive, dealer, raw_frame, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.error import ConfigError
@@ -23,7 +23,7 @@ from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport import hub
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FrameTooLargeError
-from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
+from fencelock.transport.frame import Envelope, Frame, decode_frame
 
 
 class LineProxy:
@@ -80,11 +80,6 @@ class LineProxy:
 
 
 @pytest.fixture
-def station() -> Iterator[Make]:
-    yield from stations()
-
-
-@pytest.fixture
 def proxy() -> Iterator[Callable[[str], LineProxy]]:
     made: list[LineProxy] = []
 
@@ -129,15 +124,10 @@ def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
     """The same boot id comes again while the node still believes in the old connection."""
     node = station("n1")
     line = proxy(node.hub.endpoint)
-    envelope = Envelope(Address("*/proxy"), Address("me/session"), KeepAlive(session="me"))
-    raw = encode_frame(Frame("test", 0, 0, (envelope,)))
     with zmq.Context() as context:
         for endpoint in (line.endpoint, node.hub.endpoint):
-            with context.socket(zmq.DEALER) as socket:
-                socket.setsockopt(zmq.LINGER, 0)
-                socket.setsockopt(zmq.ROUTING_ID, b"me#1")
-                socket.connect(endpoint)
-                socket.send(raw)
+            with dealer(context, endpoint) as socket:
+                socket.send(raw_frame(KeepAlive(session="me")))
                 until(lambda: node.arrivals, node)
                 node.arrivals.clear()
                 node.say("me", alive(1), role="session")

@@ -18,7 +18,8 @@ import psutil
 import pytest
 import zmq
 from msgspec.structs import replace
-from support.hub_station import PATIENCE_S, AnsweringHub, Make, Station, alive, stations, until
+from support.expect import PATIENCE_S
+from support.hub_station import AnsweringHub, Make, Station, alive, dealer, raw_frame, until
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -37,22 +38,10 @@ from fencelock.transport import client_queue
 from fencelock.transport.admission import Dropped, FrameValidator
 from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError, UndecodableError
 from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
-from fencelock.transport.frame import (
-    Envelope,
-    Frame,
-    Mismatch,
-    Rejected,
-    decode_frame,
-    encode_frame,
-)
+from fencelock.transport.frame import Frame, Mismatch, Rejected, decode_frame, encode_frame
 from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 
 LOWEST = 1 - (1 << 63)
-
-
-@pytest.fixture
-def station() -> Iterator[Make]:
-    yield from stations()
 
 
 def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Make) -> None:
@@ -91,32 +80,22 @@ def test_a_peer_of_another_cluster_is_told_too(station: Make) -> None:
 
 
 @pytest.fixture
-def wire(station: Make) -> Iterator[tuple[Station, zmq.Socket[bytes]]]:
+def wire(station: Make) -> tuple[Station, zmq.Socket[bytes]]:
     """A node, and a bare DEALER of the client ``me`` connected to it."""
     node = station("n1")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.ROUTING_ID, b"me#1")
-        socket.connect(node.hub.endpoint)
-        yield node, socket
+    return node, node.dealer()
 
 
-def frame(sender: str = "me/session", to: str = "*/proxy", cluster: str = "test") -> bytes:
-    envelope = Envelope(Address(to), Address(sender), KeepAlive(session="me"))
-    return encode_frame(Frame(cluster, 0, 0, (envelope,)))
-
-
+GOOD = KeepAlive(session="me")
+FRAME = raw_frame(GOOD)
 REJECTED = Rejected(code=Mismatch.CLUSTER, detail="?")
 BAD = {
-    "wire.malformed": [b"", b"\xff", frame()[:-1], frame() + b"\x00", b"\x85" * 50],
+    "wire.malformed": [b"", b"\xff", FRAME[:-1], FRAME + b"\x00", b"\x85" * 50],
     "wire.oversized": [b"\x00" * (FRAME_BYTES_MAX + 1)],
-    "wire.spoofed_sender": [frame(sender="you/session"), frame(sender="me2/x")],
-    "wire.misdirected": [frame(to="n2/proxy"), frame(to="n11/proxy")],
+    "wire.spoofed_sender": [raw_frame(GOOD, "you/session"), raw_frame(GOOD, "me2/x")],
+    "wire.misdirected": [raw_frame(GOOD, to=to) for to in ("n2/proxy", "n11/proxy")],
     "wire.rejected": [
-        encode_frame(
-            Frame(name, 0, 0, (Envelope(Address("*/link"), Address("me/link"), REJECTED),))
-        )
-        for name in ("test", "other")
+        raw_frame(REJECTED, "me/link", "*/link", cluster=name) for name in ("test", "other")
     ],
 }
 
@@ -136,9 +115,9 @@ def test_a_bad_frame_is_counted_dropped_and_not_answered(
         until(lambda: node.counters.total() == len(BAD[counter]), node)
         assert node.counters[counter] >= 1
         assert node.counters.keys() <= {counter, "wire.muted"}
-        until(lambda: socket.send(frame()) or node.arrivals, node)
+        until(lambda: socket.send(FRAME) or node.arrivals, node)
     else:
-        socket.send(frame())
+        socket.send(FRAME)
         until(lambda: node.arrivals, node)
         assert node.counters == {counter: len(BAD[counter])}
     node.say("me", alive(1), role="session")
@@ -150,22 +129,19 @@ def test_a_frame_in_parts_and_a_link_without_a_name_are_dropped(
     wire: tuple[Station, zmq.Socket[bytes]],
 ) -> None:
     node, socket = wire
-    socket.send_multipart([b"", frame()])
-    with zmq.Context() as context, context.socket(zmq.DEALER) as nameless:
-        nameless.setsockopt(zmq.LINGER, 0)
-        nameless.connect(node.hub.endpoint)
-        nameless.send(frame())
-        until(lambda: node.counters["wire.malformed"] == 2, node)
+    socket.send_multipart([b"", FRAME])
+    node.dealer("").send(FRAME)
+    until(lambda: node.counters["wire.malformed"] == 2, node)
     # A sender of parts loses its connection, and libzmq makes another.
-    until(lambda: node.arrivals, node, again=lambda: socket.send(frame()))
+    until(lambda: node.arrivals, node, again=lambda: socket.send(FRAME))
     assert node.counters == {"wire.malformed": 2, "wire.held_closed": 1, "wire.address_barred": 1}
 
 
 @pytest.mark.parametrize(
     ("raw", "code", "words"),
     [
-        (frame(cluster="alps"), Mismatch.CLUSTER, "'alps'.*'test'"),
-        (b"\x85\x02" + frame()[2:], Mismatch.VERSION, "version 2.* 1"),
+        (raw_frame(GOOD, cluster="alps"), Mismatch.CLUSTER, "'alps'.*'test'"),
+        (b"\x85\x02" + FRAME[2:], Mismatch.VERSION, "version 2.* 1"),
         (b"\x83\x18\x63\xa0\xf6", Mismatch.VERSION, "version 99.* 1"),
     ],
 )
@@ -243,7 +219,7 @@ def test_a_frame_that_is_no_request_is_not_answered(
     node, socket = wire
     socket.send(raw)
     until(lambda: node.counters["wire.malformed"], node)
-    socket.send(frame())
+    socket.send(FRAME)
     until(lambda: node.arrivals, node)
     node.say("me", alive(1), role="session")
     assert socket.poll(PATIENCE_S * 1000)
@@ -274,11 +250,11 @@ def test_the_next_connections_of_a_sender_that_floods_are_closed_with_their_firs
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 10)
     node, socket = wire
     for _ in range(2 * CLIENT_FRAMES_MAX):
-        socket.send(frame())
+        socket.send(FRAME)
     while not node.counters["wire.flood_closed"]:
         node.hub.poll(PATIENCE_S * 1000)
         node.hub.receive_members(CLIENT_FRAMES_MAX)  # Those of clients wait.
-    until(lambda: socket.send(frame()) or node.counters["wire.flood_closed"] > 1, node)
+    until(lambda: socket.send(FRAME) or node.counters["wire.flood_closed"] > 1, node)
     assert not node.arrivals
     assert node.counters["wire.flood_closed"] == 2
 
@@ -336,18 +312,11 @@ MESSAGES: tuple[Message, ...] = (
 )
 
 
-def good(
-    message: Message, cluster: str = "test", *, to: str = "*/proxy", sender: str = "me/session"
-) -> bytes:
-    envelope = Envelope(Address(to), Address(sender), message)
-    return encode_frame(Frame(cluster, 0, 0, (envelope,)))
-
-
 def garbage(random: Random, count: int) -> Iterator[bytes]:
     """Yield random bytes, and good frames with bytes changed, cut, repeated and joined."""
-    seeds = [good(one, cluster) for one in MESSAGES for cluster in ("test", "other")]
+    seeds = [raw_frame(one, cluster=name) for one in MESSAGES for name in ("test", "other")]
     seeds.append(b"\x85\x02" + seeds[0][2:])
-    seeds += [good(MESSAGES[0], to="n2/proxy"), good(MESSAGES[0], sender="you/session")]
+    seeds += [raw_frame(MESSAGES[0], to="n2/proxy"), raw_frame(MESSAGES[0], "you/session")]
     for _ in range(count):
         raw = bytearray(random.choice(seeds))
         match random.randrange(6):
@@ -389,7 +358,7 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
 def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(client: bool) -> None:
     experienced = FrameValidator("n1", "test", client=client)
     for one in MESSAGES:
-        experienced.admit("me", good(one))
+        experienced.admit("me", raw_frame(one))
     outcomes: Counter[str] = Counter()
     random = Random(4)
     for raw in garbage(random, FRAMES // 5):
@@ -403,7 +372,7 @@ def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(client: b
 
 def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
     admission = FrameValidator("n1", "test", client=False)
-    raw = good(MESSAGES[0])
+    raw = raw_frame(MESSAGES[0])
     for _ in range(3):
         assert isinstance(admission.admit("me", raw), Frame)
         assert admission.admit("you", raw) == Dropped("wire.spoofed_sender")
@@ -425,19 +394,11 @@ def node() -> Iterator[GrantingNode]:
     one.close()
 
 
-def dealer(context: zmq.Context[Socket], node: GrantingNode, identity: bytes) -> Socket:
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.ROUTING_ID, identity)
-    socket.connect(node.hub.endpoint)
-    return socket
-
-
 def served(socket: Socket, request: int) -> bool:
     """Ask for a lock, again while muted; return whether it was granted before patience ended."""
     ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
-        socket.send(good(Acquire(lock="a", session="me", request=request)))
+        socket.send(raw_frame(Acquire(lock="a", session="me", request=request)))
         while socket.poll(100):
             ((_, _, message),) = decode_frame(socket.recv()).envelopes
             if message == Granted(lock="a", fence=1, request=request):
@@ -473,9 +434,9 @@ def test_a_node_under_a_hundred_thousand_frames_of_garbage_serves_on(
     # On a busy machine so much is dropped unread that the connection would be closed.
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 10 * FRAMES)
     process = psutil.Process()
-    with zmq.Context() as context, dealer(context, node, b"me#1.1") as friend:
+    with zmq.Context() as context, dealer(context, node.hub.endpoint, "me#1.1") as friend:
         assert served(friend, 1)
-        with dealer(context, node, b"me#1.2") as enemy:
+        with dealer(context, node.hub.endpoint, "me#1.2") as enemy:
             flood(enemy, Random(2), 2000, decodable=True)  # Caches and pools fill now.
             fds, memory = process.num_fds(), process.memory_info().rss
             flood(enemy, Random(3), FRAMES, decodable=True)
@@ -567,12 +528,9 @@ def test_a_router_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> 
     with victim("router") as router, zmq.Context() as context:
         assert router.stdout is not None
         endpoint = router.stdout.readline().strip()
-        dealer = context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.SNDHWM, 10)
-        dealer.connect(endpoint)
-        flood_raw(dealer, [])
-        dealer.close()  # With frames unread, so that the connection is reset.
+        peer = dealer(context, endpoint, "", (zmq.SNDHWM, 10))
+        flood_raw(peer, [])
+        peer.close()  # With frames unread, so that the connection is reset.
         assert outlives(router, 3 * HEARTBEAT_MS / 1000)
         assert end(router) == 0
 
