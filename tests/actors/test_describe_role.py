@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, assert_type
@@ -13,6 +13,7 @@ from typing import Any, assert_type
 import pykka
 import pytest
 from support.expect import PATIENCE_S
+from support.real_nodes import running_nodes
 
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
 from fencelock.actors.api.role_request import (
@@ -44,8 +45,6 @@ from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Facts, Role
 from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all, state_of
-from fencelock.cluster.node.config import parse
-from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.codec import encode
 
 PROTOCOLS = ("bakery", "central", "lamport", "paxos")
@@ -54,14 +53,8 @@ PROTOCOLS = ("bakery", "central", "lamport", "paxos")
 @contextmanager
 def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, Node]]:
     """Run nodes in this process, of which one has granted a lock, so that somebody leads."""
-    names = [f"n{number}" for number in range(1, size + 1)]
-    lines = [f'cluster = "roles"\nprotocol = "{protocol}"\ndata = "journals"']
-    for name, port in zip(names, free_ports(size), strict=True):
-        lines.append(f'[nodes.{name}]\naddress = "tcp://127.0.0.1:{port}"')
-    config = parse("\n".join(lines), folder)
-    with ExitStack() as stack:
-        nodes = {name: stack.enter_context(Node.start(config, name, found=True)) for name in names}
-        nodes[names[-1]].proxy.ask(Acquire(lock="first"), timeout=PATIENCE_S)
+    with running_nodes(folder, protocol, size) as nodes:
+        nodes[f"n{size}"].proxy.ask(Acquire(lock="first"), timeout=PATIENCE_S)
         yield nodes
 
 

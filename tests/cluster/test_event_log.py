@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.collected import Lines, logged_to
 from support.expect import PATIENCE_S, present
-from support.real_nodes import loopback_addresses, running, running_nodes
+from support.real_nodes import config_in, running, running_nodes
 
 import fencelock
 from fencelock.actors.api.message import Contender
@@ -28,7 +28,6 @@ from fencelock.actors.error import (
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
 from fencelock.cluster import log
-from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.segment import segment_path
 from fencelock.transport.log import note
@@ -247,8 +246,8 @@ def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
     lines: Lines, tmp_path: Path
 ) -> None:
     logging.getLogger("fencelock").setLevel("TRACE")
-    text = starting_config(loopback_addresses(), protocol="lamport")
-    config = replace(parse(text, tmp_path), log_level="TRACE", traced_roles=("process", "clock"))
+    config = config_in(tmp_path, "lamport")
+    config = replace(config, log_level="TRACE", traced_roles=("process", "clock"))
     with (
         running(config) as nodes,
         fencelock.connect(nodes["n1"].address) as client,
@@ -269,11 +268,13 @@ def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
 def test_an_operator_changes_the_level_and_the_traced_roles_of_a_running_node(
     tmp_path: Path,
 ) -> None:
-    config = parse(starting_config(loopback_addresses(), protocol="lamport"), tmp_path)
     file = log.LogFile(tmp_path / "logs" / "n1.log", bytes_max=10**6, kept=3)
     log.set_up("INFO", stream=StringIO(), file=file)
     try:
-        with running(config) as nodes, fencelock.connect(nodes["n1"].address) as client:
+        with (
+            running_nodes(tmp_path, "lamport") as nodes,
+            fencelock.connect(nodes["n1"].address) as client,
+        ):
             book = client.ref("n1/log")
 
             def traced(lock: str, setting: SetLog) -> list[str]:

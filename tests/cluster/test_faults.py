@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from support.collected import Lines
 from support.expect import PATIENCE_S, checked
-from support.real_nodes import ask, loopback_addresses, running
+from support.real_nodes import ask, running_nodes
 from support.role_harness import dispatchers
 
 import fencelock
@@ -30,7 +30,6 @@ from fencelock.cluster.host.gateway import Gateway
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node import metrics
-from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.transport import admission
 from fencelock.transport.admission import Dropped, FrameValidator
@@ -42,7 +41,7 @@ BUG = "planted bug"
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Node]:
     """Return the only node of a cluster of `paxos`."""
-    with running(parse(starting_config(loopback_addresses(1)), tmp_path)) as nodes:
+    with running_nodes(tmp_path, nodes=1) as nodes:
         yield nodes["n1"]
 
 

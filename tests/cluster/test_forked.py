@@ -13,6 +13,7 @@ import pytest
 from support.expect import PATIENCE_S, present
 from support.own_role import Counter
 from support.programs import run_to_end
+from support.real_nodes import loopback_addresses, running_nodes
 
 from fencelock import (
     Acquire,
@@ -24,8 +25,7 @@ from fencelock import (
     Release,
 )
 from fencelock.actors.session.holds import HoldState
-from fencelock.cluster.node.config import Config, parse
-from fencelock.cluster.testing.ports import free_ports
+from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.testing import LocalCluster, local
 
 SESSION_S = 15
@@ -103,11 +103,7 @@ def test_a_hold_of_a_closed_client_is_not_held(cluster: LocalCluster) -> None:
 
 
 def config(folder: Path) -> Config:
-    nodes = "".join(
-        f'[nodes.n{n}]\naddress = "tcp://127.0.0.1:{port}"\n'
-        for n, port in enumerate(free_ports(3), start=1)
-    )
-    text = f'cluster = "forks"\nprotocol = "paxos"\ndata = "journals"\n{nodes}'
+    text = starting_config(loopback_addresses())
     (folder / "cluster.toml").write_text(text)
     return parse(text, folder)
 
@@ -118,7 +114,7 @@ from fencelock import Acquire, Node, connect
 
 nodes = [Node.start(sys.argv[1], name, found=True) for name in sys.argv[3:]]
 nodes[0].proxy.ask(Acquire(lock="x"), timeout=60)
-client = connect(nodes[1].address, cluster="forks")
+client = connect(nodes[1].address)
 client.lock("y").acquire()
 exec(sys.argv[2])
 """
@@ -142,11 +138,8 @@ def test_nodes_that_nobody_stopped_leave_no_lock_held(tmp_path: Path, end: str) 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_an_embedded_node_refuses_its_forks(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(
-        f'cluster = "forks"\nprotocol = "paxos"\ndata = "journals"\n[nodes.n1]\n'
-        f'address = "tcp://127.0.0.1:{free_ports(1)[0]}"\n'
-    )
-    with Node.start(tmp_path / "cluster.toml", "n1", found=True) as node:
+    with running_nodes(tmp_path, nodes=1) as nodes:
+        node = nodes["n1"]
         first = node.proxy.ask(Acquire(lock="y"), timeout=PATIENCE_S)
         clock = node.ref("clock")
         uses: list[Callable[[], object]] = [

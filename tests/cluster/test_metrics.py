@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.expect import PATIENCE_S, present
-from support.real_nodes import free_row, loopback_addresses
+from support.real_nodes import config_in, free_row, loopback_addresses, running_nodes
 
 import fencelock
 from fencelock.actors.error import ConfigError
@@ -47,10 +47,8 @@ def samples(address: str) -> dict[str, float]:
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Node]:
     """Return the only node of a cluster."""
-    with Node.start(
-        parse(starting_config(loopback_addresses(1)), tmp_path), "n1", found=True
-    ) as node:
-        yield node
+    with running_nodes(tmp_path, nodes=1) as nodes:
+        yield nodes["n1"]
 
 
 def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node) -> None:
@@ -138,8 +136,7 @@ def test_a_reply_does_not_name_python(alone: Node) -> None:
 
 
 def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None:
-    text = starting_config(loopback_addresses(3))
-    with Node.start(parse(text, tmp_path), "n1", found=True) as node:
+    with Node.start(config_in(tmp_path), "n1", found=True) as node:
         address = node.serve_metrics("127.0.0.1:0", "fencelock")
         assert get(address, "/ready") == (503, "not ready\n")
         assert get(address, "/live")[0] == 200
@@ -150,18 +147,14 @@ def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None
 def test_every_protocol_has_the_times_of_requests_holds_and_leaders(
     tmp_path: Path, protocol: str
 ) -> None:
-    config = parse(starting_config(loopback_addresses(3), protocol=protocol), tmp_path)
-    with ExitStack() as running:
-        nodes = [
-            running.enter_context(Node.start(config, node, found=True)) for node in config.nodes
-        ]
-        client = running.enter_context(
-            fencelock.connect([node.address for node in nodes], connect_timeout=PATIENCE_S)
-        )
-        with client.lock("a", timeout=PATIENCE_S):
-            pass
-        with client.lock("b", timeout=PATIENCE_S):
-            seen = [samples(node.serve_metrics("127.0.0.1:0", "fencelock")) for node in nodes]
+    with running_nodes(tmp_path, protocol) as running:
+        nodes = running.values()
+        addresses = [node.address for node in nodes]
+        with fencelock.connect(addresses, connect_timeout=PATIENCE_S) as client:
+            with client.lock("a", timeout=PATIENCE_S):
+                pass
+            with client.lock("b", timeout=PATIENCE_S):
+                seen = [samples(node.serve_metrics("127.0.0.1:0", "fencelock")) for node in nodes]
     assert sum(one["fencelock_request_seconds_count acquire"] for one in seen) == 2
     assert sum(one["fencelock_request_seconds_sum acquire"] for one in seen) > 0
     assert sum(one["fencelock_request_seconds_count release"] for one in seen) == 1

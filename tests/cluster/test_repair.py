@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.real_nodes import ask, loopback_addresses, running
+from support.real_nodes import ask, config_in, running, running_nodes
 from support.role_harness import HOST, T0, sent
 from support.table_scene import LISTENER, replica_of_a
 
@@ -30,7 +30,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.rules import RULES
 from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler
-from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.repair import skip_slot
@@ -51,7 +51,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
             raise OverflowError(BUG)
 
     monkeypatch.setitem(cast("Any", RULES), CountDown, broken)
-    return parse(starting_config(loopback_addresses()), tmp_path)
+    return config_in(tmp_path)
 
 
 def started(config: Config) -> tuple[list[Node], str]:
@@ -141,7 +141,7 @@ def test_a_command_that_raises_before_a_change_is_refused_on_all_members_and_sto
         raise OverflowError(BUG)
 
     monkeypatch.setitem(cast("Any", RULES), CountDown, broken)
-    with running(parse(starting_config(loopback_addresses()), tmp_path)) as nodes:
+    with running_nodes(tmp_path) as nodes:
         for node in nodes.values():
             with pytest.raises(InternalError, match="made the table refuse CountDown"):
                 ask(node, CountDown(latch="x", count=20))

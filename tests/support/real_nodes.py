@@ -28,12 +28,18 @@ def loopback_addresses(count: int = 3) -> dict[str, str]:
     return {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(count), 1)}
 
 
+def config_in(folder: Path, protocol: str = "paxos", nodes: int = 3) -> Config:
+    """Return the configuration of nodes with free ports, and with their data in ``folder``."""
+    return parse(starting_config(loopback_addresses(nodes), protocol=protocol), folder)
+
+
 @contextmanager
-def running_nodes(folder: Path, protocol: str = "paxos") -> Generator[dict[str, Node], None, None]:
-    """Run `NODES`, as `running` does."""
-    config = parse(starting_config(loopback_addresses(), protocol=protocol), folder)
-    with running(config) as nodes:
-        yield nodes
+def running_nodes(
+    folder: Path, protocol: str = "paxos", nodes: int = 3
+) -> Generator[dict[str, Node], None, None]:
+    """Run the nodes of `config_in`, as `running` does."""
+    with running(config_in(folder, protocol, nodes)) as started_nodes:
+        yield started_nodes
 
 
 @contextmanager

@@ -20,15 +20,12 @@ import pytest
 from support.collected import Collected
 from support.expect import PATIENCE_S, present
 from support.programs import run_to_end
-from support.real_nodes import until
+from support.real_nodes import running_nodes, until
 from support.samples import fence_of
 
 import fencelock
 from fencelock import aio
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError, UnavailableError
-from fencelock.cluster.node.config import parse, starting_config
-from fencelock.cluster.node.node import Node
-from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.members import NodeProcesses
 
 CLUSTER = "bakery-real"
@@ -500,10 +497,8 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
 
 
 def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=CLUSTER, protocol="bakery")
-    with Node.start(parse(text, tmp_path), "n1", found=True) as node:
-        number = 0
+    with running_nodes(tmp_path, "bakery", nodes=1) as nodes:
+        node, number = nodes["n1"], 0
         news: fencelock.ClusterUp | fencelock.ClusterDown
         ends = time.monotonic() + PATIENCE_S
         while True:
@@ -519,15 +514,12 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
 
 
 def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    address = f"tcp://127.0.0.1:{port}"
-    config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
-        Node.start(config, "n1", found=True) as node,
-        fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
+        running_nodes(tmp_path, nodes=1) as nodes,
+        fencelock.connect(nodes["n1"].address, connect_timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
                 watch()
         with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
-            node.ref("proxy").ask(fencelock.Watch(), timeout=PATIENCE_S)
+            nodes["n1"].ref("proxy").ask(fencelock.Watch(), timeout=PATIENCE_S)

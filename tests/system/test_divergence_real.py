@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from support.collected import fields_of, logged_to
 from support.expect import PATIENCE_S
-from support.real_nodes import loopback_addresses, until
+from support.real_nodes import config_in, until
 from support.samples import fence_of
 
 import fencelock
@@ -28,7 +28,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.cli.status import nodes_table
 from fencelock.cluster.node import topology
-from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.node import Node
 from fencelock.verification.simulation import planting
@@ -86,8 +86,7 @@ def lines() -> Iterator[list[str]]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    text = starting_config(loopback_addresses(), protocol="paxos")
-    return parse(text, tmp_path)
+    return config_in(tmp_path)
 
 
 def described(client: fencelock.Client, node: str) -> NodeStatus | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import runpy
@@ -23,13 +22,11 @@ from support import programs
 from support.long import with_long
 from support.paths import EXAMPLES, ROOT
 from support.programs import run_to_end
-from support.real_nodes import running_nodes
+from support.real_nodes import config_in, running, running_nodes
 from typer.testing import CliRunner
 
 import fencelock
 from fencelock.cluster.client.lazy import defaults
-from fencelock.cluster.node.config import parse, starting_config
-from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, local
 
@@ -220,11 +217,9 @@ def test_two_roles_of_a_service_play_the_processes_of_the_essay() -> None:
     assert played[5:] == ["50 entries, 0 overlaps"]
 
 
-def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None:
-    (port,) = free_ports(1)
-    address = f"tcp://127.0.0.1:{port}"
-    text = starting_config({"n1": address}, cluster="fencelock", protocol="central")
-    with Node.start(parse(text, Path()), "n1", found=True):
+def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node(tmp_path: Path) -> None:
+    with running_nodes(tmp_path, "central", nodes=1) as nodes:
+        address = nodes["n1"].address
         ended = run("ten_lines.py", address)
         assert ended.returncode == 0, ended.stderr
         assert "I hold orders/42 under fence" in ended.stdout
@@ -291,16 +286,12 @@ def test_the_python_of_the_readme_runs_as_it_is_shown(
 ) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     of_redis, blocking, tasks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:3]
-    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
-    config = parse(starting_config(at, cluster="fencelock", protocol="paxos"), tmp_path)
     (door,) = free_ports(1)
-    config = replace(config, redis={"n1": f"tcp://127.0.0.1:{door}"})
-    monkeypatch.setenv("FENCELOCK_CONNECT", ",".join(at.values()))
+    config = replace(config_in(tmp_path), redis={"n1": f"tcp://127.0.0.1:{door}"})
+    monkeypatch.setenv("FENCELOCK_CONNECT", ",".join(config.nodes.values()))
     defaults.reset()
     names = {"fencelock": fencelock}
-    with contextlib.ExitStack() as stack:
-        for node in at:
-            stack.enter_context(Node.start(config, node, found=True))
+    with running(config):
         for code in (blocking, f"import asyncio\nasync def main():\n{indent(tasks, '    ')}"):
             exec(compile(code, "README.md", "exec"), names)
         asyncio.run(cast("Any", names)["main"]())

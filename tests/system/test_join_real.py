@@ -16,6 +16,7 @@ from support.long import with_long
 from support.real_nodes import (
     NODES,
     KeyedProcesses,
+    config_in,
     keyed_nodes,
     loopback_addresses,
     running,
@@ -221,7 +222,7 @@ def test_a_protocol_without_changes_says_where_to_add_the_node(
 
 
 def test_a_cluster_that_is_not_founded_cannot_be_joined_yet(tmp_path: Path) -> None:
-    config = parse(starting_config(loopback_addresses()), tmp_path)
+    config = config_in(tmp_path)
     with Node.start(config, "n1") as alone:
         assert "n1" in refusal(Joining(alone.address, tmp_path / "joins"))
 

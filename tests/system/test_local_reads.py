@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.real_nodes import NODES, Cluster, loopback_addresses, running_nodes, started
+from support.real_nodes import NODES, Cluster, config_in, running_nodes, started
 from support.samples import fence_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.error import StaleError, UnavailableError, UnsupportedError
 from fencelock.actors.session.session import TTL_MS
-from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 
 WITHOUT = ["bakery", "central", "lamport"]
@@ -104,7 +103,7 @@ def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) 
 def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
     tmp_path: Path,
 ) -> None:
-    config = parse(starting_config(loopback_addresses(), protocol="paxos"), tmp_path)
+    config = config_in(tmp_path)
     nodes = {node: Node.start(config, node, found=True) for node in NODES}
     try:
         nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=PATIENCE_S)

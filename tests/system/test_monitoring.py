@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import programs
+from support import programs, real_nodes
 from support.expect import PATIENCE_S
 from support.paths import ROOT
 from support.programs import run_to_end, running, until_answered
@@ -28,7 +28,6 @@ import fencelock
 from fencelock import NodeRole
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import Config, load, parse
-from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -352,14 +351,10 @@ def test_nodes_are_reached_by_names_and_bound_to_every_interface(tmp_path: Path)
     config = parse(
         f'cluster = "names"\nprotocol = "paxos"\ndata = "data"\n{tables}\n{secure}', tmp_path
     )
-    nodes = [Node.start(config, node, found=True) for node in config.nodes]
-    try:
-        assert [node.address for node in nodes] == list(config.nodes.values())
-        addresses = [node.address for node in nodes]
+    with real_nodes.running(config) as nodes:
+        addresses = [node.address for node in nodes.values()]
+        assert addresses == list(config.nodes.values())
         with fencelock.connect(addresses, cluster="names", connect_timeout=PATIENCE_S) as client:
             _held = client.lock("a", timeout=PATIENCE_S).acquire()
             (leader,) = (one for one in client.members().nodes if one.role is NodeRole.LEADER)
             assert leader.endpoint in addresses
-    finally:
-        for node in nodes:
-            node.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.collected import Line, Lines
 from support.expect import PATIENCE_S, checked, present
-from support.real_nodes import Cluster, loopback_addresses, running, until
+from support.real_nodes import Cluster, config_in, running, until
 from support.rogue_roles import ROGUE, with_rogue
 from typer.testing import CliRunner
 
@@ -19,7 +19,7 @@ from fencelock import ChangeMembers, FencelockError, MemberAction, MembershipErr
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node import topology
-from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.config import parse
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
@@ -333,7 +333,7 @@ def fence_of(nodes: dict[str, Node]) -> int:
 def test_a_rogue_member_is_named_and_stops_nobody(
     protocol: str, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = parse(starting_config(loopback_addresses(), protocol=protocol), tmp_path)
+    config = config_in(tmp_path, protocol)
     with monkeypatch.context() as patch:
         patch.setitem(
             topology.PROTOCOLS, protocol, with_rogue(topology.PROTOCOLS[protocol], protocol)

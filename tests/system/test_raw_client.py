@@ -6,20 +6,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.hub_station import AnsweringHub
 from support.paths import ROOT
 from support.programs import run_to_end
-from support.real_nodes import loopback_addresses
+from support.real_nodes import running_nodes
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.message import Address, Message
-from fencelock.cluster.node.config import parse, starting_config
-from fencelock.cluster.node.node import Node as RealNode
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
@@ -201,13 +198,9 @@ def test_the_client_needs_nothing_of_fencelock_and_explains_itself() -> None:
 
 @pytest.mark.parametrize(("protocol", "names"), [("paxos", 3), ("central", 1), ("lamport", 2)])
 def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, names: int) -> None:
-    addresses = loopback_addresses(names)
-    config = parse(starting_config(addresses, protocol=protocol), tmp_path)
-    with ExitStack() as running:
-        for node in addresses:
-            running.enter_context(RealNode.start(config, node, found=True))
-        command = [sys.executable, str(CLIENT), "--node", addresses["n1"], "--cluster", "fencelock"]
-        done = run_to_end(command)
+    with running_nodes(tmp_path, protocol, names) as nodes:
+        at = nodes["n1"].address
+        done = run_to_end([sys.executable, str(CLIENT), "--node", at, "--cluster", "fencelock"])
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"granted orders/42 under fence \d+\nreleased orders/42\n", done.stdout)
 

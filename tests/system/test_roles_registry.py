@@ -11,6 +11,7 @@ import psutil
 import pykka
 import pytest
 from support.expect import PATIENCE_S
+from support.real_nodes import config_in
 from support.role_harness import hub_without_peers
 
 import fencelock
@@ -20,9 +21,7 @@ from fencelock.actors.message import Address, Instant, Local, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.config import Config, parse
 from fencelock.cluster.node.node import Node
-from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.simulation.run import run_seed
 
 PARENT = address_of("n1", "parent")
@@ -85,14 +84,6 @@ def registered() -> list[Address]:
         with contextlib.suppress(pykka.ActorDeadError):  # A scout ends with its ballot.
             addresses.append(ref.proxy().address.get(timeout=PATIENCE_S))
     return addresses
-
-
-def config_of(folder: Path, protocol: str, nodes: int = 1) -> Config:
-    lines = [
-        f'[nodes.n{n}]\naddress = "tcp://127.0.0.1:{p}"' for n, p in enumerate(free_ports(nodes), 1)
-    ]
-    text = f'cluster = "registry"\nprotocol = "{protocol}"\ndata = "journals"\n'
-    return parse(text + "\n".join(lines), folder)
 
 
 def test_a_role_is_registered_while_its_node_runs(dispatcher: Dispatcher) -> None:
@@ -200,7 +191,7 @@ def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()
     nodes = 2 if protocol == "lamport" else 1  # Its minimum; the other one is not running.
-    node = Node.start(config_of(tmp_path, protocol, nodes), "n1", found=True)
+    node = Node.start(config_in(tmp_path, protocol, nodes), "n1", found=True)
     addresses = registered()
     assert {address_of("n1", "clock"), address_of("n1", "proxy")} <= set(addresses)
     assert all(pykka.ActorRegistry.stop_all(timeout=PATIENCE_S)[:1])
@@ -215,7 +206,7 @@ def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
 def test_stop_all_stops_several_nodes_and_their_journals_can_be_opened_again(
     tmp_path: Path,
 ) -> None:
-    config = config_of(tmp_path, "paxos", nodes=3)
+    config = config_in(tmp_path)
     nodes = [Node.start(config, name, found=True) for name in config.nodes]
     fence = nodes[0].proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S).fence
     pykka.ActorRegistry.stop_all()
@@ -230,7 +221,7 @@ def test_stop_all_stops_several_nodes_and_their_journals_can_be_opened_again(
 def test_a_node_that_is_stopped_by_stop_all_gives_back_what_its_callers_hold(
     tmp_path: Path,
 ) -> None:
-    config = config_of(tmp_path, "paxos", nodes=3)
+    config = config_in(tmp_path)
     nodes = {name: Node.start(config, name, found=True) for name in config.nodes}
     nodes["n3"].proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S)
     assert nodes["n3"].ref("clock").stop(timeout=PATIENCE_S)
@@ -240,9 +231,9 @@ def test_a_node_that_is_stopped_by_stop_all_gives_back_what_its_callers_hold(
 
 
 def test_stop_all_ends_a_client_and_frees_what_it_holds(tmp_path: Path) -> None:
-    config = config_of(tmp_path, "paxos")
+    config = config_in(tmp_path, nodes=1)
     node = Node.start(config, "n1", found=True)
-    client = fencelock.connect(next(iter(config.nodes.values())), cluster="registry")
+    client = fencelock.connect(next(iter(config.nodes.values())))
     _held = client.lock("a").acquire()
     ours = [
         ref

@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple
 from support.expect import PATIENCE_S, present
 from support.paths import PINS
+from support.real_nodes import config_in
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Int64, Message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
 from fencelock.actors.table.rules import COMMANDS
-from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.record import Entry
-from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport import frame as frame_module
 from fencelock.transport.admission import FrameValidator
 from fencelock.transport.cbor import MalformedFrameError
@@ -246,8 +245,7 @@ def test_a_journal_record_has_no_unknown_fields() -> None:
 
 @pytest.mark.parametrize("length", [3, 5])
 def test_a_node_does_not_start_from_a_record_of_another_length(length: int, tmp_path: Path) -> None:
-    addresses = {"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
-    config = parse(starting_config(addresses, protocol="paxos"), tmp_path)
+    config = config_in(tmp_path, nodes=1)
     with Node.start(config, "n1", found=True) as node:
         assert isinstance(node.proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S), Granted)
     folder = present(config.folder_of("n1"))
