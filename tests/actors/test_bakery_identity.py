@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ from support.bakery_cluster_harness import ClusterHarness
 from support.expect import PATIENCE_S, present
 from support.judged import clean, seen_in
 from support.leader_trio import NAMES, beat, begun_coordinator, chosen, cluster_status, voters
+from support.real_nodes import until
 from support.role_harness import only_sent, sent
 
 import fencelock
@@ -506,9 +506,7 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
     fences += [hold(name) for name in ("n1", "n2", "n3")]
 
     assert fences == sorted(set(fences))
-    ends = time.monotonic() + PATIENCE_S
-    while LOST not in describe("n1").detail:  # Its clients may have gone to other nodes.
-        assert time.monotonic() < ends
+    until(lambda: LOST in describe("n1").detail)  # Its clients may have gone to other nodes.
     assert LOST not in describe("n2").detail
     counted = dict(describe("n2").counters)
     assert counted["bootstrap.unregistered_journal"] > 0

@@ -16,6 +16,7 @@ import pytest
 from support.expect import PATIENCE_S, present
 from support.faces import FACES, Cable, cut, mend, over
 from support.lock_scene import Scene
+from support.real_nodes import until
 from support.samples import fence_of
 
 import fencelock
@@ -505,12 +506,9 @@ def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.
     told: list[fencelock.Notice] = []
     hold = present(client.lock("evicted").acquire())
     client.evict("evicted", hold.fence)
-    end = time.monotonic() + PATIENCE_S
-    while not hold.lost:
-        assert time.monotonic() < end
+    until(lambda: hold.lost)
     hold.on_lost(told.append)
-    while not told:
-        assert time.monotonic() < end
+    until(lambda: bool(told))
     assert told[0].fence == hold.fence
     with pytest.raises(fencelock.LockOwnershipLostError):
         hold.release()

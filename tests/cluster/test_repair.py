@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.real_nodes import ask, config_in, running, running_nodes
+from support.real_nodes import ask, config_in, running, running_nodes, until
 from support.role_harness import HOST, T0, sent
 from support.table_scene import LISTENER, replica_of_a
 
@@ -71,9 +70,7 @@ def failed(nodes: list[Node], text: str = "") -> str:
         for node in nodes:
             node.stop(PATIENCE_S)
         return text
-    ends = time.monotonic() + PATIENCE_S
-    while not any(node.wait(0.05) for node in nodes):
-        assert time.monotonic() < ends
+    until(lambda: any(node.wait(0.05) for node in nodes))
     texts = {str(node.failure) for node in nodes if node.failure is not None}
     for node in nodes:
         node.stop(PATIENCE_S)
