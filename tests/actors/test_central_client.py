@@ -10,33 +10,15 @@ from support.role_harness import HOST, T0, not_counted
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.client import RETRANSMIT_MS
+from fencelock.actors.central.message import Mode
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Observe, Persist, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import (
-    LockGranted,
-    LockRevoked,
-    QueueFull,
-    ReleaseLock,
-    ReleaseOutcome,
-)
+from fencelock.actors.proxy.message import LockGranted, LockRevoked, QueueFull, ReleaseOutcome
 from fencelock.actors.role_message import Level, RoleNotice
 
-SETTLED = {n: Send(BROKER_A, messages.Settled(lock="l", number=n, session="s")) for n in (5, 6)}
 REQUEST = Send(SERVER, messages.Request(lock="l", client=A, session="s", owner="o"))
-
-
-@pytest.fixture
-def releasing(held: LoneClient) -> LoneClient:
-    held.gives(1)
-    return held
-
-
-@pytest.fixture
-def released(releasing: LoneClient) -> LoneClient:
-    releasing.acked(5)
-    releasing.rings()
-    return releasing
+IDLE = Send(BROKER_A, messages.Idle(wants=1))
 
 
 def released_as(sequence: int) -> Send:
@@ -47,110 +29,78 @@ def got(ticket: int, fence: int) -> Send:
     return Send(BROKER_A, LockGranted(lock="l", ticket=ticket, fence=fence))
 
 
-def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(lone_client: LoneClient) -> None:
-    assert lone_client.wants(1) == [REQUEST, Wake]
-    lone_client.is_in(messages.Mode.NONE, 0)
-    assert lone_client.rings() == [REQUEST, Wake]
-    assert lone_client.rings() == [REQUEST, Wake]
+def settled(number: int) -> Send:
+    return Send(BROKER_A, messages.Settled(lock="l", number=number, session="s"))
 
 
-def test_none_is_held_by_a_grant(lone_client: LoneClient) -> None:
-    lone_client.wants(1)
-
-    assert lone_client.granted(5) == [got(1, 5)]
-    lone_client.is_in(messages.Mode.HELD, 5)
+def confirmed(number: int) -> Send:
+    return Send(BROKER_A, messages.Revoked(lock="l", client=A, number=number))
 
 
-def test_held_does_nothing_at_a_timeout(lone_client: LoneClient) -> None:
-    lone_client.wants(1)
-    lone_client.granted(5)
-
-    assert lone_client.rings() == []
-    lone_client.is_in(messages.Mode.HELD, 5)
-
-
-@pytest.mark.parametrize("number", [4, 5, 6])
-def test_held_is_not_held_again(held: LoneClient, number: int) -> None:
-    assert held.granted(number) == []
-    held.is_in(messages.Mode.HELD, 5)
-
-
-@pytest.mark.parametrize("sequence", [4, 5, 6])
-def test_held_ignores_acknowledgements(held: LoneClient, sequence: int) -> None:
-    assert held.acked(sequence) == []
-    held.is_in(messages.Mode.HELD, 5)
+def client_in(state: str) -> LoneClient:
+    """Return a client whose ticket 1 came so far, under 5; ticket 2 may want the lock, too."""
+    mode, _, wanted = state.partition(", ")
+    client = LoneClient()
+    assert client.wants(1) == [REQUEST, Wake]
+    if mode != "none":
+        client.granted(5)
+        assert client.rings() == []
+    if mode in ("releasing", "released"):
+        client.gives(1)
+    if mode == "released":
+        client.acked(5)
+        client.rings()
+    if wanted:
+        client.wants(2)
+    return client
 
 
-def test_held_releases_when_the_owner_is_done(held: LoneClient) -> None:
-    assert held.gives(1) == [released_as(5), Wake]
-    held.is_in(messages.Mode.RELEASING, 5)
+NONE, HELD, RELEASING, RELEASED = Mode.NONE, Mode.HELD, Mode.RELEASING, Mode.RELEASED
+STEPS = [
+    ("none", ("rings",), [REQUEST, Wake], NONE, 0),
+    ("none", ("granted", 5), [got(1, 5)], HELD, 5),
+    ("held", ("rings",), [], HELD, 5),
+    *(("held", ("granted", number), [], HELD, 5) for number in (4, 5, 6)),
+    *(("held", ("acked", number), [], HELD, 5) for number in (4, 5, 6)),
+    ("held", ("gives", 1), [released_as(5), Wake], RELEASING, 5),
+    ("held", ("revoked", 4), [confirmed(4)], HELD, 5),
+    ("releasing", ("rings",), [released_as(5), Wake], RELEASING, 5),
+    ("releasing", ("acked", 5), [settled(5), IDLE], RELEASED, 5),
+    # The page compares with "larger than" and takes 6; that loses the lock (`LockServer`).
+    *(("releasing", ("acked", number), [], RELEASING, 5) for number in (4, 6)),
+    *(("releasing", ("granted", number), [], RELEASING, 5) for number in (4, 5)),
+    ("releasing", ("revoked", 5), [settled(5), IDLE, confirmed(5)], RELEASED, 5),
+    ("releasing, wanted", ("granted", 6), [settled(5), got(2, 6)], HELD, 6),
+    ("released", ("acked", 5), [], RELEASED, 5),
+    ("released", ("rings",), [], RELEASED, 5),
+    ("released", ("wants", 2), [REQUEST, Wake], RELEASED, 5),
+    *(("released", ("granted", number), [], RELEASED, 5) for number in (4, 5)),
+    ("released", ("granted", 9), [released_as(9), Wake], RELEASING, 9),
+    ("released, wanted", ("rings",), [REQUEST, Wake], RELEASED, 5),
+    ("released, wanted", ("granted", 9), [got(2, 9)], HELD, 9),
+]
 
 
-def test_releasing_releases_again_at_each_timeout(releasing: LoneClient) -> None:
-    assert releasing.rings() == [released_as(5), Wake]
-    assert releasing.rings() == [released_as(5), Wake]
-    releasing.is_in(messages.Mode.RELEASING, 5)
-
-
-def test_releasing_is_released_by_the_acknowledgement(releasing: LoneClient) -> None:
-    assert releasing.acked(5) == [SETTLED[5], Send(BROKER_A, messages.Idle(wants=1))]
-    releasing.is_in(messages.Mode.RELEASED, 5)
-
-
-@pytest.mark.parametrize("sequence", [4, 6])
-def test_releasing_ignores_acknowledgements_of_other_numbers(
-    releasing: LoneClient, sequence: int
+@pytest.mark.parametrize(
+    ("before", "event", "effects", "mode", "number"),
+    STEPS,
+    ids=[f"{before} {' '.join(map(str, event))}" for before, event, *_ in STEPS],
+)
+def test_each_mode_answers_each_event_as_the_page_has_it(
+    before: str, event: tuple[str, *tuple[int, ...]], effects: list[object], mode: Mode, number: int
 ) -> None:
-    """The page compares with "larger than" and takes 6; that loses the lock (`LockServer`)."""
-    assert releasing.acked(sequence) == []
-    releasing.is_in(messages.Mode.RELEASING, 5)
-
-
-@pytest.mark.parametrize("number", [4, 5])
-def test_releasing_and_released_ignore_grants_that_are_not_newer(
-    releasing: LoneClient, number: int
-) -> None:
-    assert releasing.granted(number) == []
-    releasing.is_in(messages.Mode.RELEASING, 5)
-    releasing.acked(5)
-    assert releasing.granted(number) == []
-    releasing.is_in(messages.Mode.RELEASED, 5)
-
-
-def test_releasing_is_held_by_a_newer_grant_if_an_owner_waits(releasing: LoneClient) -> None:
-    releasing.wants(2)
-
-    assert releasing.granted(6) == [SETTLED[5], got(2, 6)]
-    releasing.is_in(messages.Mode.HELD, 6)
-    assert releasing.acked(5) == []
-    releasing.is_in(messages.Mode.HELD, 6)
-
-
-def test_released_stays_so_and_asks_only_if_an_owner_wants(released: LoneClient) -> None:
-    assert released.acked(5) == []
-    released.is_in(messages.Mode.RELEASED, 5)
-    assert released.rings() == []
-    assert released.wants(2) == [REQUEST, Wake]
-    assert released.rings() == [REQUEST, Wake]
-
-
-def test_released_is_held_by_a_newer_grant(released: LoneClient) -> None:
-    released.wants(2)
-
-    assert released.granted(9) == [got(2, 9)]
-    released.is_in(messages.Mode.HELD, 9)
-
-
-def test_a_grant_that_nobody_wants_is_released_at_once(released: LoneClient) -> None:
-    assert released.granted(9) == [released_as(9), Wake]
-    released.is_in(messages.Mode.RELEASING, 9)
+    client = client_in(before)
+    name, *arguments = event
+    for _ in range(2 if name == "rings" else 1):
+        assert getattr(client, name)(*arguments) == effects
+        client.is_in(mode, number)
 
 
 def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(
     lone_client: LoneClient,
 ) -> None:
     lone_client.wants(1)
-    assert lone_client.gives(1) == [Send(BROKER_A, messages.Idle(wants=1))]
+    assert lone_client.gives(1) == [IDLE]
 
     assert lone_client.granted(5) == [released_as(5)]  # The timer of the request is on its way.
     assert lone_client.rings() == [released_as(5), Wake]
@@ -160,10 +110,10 @@ def test_two_owners_are_served_in_turn_and_under_two_numbers(held: LoneClient) -
     assert held.wants(2) == []
     assert held.wants(3) == []
     assert held.gives(1) == [released_as(5), Wake]
-    assert held.acked(5) == [SETTLED[5], REQUEST]
+    assert held.acked(5) == [settled(5), REQUEST]
     assert held.granted(6) == [got(2, 6)]
     assert held.gives(2) == [released_as(6)]
-    assert held.acked(6) == [SETTLED[6], REQUEST]
+    assert held.acked(6) == [settled(6), REQUEST]
     assert held.granted(7) == [got(3, 7)]
 
 
@@ -182,7 +132,7 @@ def test_a_client_that_heard_of_others_lets_them_go_first(held: LoneClient) -> N
     held.wants(2)
     held.gives(1)
 
-    assert held.acked(5) == [SETTLED[5]]
+    assert held.acked(5) == [settled(5)]
     assert held.rings() == [REQUEST, Wake]
 
 
@@ -353,14 +303,6 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     assert (again.revoked, again.ended) == (server.revoked, server.ended)
 
 
-def settled(number: int) -> Send:
-    return Send(BROKER_A, messages.Settled(lock="l", number=number, session="s"))
-
-
-def confirmed(number: int) -> Send:
-    return Send(BROKER_A, messages.Revoked(lock="l", client=A, number=number))
-
-
 def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None:
     held.wants(2)
 
@@ -370,19 +312,7 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None
     assert isinstance(taken.message, LockRevoked)
     assert taken.message.ticket == 1
     assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
-    held.is_in(messages.Mode.RELEASED, 5)
-
-
-def test_releasing_is_released_by_a_revoke(held: LoneClient) -> None:
-    held.hears(BROKER_A, ReleaseLock(lock="l", ticket=1))
-
-    assert held.revoked(5) == [settled(5), Send(BROKER_A, messages.Idle(wants=1)), confirmed(5)]
-    held.is_in(messages.Mode.RELEASED, 5)
-
-
-def test_a_late_revoke_changes_nothing(held: LoneClient) -> None:
-    assert held.revoked(4) == [confirmed(4)]
-    held.is_in(messages.Mode.HELD, 5)
+    held.is_in(Mode.RELEASED, 5)
 
 
 def test_a_grant_that_comes_after_its_revoke_is_ignored(lone_client: LoneClient) -> None:
