@@ -61,6 +61,11 @@ def config() -> LogConfig:
     return LogConfig(view, lambda member: member.journal)
 
 
+@pytest.fixture
+def views() -> LogConfig:
+    return config()
+
+
 def test_an_old_copy_of_a_journal_is_not_registered_again_by_the_first_change() -> None:
     view = View(
         0, THREE.names, {one: IDS[one] for one in IDS if one != acceptor_of("b")}, (A, B, C)
@@ -134,9 +139,7 @@ def test_a_snapshot_with_unreadable_members_is_refused() -> None:
 # The views
 
 
-def test_a_change_is_in_force_a_window_after_its_slot() -> None:
-    views = config()
-
+def test_a_change_is_in_force_a_window_after_its_slot(views: LogConfig) -> None:
     assert views.change(10, THREE.with_member(D))
 
     assert views.at(10 + WINDOW - 1).members == ("a", "b", "c")
@@ -144,8 +147,7 @@ def test_a_change_is_in_force_a_window_after_its_slot() -> None:
     assert [view.number for view in views.current] == [0, 1]
 
 
-def test_no_change_follows_before_the_last_is_in_force_at_all_slots() -> None:
-    views = config()
+def test_no_change_follows_before_the_last_is_in_force_at_all_slots(views: LogConfig) -> None:
     four = THREE.with_member(D)
     views.change(10, four)
 
@@ -165,9 +167,7 @@ def test_no_change_follows_before_the_last_is_in_force_at_all_slots() -> None:
     ],
     ids=["skips a number", "changes nothing", "changes two", "changes a journal at once"],
 )
-def test_a_change_that_does_not_follow_is_ignored(wrong: Membership) -> None:
-    views = config()
-
+def test_a_change_that_does_not_follow_is_ignored(views: LogConfig, wrong: Membership) -> None:
     assert not views.change(10, wrong)
     assert views.current == (View(0, ("a", "b", "c")),)
 
@@ -178,8 +178,7 @@ def test_a_change_that_names_other_endpoints_follows() -> None:
     assert config().change(10, Membership(1, (*elsewhere, D)))
 
 
-def test_both_views_need_a_majority_until_one_is_over() -> None:
-    views = config()
+def test_both_views_need_a_majority_until_one_is_over(views: LogConfig) -> None:
     views.change(10, THREE.with_member(D))
     two = {acceptor_of("a"), acceptor_of("b")}
 
@@ -189,8 +188,7 @@ def test_both_views_need_a_majority_until_one_is_over() -> None:
     assert views.reached({"a": 5, "b": 4, "d": 3}) == 3
 
 
-def test_a_journal_votes_on_the_slots_of_its_views_and_on_no_others() -> None:
-    views = config()
+def test_a_journal_votes_on_the_slots_of_its_views_and_on_no_others(views: LogConfig) -> None:
     views.change(10, THREE.without("c"))
 
     assert views.seat(acceptor_of("c"), 3) == range(10 + WINDOW)
@@ -200,8 +198,7 @@ def test_a_journal_votes_on_the_slots_of_its_views_and_on_no_others() -> None:
     assert not views.seat(acceptor_of("c"), 3)
 
 
-def test_a_member_with_a_new_journal_votes_on_no_earlier_slot() -> None:
-    views = config()
+def test_a_member_with_a_new_journal_votes_on_no_earlier_slot(views: LogConfig) -> None:
     views.change(10, THREE.without("c"))
     views.advance(30)
     views.change(40, Membership(2, (A, B, C._replace(journal=9))))
@@ -224,8 +221,7 @@ def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided()
     assert turns == [[Applied(slot=slot), ViewChanged()] for slot in (2, 1 + WINDOW)]
 
 
-def test_ballots_of_a_new_view_are_above_those_of_the_one_before() -> None:
-    views = config()
+def test_ballots_of_a_new_view_are_above_those_of_the_one_before(views: LogConfig) -> None:
     views.change(10, THREE.with_member(D))
 
     assert views.floor == ROUNDS_PER_VIEW
@@ -328,10 +324,9 @@ def test_a_learner_is_added_while_the_log_grows_by_2000_slots_a_second() -> None
     [("one", 200, True), ("another", 200, False), ("one", 200 + REPEATED_MS, False)],
 )
 def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
-    session: str, later_ms: int, *, joins: bool
+    views: LogConfig, session: str, later_ms: int, *, joins: bool
 ) -> None:
     """It may have lost the one that it named before."""
-    views = config()
     views.applied = 5
     role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
 
@@ -456,8 +451,7 @@ def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:
     assert isinstance(answer, Refused)
 
 
-def test_links_follow_the_members() -> None:
-    views = config()
+def test_links_follow_the_members(views: LogConfig) -> None:
     role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
     replica: Address = replica_of("a")
     views.change(10, THREE.with_member(D))

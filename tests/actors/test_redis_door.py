@@ -99,6 +99,11 @@ class Door:
         return transmit.data
 
 
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
 def transmitted(effects: Effects) -> list[Transmit]:
     return [one.message for one in sends(effects) if isinstance(one.message, Transmit)]
 
@@ -130,8 +135,7 @@ def replied(
     )
 
 
-def test_set_with_nx_acquires_a_free_key_and_nothing_else() -> None:
-    door = Door()
+def test_set_with_nx_acquires_a_free_key_and_nothing_else(door: Door) -> None:
     request = door.ask("SET", "a", "token", "NX", "PX", "5000")
     assert isinstance(request, ChangeKeys)
     assert (request.keys, request.action, request.value) == (("a",), KeyAction.SET, b"token")
@@ -142,8 +146,7 @@ def test_set_with_nx_acquires_a_free_key_and_nothing_else() -> None:
     assert door.answer(request, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
-def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time() -> None:
-    door = Door()
+def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time(door: Door) -> None:
     effects = door.receive(b"PING\r\nGET a\r\nPING\r\nGET b\r\nPING\r\n")
     (first,) = transmitted(effects)
     assert (first.data, first.reads) == (b"+PONG\r\n", False)
@@ -192,8 +195,7 @@ def test_one_turn_begins_a_bounded_number_of_requests() -> None:
     assert len(transmitted(door.role.handle(HERE, DoorTurn(), T0))) == 10
 
 
-def test_a_turn_begins_one_long_script_of_a_stranger() -> None:
-    door = Door()
+def test_a_turn_begins_one_long_script_of_a_stranger(door: Door) -> None:
     script = b"local a = 1 " * 600
     effects = door.receive((b"*3\r\n$4\r\nEVAL\r\n$7200\r\n%b\r\n$1\r\n0\r\n" % script) * 2)
     assert transmitted(effects)[0].data.count(b"executes no Lua") == 1
@@ -214,8 +216,7 @@ def test_clients_wait_for_their_own_requests_only() -> None:
     assert door.answer(first, value=b"1") == b"$1\r\n1\r\n"
 
 
-def test_a_reply_to_a_connection_that_is_gone_is_dropped() -> None:
-    door = Door()
+def test_a_reply_to_a_connection_that_is_gone_is_dropped(door: Door) -> None:
     request = door.ask("GET", "a")
     assert door.role.handle(HERE, Disconnected(connection=1), T0) == []
     assert door.role.handle(SESSION, replied(request), T0) == ()
@@ -236,8 +237,7 @@ def test_a_wait_ends_with_its_connection() -> None:
         ]
 
 
-def test_a_wait_that_begins_after_its_client_left_is_cancelled() -> None:
-    door = Door()
+def test_a_wait_that_begins_after_its_client_left_is_cancelled(door: Door) -> None:
     effects = door.receive(b"SET lock:a me NX\r\nBLPOP lock-signal:a 0\r\n")
     door.role.handle(HERE, HalfClosed(connection=1), T0)
     no = replied(asked(effects), changed=False, state=KeyState.OTHER)
@@ -246,8 +246,7 @@ def test_a_wait_that_begins_after_its_client_left_is_cancelled() -> None:
     assert door.role.connections == {}
 
 
-def test_a_wait_that_times_out_is_an_empty_array() -> None:
-    door = Door()
+def test_a_wait_that_times_out_is_an_empty_array(door: Door) -> None:
     door.answer(door.ask("SET", "lock:a", "me", "NX"), changed=False, state=KeyState.OTHER)
     wait = door.ask("BLPOP", "lock-signal:a", "1")
     assert isinstance(wait, AwaitKey)
@@ -257,8 +256,7 @@ def test_a_wait_that_times_out_is_an_empty_array() -> None:
     assert door.answer(wait) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
 
 
-def test_a_refusal_of_the_cluster_is_an_error_with_its_text() -> None:
-    door = Door()
+def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
     for reason, code in ((Reason.UNAVAILABLE, "CLUSTERDOWN"), (Reason.INVALID, "ERR")):
         request = door.ask("DEL", "a")
         no = Refused(lock="a", reason=reason, detail="why", request=request.request)
@@ -266,8 +264,7 @@ def test_a_refusal_of_the_cluster_is_an_error_with_its_text() -> None:
         assert transmit.data == f"-{code} why\r\n".encode()
 
 
-def test_a_value_that_is_no_lock_is_refused_in_words() -> None:
-    door = Door()
+def test_a_value_that_is_no_lock_is_refused_in_words(door: Door) -> None:
     assert door.say("HSET", "a", "b", "c") == (
         b"-ERR fencelock serves locks, not data: HSET is not supported; see docs/redis.md\r\n"
     )
@@ -278,8 +275,7 @@ def test_a_value_that_is_no_lock_is_refused_in_words() -> None:
     assert b"python-redis-lock" in door.say("BLPOP", "jobs", "0")
 
 
-def test_garbage_is_answered_once_and_the_connection_closed() -> None:
-    door = Door()
+def test_garbage_is_answered_once_and_the_connection_closed(door: Door) -> None:
     (transmit,) = transmitted(door.receive(b"*1\r\n:1\r\nPING\r\n"))
     assert transmit.closes
     assert transmit.data == b"-ERR Protocol error: expected '$', got ':'\r\n"
@@ -424,8 +420,7 @@ def test_a_turn_that_nobody_will_take_is_given_back() -> None:
             assert free.states == (KeyState.EQUAL,)
 
 
-def test_requests_in_flight_have_different_owners() -> None:
-    door = Door()
+def test_requests_in_flight_have_different_owners(door: Door) -> None:
     places = [subscribed(door)]
     door.receive(b"UNSUBSCRIBE\r\n")
     places.append(subscribed(door))
@@ -436,8 +431,7 @@ def test_requests_in_flight_have_different_owners() -> None:
     assert [one.owner for one in places] == ["s0", "s1", "s0"]
 
 
-def test_a_place_that_is_refused_is_asked_for_again() -> None:
-    door = Door()
+def test_a_place_that_is_refused_is_asked_for_again(door: Door) -> None:
     place = subscribed(door)
     no = Refused(lock=place.lock, reason=Reason.OVERLOADED, detail="", request=place.request)
     assert transmitted(door.role.handle(SESSION, no, T0)) == []
@@ -473,8 +467,7 @@ def test_a_turn_is_taken_by_one_who_failed_before_it_came() -> None:
     assert KeyState.RESERVED not in enter(door, b"u:1").states
 
 
-def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while() -> None:
-    door = Door()
+def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while(door: Door) -> None:
     for left_ms, reply in ((1_990, b":50\r\n"), (1_960, b":50\r\n"), (20, None)):
         first = enter(door, b"u:1")
         assert KeyState.RESERVED not in first.states
@@ -489,9 +482,9 @@ def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while() -> Non
             assert transmitted(effects)[0].data == reply
 
 
-def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repeat_it() -> None:
-    door = Door()
-
+def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repeat_it(
+    door: Door,
+) -> None:
     def unlock() -> ChangeKeys | AwaitKey | ReadKeys:
         return asked(door.receive(UNLOCK))
 
@@ -501,8 +494,7 @@ def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repe
         assert transmit.data.startswith(code)
 
 
-def test_an_unlock_has_the_reply_that_its_receipt_remembers() -> None:
-    door = Door()
+def test_an_unlock_has_the_reply_that_its_receipt_remembers(door: Door) -> None:
     request = asked(door.receive(UNLOCK))
     assert isinstance(request, ChangeKeys)
     assert (request.receipt, request.receipt_ms) == ("redisson_unlock_latch:{a}:1", 600_000)
@@ -513,9 +505,8 @@ def test_an_unlock_has_the_reply_that_its_receipt_remembers() -> None:
     assert door.answer(request, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
-def test_a_lock_without_a_deadline_is_never_said_to_be_acquired() -> None:
+def test_a_lock_without_a_deadline_is_never_said_to_be_acquired(door: Door) -> None:
     """-1 means that, for `RFencedLock`; for `RLock`, that there is no deadline."""
-    door = Door()
     script = SCRIPTS["enter token 3.19"].encode()
     request = asked(door.receive(array(b"EVAL", script, b"2", b"a", b"t", b"9000", b"u:1")))
     said = door.answer(request, changed=False, state=KeyState.NATIVE)
@@ -524,8 +515,7 @@ def test_a_lock_without_a_deadline_is_never_said_to_be_acquired() -> None:
     assert said == b":-1\r\n"
 
 
-def test_subscriptions_are_limited_and_of_locks_only() -> None:
-    door = Door()
+def test_subscriptions_are_limited_and_of_locks_only(door: Door) -> None:
     for channel in ("news", "redisson_lock__channel:a", "redisson_lock__channel"):
         assert door.say("SUBSCRIBE", channel).startswith(
             b"-ERR SUBSCRIBE is for channels of Redisson's locks, redisson_lock__channel:{NAME}"
@@ -622,8 +612,7 @@ def test_a_pattern_takes_no_long_time() -> None:
     assert time.process_time() - began < 1  # 5 s if Python compares the signs.
 
 
-def test_scan_lists_what_follows_and_forgets_its_oldest_cursors() -> None:
-    door = Door()
+def test_scan_lists_what_follows_and_forgets_its_oldest_cursors(door: Door) -> None:
     assert door.say("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
     assert door.say("SCAN", "x") == b"-ERR invalid cursor\r\n"
 

@@ -46,8 +46,7 @@ def refusal(proxy: Proxy, client: Address, request: AskRole) -> Refused:
     return only_sent(effects, Refused, client)
 
 
-def test_a_request_goes_to_the_host_and_its_reply_to_the_client() -> None:
-    proxy = proxy_of_n1()
+def test_a_request_goes_to_the_host_and_its_reply_to_the_client(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, ask(request=7), T0)
     assert only_sent(effects, PassAsk, NODE) == PassAsk(number=1, role="clock", body=BODY)
     assert [one.timer for one in effects if isinstance(one, Wake)] == [Tick()]
@@ -57,23 +56,20 @@ def test_a_request_goes_to_the_host_and_its_reply_to_the_client() -> None:
     assert not sent(proxy.handle(NODE, AskReplied(number=1, body=b""), T0), RoleReply)
 
 
-def test_a_refusal_of_the_host_goes_to_the_client() -> None:
-    proxy = proxy_of_n1()
+def test_a_refusal_of_the_host_goes_to_the_client(proxy: Proxy) -> None:
     proxy.handle(ANN, ask(request=7), T0)
     effects = proxy.handle(NODE, AskReplied(number=1, reason=Reason.GONE, detail="x"), T0)
     no = only_sent(effects, Refused, ANN)
     assert (no.reason, no.detail, no.session, no.request) == (Reason.GONE, "x", "ann", 7)
 
 
-def test_a_request_without_a_wait_is_passed_on_and_forgotten() -> None:
-    proxy = proxy_of_n1()
+def test_a_request_without_a_wait_is_passed_on_and_forgotten(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, ask(wait_ms=0), T0)
     assert only_sent(effects, PassAsk, NODE).number == 0
     assert not proxy.role_asks.open
 
 
-def test_a_request_is_dropped_when_its_client_has_stopped_waiting() -> None:
-    proxy = proxy_of_n1()
+def test_a_request_is_dropped_when_its_client_has_stopped_waiting(proxy: Proxy) -> None:
     proxy.handle(ANN, ask(wait_ms=1_000), T0)
     assert not sent(proxy.handle(PROXY, Tick(), at(999)), DropAsk)
     effects = proxy.handle(PROXY, Tick(), at(1_000))
@@ -82,8 +78,9 @@ def test_a_request_is_dropped_when_its_client_has_stopped_waiting() -> None:
     assert not sent(proxy.handle(NODE, AskReplied(number=1, body=b"\x80"), T0), RoleReply)
 
 
-def test_each_client_has_a_limit_of_unanswered_requests_and_the_node_one_for_all() -> None:
-    proxy = proxy_of_n1()
+def test_each_client_has_a_limit_of_unanswered_requests_and_the_node_one_for_all(
+    proxy: Proxy,
+) -> None:
     for number in range(CLIENT_MAX):
         assert sent(proxy.handle(ANN, ask(number), T0), PassAsk)
     no = refusal(proxy, ANN, ask(CLIENT_MAX))
@@ -120,14 +117,14 @@ class Wrong:
         Wrong(ask(session="bob"), "session 'bob' is not of the client 'ann'"),
     ],
 )
-def test_a_field_out_of_its_limits_is_refused(wrong: Wrong) -> None:
-    no = refusal(proxy_of_n1(), ANN, wrong.request)
+def test_a_field_out_of_its_limits_is_refused(proxy: Proxy, wrong: Wrong) -> None:
+    no = refusal(proxy, ANN, wrong.request)
     assert no.reason is Reason.INVALID
     assert wrong.detail in no.detail
 
 
-def test_a_caller_inside_the_process_asks_the_role_itself() -> None:
-    no = refusal(proxy_of_n1(), Address("n1/ask-1"), ask(session="n1"))
+def test_a_caller_inside_the_process_asks_the_role_itself(proxy: Proxy) -> None:
+    no = refusal(proxy, Address("n1/ask-1"), ask(session="n1"))
     assert "inside the process" in no.detail
 
 
@@ -277,7 +274,8 @@ def new_asker() -> Asker:
     return Asker(Address("me/asker"), HOST, client="me", labels=labels)
 
 
-def linked_asker() -> Asker:
+@pytest.fixture
+def asker() -> Asker:
     """Return an asker with a link to ``n1`` and one to ``n2``."""
     asker = new_asker()
     for link, proxy, node in (("endpoint.0", FIRST, "n1"), ("endpoint.1", SECOND, "n2")):
@@ -294,8 +292,7 @@ def refusal_text(effects: Effects, user: Address = USER) -> str:
     return no.detail
 
 
-def test_a_request_goes_over_the_link_to_its_node_and_the_reply_to_its_user() -> None:
-    asker = linked_asker()
+def test_a_request_goes_over_the_link_to_its_node_and_the_reply_to_its_user(asker: Asker) -> None:
     effects = asker.handle(USER, ask_node(), T0)
     request = AskRole(role="clock", body=BODY, wait_ms=1_000, session="me", request=1)
     assert [(send.to, send.message) for send in sends(effects)] == [(SECOND, request)]
@@ -304,15 +301,13 @@ def test_a_request_goes_over_the_link_to_its_node_and_the_reply_to_its_user() ->
     assert not asker.open
 
 
-def test_a_refusal_of_the_node_goes_to_the_user() -> None:
-    asker = linked_asker()
+def test_a_refusal_of_the_node_goes_to_the_user(asker: Asker) -> None:
     asker.handle(USER, ask_node(), T0)
     no = Refused(lock="", reason=Reason.FORBIDDEN, detail="x", session="me", owner="", request=1)
     assert only_sent(asker.handle(SECOND, no, T0), Refused, USER) == no
 
 
-def test_only_the_node_that_was_asked_can_answer_and_only_once() -> None:
-    asker = linked_asker()
+def test_only_the_node_that_was_asked_can_answer_and_only_once(asker: Asker) -> None:
     asker.handle(USER, ask_node(), T0)
     assert asker.handle(FIRST, reply_to(1), T0) == LATE_DROPPED
     assert asker.handle(SECOND, reply_to(2), T0) == LATE_DROPPED
@@ -352,16 +347,16 @@ def test_a_link_that_cannot_be_made_at_first_is_not_waited_for() -> None:
     assert only_sent(effects, AskRole, FIRST).node == "n2"
 
 
-def test_a_request_for_a_node_without_a_link_is_passed_on_by_another_node() -> None:
-    asker = linked_asker()
+def test_a_request_for_a_node_without_a_link_is_passed_on_by_another_node(asker: Asker) -> None:
     asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0)
     request = only_sent(asker.handle(USER, ask_node(), T0), AskRole, FIRST)
     assert (request.node, request.request) == ("n2", 1)
     assert only_sent(asker.handle(FIRST, reply_to(1), T0), RoleReply, USER) == reply_to(1)
 
 
-def test_a_node_that_cannot_pass_a_request_on_says_so_and_the_client_adds_its_own_links() -> None:
-    asker = linked_asker()
+def test_a_node_that_cannot_pass_a_request_on_says_so_and_the_client_adds_its_own_links(
+    asker: Asker,
+) -> None:
     asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0)
     assert passed_and_refused(asker) == "lost; the client has links to n1, and none to tcp://b:1"
 
@@ -375,16 +370,16 @@ def passed_and_refused(asker: Asker, node: str = "n2") -> str:
     return refusal_text(asker.handle(FIRST, no, T0))
 
 
-def test_a_short_request_does_not_wait_for_names_of_nodes_until_its_time_is_up() -> None:
-    asker = linked_asker()
+def test_a_short_request_does_not_wait_for_names_of_nodes_until_its_time_is_up(
+    asker: Asker,
+) -> None:
     asker.handle(OWN_NODE, LinkUp(node="endpoint.1"), T0)
     asker.handle(USER, ask_node(wait_ms=600), T0)
     assert not sent(asker.handle(OWN_NODE, AskTick(), at(299)), AskRole)
     assert only_sent(asker.handle(OWN_NODE, AskTick(), at(300)), AskRole, FIRST).node == "n2"
 
 
-def test_without_any_link_a_node_is_refused_at_once() -> None:
-    asker = linked_asker()
+def test_without_any_link_a_node_is_refused_at_once(asker: Asker) -> None:
     for link in ("endpoint.0", "endpoint.1"):
         asker.handle(OWN_NODE, LinkDown(node=link), T0)
     text = refusal_text(asker.handle(USER, ask_node(), T0))
@@ -399,8 +394,7 @@ def test_a_node_that_does_not_give_its_name_is_not_waited_for_longer_than_the_li
     assert "has links to no node" in refusal_text(asker.handle(OWN_NODE, AskTick(), at(FIND_MS)))
 
 
-def test_a_link_that_breaks_ends_the_requests_sent_over_it() -> None:
-    asker = linked_asker()
+def test_a_link_that_breaks_ends_the_requests_sent_over_it(asker: Asker) -> None:
     asker.handle(USER, ask_node("n2"), T0)
     asker.handle(OTHER, ask_node("n1"), T0)
     text = refusal_text(asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0))
@@ -409,15 +403,13 @@ def test_a_link_that_breaks_ends_the_requests_sent_over_it() -> None:
     assert only_sent(asker.handle(FIRST, reply_to(2), T0), RoleReply, OTHER)
 
 
-def test_the_reason_of_a_refused_link_is_in_the_text() -> None:
-    asker = linked_asker()
+def test_the_reason_of_a_refused_link_is_in_the_text(asker: Asker) -> None:
     refused = LinkRefused(node="endpoint.1", detail="the key is not known", by_key=True)
     asker.handle(OWN_NODE, refused, T0)
     assert "none to tcp://b:1: the key is not known" in passed_and_refused(asker)
 
 
-def test_another_node_behind_a_link_is_found_after_it_broke() -> None:
-    asker = linked_asker()
+def test_another_node_behind_a_link_is_found_after_it_broke(asker: Asker) -> None:
     asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0)
     asker.handle(OWN_NODE, LinkUp(node="endpoint.1"), T0)
     asker.handle(SECOND, named("n7"), T0)
@@ -425,16 +417,14 @@ def test_another_node_behind_a_link_is_found_after_it_broke() -> None:
     assert "links to n1, n7" in passed_and_refused(asker)
 
 
-def test_a_member_that_the_session_connects_to_can_be_asked() -> None:
-    asker = linked_asker()
+def test_a_member_that_the_session_connects_to_can_be_asked(asker: Asker) -> None:
     effects = asker.handle(OWN_NODE, LinkUp(node="n4"), T0)
     only_sent(effects, Probe, Address("n4/proxy"))
     asker.handle(Address("n4/proxy"), named("n4"), T0)
     assert only_sent(asker.handle(USER, ask_node("n4"), T0), AskRole, Address("n4/proxy"))
 
 
-def test_a_request_ends_when_its_time_is_up() -> None:
-    asker = linked_asker()
+def test_a_request_ends_when_its_time_is_up(asker: Asker) -> None:
     effects = asker.handle(USER, ask_node(wait_ms=1_000), T0)
     assert [effect.timer for effect in effects if isinstance(effect, Wake)] == [AskTick()]
     assert not sent(asker.handle(OWN_NODE, AskTick(), at(999)), AskTimedOut)
@@ -444,15 +434,13 @@ def test_a_request_ends_when_its_time_is_up() -> None:
     assert asker.handle(SECOND, reply_to(1), at(1_001)) == LATE_DROPPED
 
 
-def test_a_request_is_never_sent_twice() -> None:
-    asker = linked_asker()
+def test_a_request_is_never_sent_twice(asker: Asker) -> None:
     asker.handle(USER, ask_node(wait_ms=60_000), T0)
     for ms in range(0, 10_000, 100):
         assert not sent(asker.handle(OWN_NODE, AskTick(), at(ms)), AskRole)
 
 
-def test_a_tell_is_forgotten_when_it_is_sent() -> None:
-    asker = linked_asker()
+def test_a_tell_is_forgotten_when_it_is_sent(asker: Asker) -> None:
     effects = asker.handle(OWN_NODE, ask_node(wait_ms=0), T0)
     assert only_sent(effects, AskRole, SECOND).wait_ms == 0
     assert not asker.open
@@ -463,8 +451,7 @@ def test_a_tell_is_forgotten_when_it_is_sent() -> None:
     assert effects == [Observe("client.tell_failed")]
 
 
-def test_a_user_that_stops_waiting_is_forgotten() -> None:
-    asker = linked_asker()
+def test_a_user_that_stops_waiting_is_forgotten(asker: Asker) -> None:
     asker.handle(USER, ask_node(), T0)
     asker.handle(OTHER, ask_node(), T0)
     asker.handle(USER, Abandon(), T0)
@@ -472,8 +459,7 @@ def test_a_user_that_stops_waiting_is_forgotten() -> None:
     assert only_sent(asker.handle(SECOND, reply_to(2), T0), RoleReply, OTHER)
 
 
-def test_a_client_has_a_limit_of_unanswered_requests() -> None:
-    asker = linked_asker()
+def test_a_client_has_a_limit_of_unanswered_requests(asker: Asker) -> None:
     for _ in range(ASKS_MAX):
         asker.handle(USER, ask_node(), T0)
     no = only_sent(asker.handle(OTHER, ask_node(), T0), Refused, OTHER)
@@ -488,7 +474,6 @@ def test_a_request_whose_role_is_gone_raises_an_error_of_pykka() -> None:
     assert type(caught.value) is RoleGoneError
 
 
-def test_its_summary_names_the_nodes_that_it_can_ask() -> None:
-    asker = linked_asker()
+def test_its_summary_names_the_nodes_that_it_can_ask(asker: Asker) -> None:
     asker.handle(USER, ask_node(), Instant(0))
     assert asker.summary() == (("nodes", "n1, n2"), ("in flight", 1))
