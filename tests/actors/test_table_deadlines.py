@@ -19,7 +19,16 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import DeadlineComposer
-from support.table_scene import applied, restored, said, status_of, table_of_three, text_of
+from support.table_scene import (
+    advanced,
+    applied,
+    outcome,
+    restored,
+    said,
+    status_of,
+    table_of_three,
+    text_of,
+)
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
@@ -51,11 +60,6 @@ def renew(request: int = 2, fence: int = 1, **fields: Any) -> Renew:
     return replace(made, **fields)
 
 
-def outcome(table: LockTable, command: LogCommand) -> Any:
-    (one,) = table.apply(table.time_ms, command)
-    return one
-
-
 def left_ms(table: LockTable) -> int | None:
     status = status_of(table, "L")
     assert status.holder is not None
@@ -78,7 +82,7 @@ def test_a_hold_ends_after_duration_and_grace_and_the_next_gets_a_higher_fence(
     granted = outcome(table, acquire())
     assert (granted.hold_ms, granted.grace_ms) == (400, 100)
     assert applied(table, plain(B)) == ["t.2 waits"]
-    assert [said(one) for one in table.advance(LEASE_MS - 1)] == []
+    assert advanced(table, LEASE_MS - 1) == []
     lost, given = table.advance(LEASE_MS)
     assert [said(lost), said(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
     assert getattr(lost, "decided") is True  # noqa: B009
@@ -236,7 +240,7 @@ def test_a_lock_that_is_claimed_with_others_keeps_its_deadline(table: LockTable)
     every = AcquireAll(locks=("L", "M"), session=B, owner="o", request=1)
     assert applied(table, every) == ["t.2 waits"]
     table.apply(0, acquire(C))
-    told = [said(one) for one in table.advance(LEASE_MS)]
+    told = advanced(table, LEASE_MS)
     assert told == ["HoldLost 1", "t.2 holds 2 under 2"]
     release = Release(lock=every.lock, fence=2, session=B, owner="o", request=2)
     assert applied(table, release) == ["t.2 has 0 left", "u.3 holds 1 under 4"]
@@ -246,7 +250,7 @@ def test_a_lock_that_is_claimed_with_others_keeps_its_deadline(table: LockTable)
 def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) -> None:
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=LEASE_MS))
-    told = [said(one) for one in table.advance(LEASE_MS)]
+    told = advanced(table, LEASE_MS)
     assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
 
 
@@ -293,7 +297,7 @@ def test_ends_come_in_the_order_of_their_times_even_after_a_change_of_the_leader
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=600))
     table.apply(200, ExtendSessions(leader="b"))
-    told = [said(one) for one in table.advance(2_000)]
+    told = advanced(table, 2_000)
     assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
 
 
@@ -302,7 +306,7 @@ def test_a_renewal_keeps_the_session(table: LockTable) -> None:
     table.apply(0, replace(acquire(A, 2), lock="M", hold_ms=WEEK_MS))
     table.advance(9_000)
     table.apply(9_000, renew(3, lock="M", fence=2))
-    assert [said(one) for one in table.advance(18_999)] == ["Ended", "Ended"]
+    assert advanced(table, 18_999) == ["Ended", "Ended"]
     assert applied(table, KeepAlive(session=A)) == ["Alive"]
 
 

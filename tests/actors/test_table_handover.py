@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.table_scene import applied, held, restored, said, status_of, text_of
+from support.table_scene import advanced, applied, held, restored, status_of, text_of
 
 from fencelock.actors.api.account import Quota, SetQuota
 from fencelock.actors.api.handover import Attach, Detach, digest_of
@@ -88,8 +88,8 @@ def test_a_repeated_detach_changes_nothing(table: LockTable) -> None:
 def test_a_lock_that_nobody_attaches_in_time_goes_to_the_next(table: LockTable) -> None:
     applied(table, acquire(3, WORKER))
     applied(table, detach())
-    assert [said(one) for one in table.advance(1_000)] == []
-    late = [said(one) for one in table.advance(1_001)]
+    assert advanced(table, 1_000) == []
+    late = advanced(table, 1_001)
     assert late == ["HoldLost 2", f"{WORKER} holds 1 under 3"]
     assert applied(table, attach()) == [f"{WORKER} NOT_HELD"]
 
@@ -129,7 +129,7 @@ def test_a_hold_with_a_duration_is_detached_and_attached_with_another(table: Loc
     assert table.advance(4_300) == []
     renew = Renew(lock="k", fence=4, session=WORKER, owner="w", request=2)
     assert applied(table, renew) == ["Renewed"]
-    assert [said(one) for one in table.advance(4_701)] == ["HoldLost 4"]
+    assert advanced(table, 4_701) == ["HoldLost 4"]
 
 
 def test_a_retained_lock_is_detached_with_its_span(table: LockTable) -> None:

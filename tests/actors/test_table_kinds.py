@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
-from support.table_scene import applied, restored, said, status_of, text_of
+from support.table_scene import advanced, applied, restored, status_of, text_of
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
@@ -91,10 +91,6 @@ def make_wait(table: LockTable, kind: Kind, *others: Any) -> None:
         applied(table, kind.claim(A))
     for claim in others:
         assert applied(table, claim) == [f"{claim.session} waits"]
-
-
-def advanced(table: LockTable, now: int) -> list[str]:
-    return [said(one) for one in table.advance(now)]
 
 
 @held_kinds

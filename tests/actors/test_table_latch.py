@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, outcome, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
@@ -18,7 +18,7 @@ from fencelock.actors.api.session_message import End
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import requests
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import KeptReply, LogCommand
+from fencelock.actors.table.wire import KeptReply
 
 LOCK = object_name(LATCH, "L")
 A, B, C = "s.1", "t.2", "u.3"
@@ -32,11 +32,6 @@ def down(session: str = A, request: int = 1, **fields: Any) -> CountDown:
 def wait(session: str = A, request: int = 1, **fields: Any) -> AwaitLatch:
     made = AwaitLatch(latch="L", count=2, session=session, owner="w", request=request)
     return replace(made, **fields)
-
-
-def outcome(table: LockTable, command: LogCommand) -> Any:
-    (one,) = table.apply(table.time_ms, command)
-    return one
 
 
 def test_all_who_wait_pass_in_order_when_the_count_is_0(table: LockTable) -> None:

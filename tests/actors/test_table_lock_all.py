@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, held, restored, said, status_of, table_of_three, text_of
+from support.table_scene import (
+    advanced,
+    applied,
+    held,
+    restored,
+    status_of,
+    table_of_three,
+    text_of,
+)
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
@@ -88,7 +96,7 @@ def test_the_end_of_a_wait_lets_others_in_at_each_lock(table: LockTable) -> None
     applied(table, both(B, "abc", wait_ms=50))
     applied(table, one(C, "a"))
     applied(table, one(C, "c"))
-    told = [said(one) for one in table.advance(50)]
+    told = advanced(table, 50)
     assert told == ["t.2 TIMED_OUT", "u.3 holds 1 under 2", "u.3 holds 1 under 3"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, status_of, text_of
+from support.table_scene import advanced, applied, restored, said, status_of, text_of
 
 from fencelock.actors.api.account import Purge
 from fencelock.actors.api.message import Cancel, Refused
@@ -98,7 +98,7 @@ def test_a_wait_ends_with_its_time_its_cancel_or_its_session(table: LockTable) -
     applied(table, take(A, 3, owner="x", wait_ms=50))
     applied(table, take(B, 3))
     applied(table, take(C))
-    assert [said(one) for one in table.advance(50)] == ["s.1 TIMED_OUT"]
+    assert advanced(table, 50) == ["s.1 TIMED_OUT"]
     cancel = Cancel(lock=LOCK, session=B, owner="o", request=1)
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED", "PermitsTaken"]
     assert (left(table), table.waits, table.timeouts.items) == (0, 0, {})

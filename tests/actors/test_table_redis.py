@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, only, present
-from support.table_scene import applied, restored, said, status_of, text_of
+from support.table_scene import advanced, applied, restored, said, status_of, text_of
 
 from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
 from fencelock.actors.api.lock_all import AcquireAll
@@ -98,10 +98,6 @@ def changed(table: LockTable, command: ChangeKeys | AwaitKey) -> list[bool]:
 def read(table: LockTable, *keys: str) -> list[tuple[str, bytes, int | None]]:
     seen = read_keys(table, ReadKeys(keys=keys)).keys
     return [(one.key, one.value, one.left_ms) for one in seen]
-
-
-def advanced(table: LockTable, to_ms: int) -> list[str]:
-    return [said(one) for one in table.advance(to_ms)]
 
 
 def test_a_key_is_set_once_until_the_value_deletes_it(table: LockTable) -> None:

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, status_of, table_of_three, text_of
+from support.table_scene import (
+    advanced,
+    applied,
+    restored,
+    said,
+    status_of,
+    table_of_three,
+    text_of,
+)
 
 from fencelock.actors.api.message import Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -131,7 +139,7 @@ def test_a_session_that_ends_and_a_wait_that_times_out_let_others_in(table: Lock
     applied(table, read(A))
     applied(table, write(B, wait_ms=50))
     applied(table, read(C))
-    assert [said(one) for one in table.advance(50)] == ["t.2 TIMED_OUT", "u.3 holds 1 under 2"]
+    assert advanced(table, 50) == ["t.2 TIMED_OUT", "u.3 holds 1 under 2"]
     applied(table, write(B, 2))
     applied(table, release(C, 2))
     told = applied(table, End(session=A))

@@ -91,6 +91,16 @@ def applied(table: LockTable, command: LogCommand) -> list[str]:
     return [said(one) for one in table.apply(table.time_ms, command)]
 
 
+def outcome(table: LockTable, command: LogCommand) -> Any:
+    (one,) = table.apply(table.time_ms, command)
+    return one
+
+
+def advanced(table: LockTable, time_ms: int) -> list[str]:
+    """Let log time pass; return the outcomes in words."""
+    return [said(one) for one in table.advance(time_ms)]
+
+
 def text_of(outcome: Result, command: Command | None = None) -> str:
     """Return the text that the proxy writes about an outcome, of ``command`` if that matters."""
     assert isinstance(outcome, Refused | HoldLost | Ended)
