@@ -15,7 +15,7 @@ import zmq
 from fencelock.actors.api.message import Granted, KeepAlive, Release
 from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.session_message import End, Open, Opened
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
+from fencelock.actors.message import NS_PER_MS, Instant, Message
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.retained import (
     Act,
@@ -29,8 +29,9 @@ from fencelock.actors.session.retained import (
     RetainedState,
     Withdraw,
 )
-from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
+from fencelock.transport.frame import decode_frame
 from support.expect import PATIENCE_S, checked
+from support.hub_station import dealer, raw_frame
 
 SESSION = 0
 """The claim of the session; other claims are tokens of owners that the cluster serves itself."""
@@ -289,9 +290,7 @@ class RawRetainer:
     def __init__(self, address: str, cluster: str) -> None:
         self._cluster = cluster
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.ROUTING_ID, f"{NAME}#1".encode())
-        self._socket.connect(address)
+        self._socket = dealer(self._context, address, f"{NAME}#1")
         self._number = 0
         self._over = threading.Event()
         self.in_use = False
@@ -336,8 +335,7 @@ class RawRetainer:
         return self._number
 
     def _send(self, message: Message) -> None:
-        envelope = Envelope(Address("*/proxy"), Address(f"{NAME}/session"), message)
-        self._socket.send(encode_frame(Frame(self._cluster, 0, 0, (envelope,))))
+        self._socket.send(raw_frame(message, f"{NAME}/session", cluster=self._cluster))
 
     def _receive(self, wait_s: float) -> list[Message]:
         if not self._socket.poll(int(wait_s * 1_000)):

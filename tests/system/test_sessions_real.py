@@ -18,6 +18,7 @@ import zmq
 from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.faces import FACES
+from support.hub_station import dealer
 from support.programs import run_to_end
 from support.real_nodes import running_nodes, until
 
@@ -53,11 +54,8 @@ class Attacker:
         self.name = name
         self.cluster = members.cluster
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.ROUTING_ID, f"{name}#attacker".encode())
-        self.socket.setsockopt(zmq.LINGER, 0)
         alive = (one for one, process in members.processes.items() if process.poll() is None)
-        self.socket.connect(members.addresses[next(alive)])
+        self.socket = dealer(self.context, members.addresses[next(alive)], f"{name}#attacker")
 
     def ask(self, *message: object, wait_ms: int = WAIT_MS) -> list[Any] | None:
         """Return the first reply to ``message`` without its addresses, None if there is none."""
