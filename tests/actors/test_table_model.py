@@ -448,33 +448,6 @@ def test_every_bug_planted_in_elections_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("composer", "bug", "planted"),
-    [
-        (composer, bug, plants[bug])
-        for composer, plants in (
-            (MixedComposer, PERMIT_PLANTS),
-            (RWComposer, RW_PLANTS),
-            (SeveralComposer, SEVERAL_PLANTS),
-        )
-        for bug in plants
-    ],
-)
-def test_every_bug_planted_in_other_objects_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-    composer: type[LogComposer],
-    bug: str,
-    planted: tuple[Any, Any, Plant],
-) -> None:
-    del bug
-    demand_found(monkeypatch, composer, *planted)
-
-
-@pytest.mark.parametrize("bug", PLANTS)
-def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    demand_found(monkeypatch, LogComposer, *PLANTS[bug])
-
-
-@pytest.mark.parametrize(
     "composer",
     [
         LatchComposer,
@@ -675,9 +648,13 @@ HANDOVER_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the queue is served": (Resource, "kept", instead(serves_the_queue)),
 }
 
-PLANTED = [
-    (composer, name, plant)
+PLANTED = {
+    f"{composer.__name__}: {bug}": (composer, *plant)
     for composer, plants in (
+        (LogComposer, PLANTS),
+        (MixedComposer, PERMIT_PLANTS),
+        (RWComposer, RW_PLANTS),
+        (SeveralComposer, SEVERAL_PLANTS),
         (LatchComposer, LATCH_PLANTS),
         (BarrierComposer, BARRIER_PLANTS),
         (CounterComposer, COUNTER_PLANTS),
@@ -685,15 +662,10 @@ PLANTED = [
         (KeyComposer, KEY_PLANTS),
         (HandoverComposer, HANDOVER_PLANTS),
     )
-    for name, plant in plants.items()
-]
+    for bug, plant in plants.items()
+}
 
 
-@pytest.mark.parametrize(("composer", "bug", "planted"), PLANTED)
-def test_every_bug_planted_in_a_kind_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-    composer: type[LogComposer],
-    bug: str,
-    planted: tuple[Any, Any, Plant],
-) -> None:
-    demand_found(monkeypatch, composer, *planted)
+@pytest.mark.parametrize("bug", PLANTED)
+def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    demand_found(monkeypatch, *PLANTED[bug])
