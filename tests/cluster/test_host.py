@@ -14,7 +14,7 @@ import pykka
 import pytest
 from support.collected import fields_of, logged_to
 from support.expect import PATIENCE_S
-from support.role_harness import dispatchers, hub_without_peers
+from support.role_harness import BlockThread, blocked, dispatchers, hub_without_peers
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -48,7 +48,6 @@ from fencelock.cluster.log import set_up, silence
 from fencelock.cluster.node.storage.directory import JournalFailedError
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode
-from fencelock.transport.hub import SocketHub
 
 ROLE = address_of("n1", "role")
 Start = Callable[..., Dispatcher]
@@ -64,11 +63,6 @@ class Grow(Local):
 
 class Break(Local):
     text: str = "broken on purpose"
-
-
-class BlockThread(Local):
-    entered: threading.Event
-    leave: threading.Event
 
 
 Request = Acquire | Release | KeepAlive | Later | Grow | Break | BlockThread | Abandon | Reported
@@ -99,8 +93,7 @@ class EchoClerk(Role[Request]):
             case Break():
                 raise AssertionError(event.text)
             case BlockThread():
-                event.entered.set()
-                event.leave.wait(PATIENCE_S)
+                event.wait()
                 return ()
             case Abandon():
                 self.abandoned.append(sender)
@@ -237,9 +230,7 @@ def test_a_crash_is_logged_without_the_secrets_of_sessions(start: Start) -> None
 
 def flooded(ref: pykka.ActorRef[Any]) -> tuple[threading.Event, list[pykka.Future[Any]]]:
     """Ask more than is let in, while the thread is blocked until the returned event."""
-    entered, leave = threading.Event(), threading.Event()
-    ref.tell(BlockThread(entered=entered, leave=leave))
-    assert entered.wait(PATIENCE_S)
+    leave = blocked(ref)
     return leave, [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
 
 
@@ -363,12 +354,7 @@ def test_the_caller_that_starts_a_role_that_cannot_begin_is_not_left_hanging(
     assert "broken on purpose" in str(dispatcher.failure)
 
 
-class BlockDisk(Local):
-    entered: threading.Event
-    leave: threading.Event
-
-
-class PersistingClerk(Role[Acquire | BlockDisk]):
+class PersistingClerk(Role[Acquire | BlockThread]):
     """Persists a number for each "persist", and tells the last one for anything else.
 
     For each "part" it begins a checkpoint.
@@ -378,7 +364,7 @@ class PersistingClerk(Role[Acquire | BlockDisk]):
         super().__init__(address, host)
         self.persisted = 0
 
-    def handle(self, sender: Address, event: Acquire | BlockDisk, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Acquire | BlockThread, now: Instant) -> Effects:
         match event:
             case Acquire(lock="persist"):
                 self.persisted += 1
@@ -389,9 +375,8 @@ class PersistingClerk(Role[Acquire | BlockDisk]):
                 return [CheckpointPart((record,), first=True), Send(sender, record)]
             case Acquire():
                 return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]
-            case BlockDisk():
-                event.entered.set()
-                event.leave.wait(PATIENCE_S)
+            case BlockThread():
+                event.wait()
                 return ()
 
 
@@ -429,9 +414,7 @@ class CountingJournal(Journal):
 def test_records_of_one_turn_share_one_sync(start_on_disk: Start, tmp_path: Path) -> None:
     journal = CountingJournal.open(tmp_path)
     ref = start_on_disk(journal).ref(ROLE)
-    entered, leave = threading.Event(), threading.Event()
-    ref.tell(BlockDisk(entered=entered, leave=leave))
-    assert entered.wait(PATIENCE_S)
+    leave = blocked(ref)
     futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
     leave.set()
     assert [future.get(timeout=PATIENCE_S).fence for future in futures] == list(range(1, 51))
@@ -478,9 +461,7 @@ def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
             super().sync()
 
     ref = start_on_disk(Watched.open(tmp_path)).ref(ROLE)
-    entered, leave = threading.Event(), threading.Event()
-    ref.tell(BlockDisk(entered=entered, leave=leave))
-    assert entered.wait(PATIENCE_S)
+    leave = blocked(ref)
     first = ref.ask(Acquire(lock="persist"), block=False)
     second = ref.ask(Acquire(lock="after"), block=False)
     leave.set()
@@ -504,10 +485,8 @@ def test_a_disk_that_fails_stops_the_node_before_it_speaks_of_what_it_could_not_
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")
 
-    hub = SocketHub(
-        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-    )
-    dispatcher = Dispatcher("n1", hub, journal=RaisesAfterPersist.open(tmp_path))
+    journal = RaisesAfterPersist.open(tmp_path)
+    dispatcher = Dispatcher("n1", hub_without_peers(), journal=journal)
     dispatcher.start(RoleSet((Spawn(ROLE, PersistingClerk),)))
     asked = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), block=False)
     assert dispatcher.stopped.wait(PATIENCE_S)

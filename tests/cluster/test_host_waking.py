@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +13,9 @@ from typing import Any
 import pykka
 import pytest
 from support.expect import PATIENCE_S
+from support.hub_station import listening_hub
 from support.judged import N1, N2, SECOND, only, world_of
+from support.role_harness import hub_without_peers
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Send, Spawn
@@ -326,14 +329,7 @@ class Linker(Role[Acquire | Release | Granted | LinkUp | LinkDown]):
 
 
 def started(node: str) -> tuple[Dispatcher, SocketHub]:
-    hub = SocketHub(
-        node=node,
-        boot=1,
-        cluster="c",
-        listen="tcp://127.0.0.1:0",
-        peers={},
-        count=lambda name, times: None,
-    )
+    hub = listening_hub(Counter(), node, cluster="c")
     dispatcher = Dispatcher(node, hub)
     dispatcher.start(RoleSet((Spawn(address_of(node, "role"), Linker),)))
     return dispatcher, hub
@@ -407,10 +403,7 @@ class ListeningClerk(Role[Acquire]):
 
 
 def dispatcher() -> Dispatcher:
-    hub = SocketHub(
-        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-    )
-    return Dispatcher("n1", hub)
+    return Dispatcher("n1", hub_without_peers())
 
 
 def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> None:

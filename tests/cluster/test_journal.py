@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import product
@@ -17,11 +16,11 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S
-from support.role_harness import StartRoles, dispatchers
+from support.role_harness import BlockThread, StartRoles, blocked, dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from fencelock.actors.message import Address, Instant, Local, Message, address_of
+from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -265,27 +264,21 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")
 
 
-class BlockCheckpoint(Local):
-    entered: threading.Event
-    leave: threading.Event
-
-
 def record(number: int) -> Granted:
     return Granted(lock="record", fence=number)
 
 
-class CheckpointClerk(Role[Acquire | BlockCheckpoint]):
+class CheckpointClerk(Role[Acquire | BlockThread]):
     """Persists the number of each "persist"; at a "checkpoint" lets one stand for all before."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
         self.number = 0
 
-    def handle(self, sender: Address, event: Acquire | BlockCheckpoint, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Acquire | BlockThread, now: Instant) -> Effects:
         match event:
-            case BlockCheckpoint():
-                event.entered.set()
-                event.leave.wait(PATIENCE_S)
+            case BlockThread():
+                event.wait()
                 return ()
             case Acquire():
                 self.number += 1
@@ -351,9 +344,7 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
             super().append(entries)
 
     dispatcher = start(CLERKS, Counting.open(tmp_path))
-    entered, leave = threading.Event(), threading.Event()
-    dispatcher.ref(FIRST).tell(BlockCheckpoint(entered=entered, leave=leave))
-    assert entered.wait(PATIENCE_S)
+    leave = blocked(dispatcher.ref(FIRST))
     words = ("persist", "checkpoint", "persist")
     asked = [dispatcher.ref(FIRST).ask(Acquire(lock=word), block=False) for word in words]
     other = dispatcher.ref(SECOND).ask(Acquire(lock="persist"), block=False)
@@ -406,7 +397,7 @@ class SlowChild(Role[Acquire]):
 
 
 class CheckpointParent(CheckpointClerk):
-    def handle(self, sender: Address, event: Acquire | BlockCheckpoint, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Acquire | BlockThread, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
         return [effects[0], Spawn(SECOND, SlowChild), *effects[1:]] if self.number == 1 else effects
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
+import pykka
+
 from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Timer
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, Timer
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -141,6 +144,25 @@ class StartRoles(Protocol):
     """Starts ``roles`` on a dispatcher of the node ``n1``."""
 
     def __call__(self, roles: RoleSet, journal: Journal | None = None) -> Dispatcher: ...
+
+
+class BlockThread(Local):
+    """Makes the thread that handles it wait."""
+
+    entered: threading.Event
+    leave: threading.Event
+
+    def wait(self) -> None:
+        self.entered.set()
+        self.leave.wait(PATIENCE_S)
+
+
+def blocked(ref: pykka.ActorRef[Any]) -> threading.Event:
+    """Make the thread of a role wait; return the event for which it waits."""
+    block = BlockThread(entered=threading.Event(), leave=threading.Event())
+    ref.tell(block)
+    assert block.entered.wait(PATIENCE_S)
+    return block.leave
 
 
 def hub_without_peers(node: str = "n1") -> SocketHub:
