@@ -15,6 +15,7 @@ import pytest
 from support.expect import PATIENCE_S
 from support.hub_station import listening_hub
 from support.judged import N1, N2, SECOND, only, world_of
+from support.real_nodes import until
 from support.role_harness import hub_without_peers
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
@@ -175,8 +176,7 @@ def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         slow, quick = pool.submit(work), pool.submit(two.get, timeout=PATIENCE_S)
-        while not (waits(one) and waits(two)):
-            threading.Event().wait(0.001)
+        until(lambda: waits(one) and waits(two))
         asks.deliver(first, Granted(lock="x", fence=1))
         asks.deliver(second, Granted(lock="x", fence=2))
         asks.wake()
@@ -194,8 +194,7 @@ def test_answers_nobody_waits_for_hold_nobody_up() -> None:
     waiting = opened(asks, 4)
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(waiting[-1][1].get, timeout=PATIENCE_S)
-        while not waits(waiting[-1][1]):
-            threading.Event().wait(0.001)
+        until(lambda: waits(waiting[-1][1]))
         with pytest.raises(pykka.Timeout):  # Waited once, and gave up.
             waiting[1][1].get(timeout=0)
         for address, _ in waiting:
@@ -222,8 +221,7 @@ def test_a_thread_that_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispat
     asked = [*opened(asks, 1, Interrupted), *opened(asks, 2)]
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(reply.get, timeout=PATIENCE_S) for _, reply in asked]
-        while not all(waits(reply) for _, reply in asked):
-            threading.Event().wait(0.001)
+        until(lambda: all(waits(reply) for _, reply in asked))
         for address, _ in asked:
             asks.deliver(address, Granted(lock="x", fence=1))
         with pytest.raises(KeyboardInterrupt):
