@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
 from support.expect import only
@@ -56,7 +58,7 @@ def client_in(state: str) -> LoneClient:
 
 
 NONE, HELD, RELEASING, RELEASED = Mode.NONE, Mode.HELD, Mode.RELEASING, Mode.RELEASED
-STEPS = [
+STEPS: list[tuple[str, tuple[Any, ...], list[Any], Mode, int]] = [
     ("none", ("rings",), [REQUEST, Wake], NONE, 0),
     ("none", ("granted", 5), [got(1, 5)], HELD, 5),
     ("held", ("rings",), [], HELD, 5),
@@ -87,7 +89,7 @@ STEPS = [
     ids=[f"{before} {' '.join(map(str, event))}" for before, event, *_ in STEPS],
 )
 def test_each_mode_answers_each_event_as_the_page_has_it(
-    before: str, event: tuple[str, *tuple[int, ...]], effects: list[object], mode: Mode, number: int
+    before: str, event: tuple[Any, ...], effects: list[Any], mode: Mode, number: int
 ) -> None:
     client = client_in(before)
     name, *arguments = event
