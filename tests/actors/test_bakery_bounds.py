@@ -25,7 +25,13 @@ from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery import proxy_message as proxies
 from fencelock.actors.bakery.backend import BakeryBackend
-from fencelock.actors.bakery.bounds import DETAIL_CHARS_MAX, PARTS_MAX, WAITING_MS_MAX
+from fencelock.actors.bakery.bounds import (
+    DETAIL_CHARS_MAX,
+    PARTS_MAX,
+    WAITING_MS_MAX,
+    is_possible_end,
+    is_possible_record,
+)
 from fencelock.actors.bakery.config import (
     HOLDERS_SHOWN_MAX,
     OFF,
@@ -224,7 +230,7 @@ BEAT = beat(promised=3, seating=SEATING, serving=3, reaches=LIVES)
 INFO = messages.NodeInfo(epoch=3, number=0, journal=5, ready=True, endpoint="", version="1")
 NAMED: dict[str, Any] = {"epoch": 3, "lock": "x", "who": WHO, "request": 1}
 MAX_TICKET = messages.MaxTicket(**NAMED, highest=1, held=0, known=0)
-RECORD = Record(ticket(1), "n2", FENCE, LEASE_MS_MAX + 1)
+RECORD = Record(ticket(1), "n2", FENCE, 500)
 ENDED = EndedRequests("x", WHO, 1, 0, FENCE)
 TABLE = messages.Table(
     epoch=4, life=1, part=0, parts=1, records=(RECORD,), ended=(ENDED,), exclusive=(FENCE,)
@@ -661,10 +667,19 @@ def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_nobody() -> 
     assert all(one <= ROUND_MAX for one in rounds)
 
 
+def test_a_record_has_no_more_left_than_the_longest_lease_rounded_up() -> None:
+    assert is_possible_record(RECORD._replace(left_ms=LEASE_MS_MAX + 1), 3)
+    assert not is_possible_record(RECORD._replace(left_ms=LEASE_MS_MAX + 2), 3)
+
+
+def test_an_end_says_any_fence_that_its_client_named() -> None:
+    assert is_possible_end(ENDED._replace(fence=BEYOND[1]), FENCE, 3)
+
+
 def test_of_a_table_only_the_impossible_records_are_left_out() -> None:
     leader = an_importing_leader()
     wrong = RECORD._replace(fence=pack_fence(4, 1))
-    other = RECORD._replace(ticket=ticket(1, lock="y"), left_ms=500)
+    other = RECORD._replace(ticket=ticket(1, lock="y"))
     end = ENDED._replace(highest=pack_fence(4, 1))
     table = replace(TABLE, records=(wrong, other), ended=(end,))
     effects = leader.handle(LEADER, table, at(1))

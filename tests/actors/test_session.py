@@ -161,7 +161,6 @@ def test_inspect_and_describe_are_answered_with_the_endpoints_words(unkept: Unke
         (Acquire(lock="x", owner="o" * 300), "owner"),
         (Acquire(lock="x", owner="\ud800"), "has U+D800"),
         (Acquire(lock="x", wait_ms=-1), "wait_ms is -1"),
-        (Acquire(lock="x", limit=-1), "limit is -1"),
         (Release(lock="\n", fence=1), "has U+000A"),
         (Inspect(lock=""), "lock name"),
     ],
