@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ def detach(harness: SessionHarness) -> list[Send]:
 
 GIVE: dict[str, tuple[Any, Any, type[Any], LockKey]] = {
     "downgrade": (hold_rwlock, downgrade, Downgrade, RWLOCK_KEY),
-    "part": (hold_permits, lambda harness: part(harness, 2), ReleasePermits, SEMAPHORE_KEY),
+    "part": (hold_permits, partial(part, amount=2), ReleasePermits, SEMAPHORE_KEY),
     "detach": (hold_plain, detach, Detach, PLAIN_KEY),
 }
 """How an owner comes to hold an object, and gives back a part of the hold, or passes it on."""

@@ -648,7 +648,7 @@ HANDOVER_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the queue is served": (Resource, "kept", instead(serves_the_queue)),
 }
 
-PLANTED = {
+PLANTED: dict[str, tuple[Any, ...]] = {
     f"{composer.__name__}: {bug}": (composer, *plant)
     for composer, plants in (
         (LogComposer, PLANTS),

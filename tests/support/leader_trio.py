@@ -140,7 +140,7 @@ class LeaderTrio:
 
 def lock_leader(node: str = "n1", host: Host = HOST, **options: Any) -> Leader:
     """Return the leader role of ``node`` in its first life, with ``options`` of `Leader`."""
-    given = {"life": 1, "members": NAMES, "terms": Terms(least_ms=1), **options}
+    given: dict[str, Any] = {"life": 1, "members": NAMES, "terms": Terms(least_ms=1), **options}
     return Leader(leader_of(node), host, node=node, **given)
 
 
