@@ -196,7 +196,7 @@ def test_a_user_is_told_once_that_its_duration_is_over(harness: SessionHarness) 
     said = harness.run_kept(HOLD_MS, A)
     assert one(Unlocking, said, WATCHER).fence == FENCE
     assert of(Unlocking, unlocking(harness), WATCHER) == []
-    assert of(HoldsLost, said) == of(Release, said) == of(Renew, said) == []
+    assert (of(HoldsLost, said), of(Release, said), of(Renew, said)) == ([], [], [])
 
 
 def test_the_clusters_word_comes_first_where_its_clock_is_faster(harness: SessionHarness) -> None:
