@@ -304,12 +304,12 @@ def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
 
 
 def test_ctrl_c_at_a_terminal_ends_the_command(
-    paxos_addresses: str, lock_client: fencelock.Client
+    paxos_addresses: str, client: fencelock.Client
 ) -> None:
     spawns = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
-    line = (*COMMAND, "--connect", paxos_addresses, "--cluster", CLUSTER, "typed")
+    line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "typed")
     process = subprocess.Popen(
-        [sys.executable, "-c", spawns, *line, *python(READY_THEN_WAITS)],
+        [sys.executable, "-c", spawns, *line, *python(WAITS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -324,7 +324,7 @@ def test_ctrl_c_at_a_terminal_ends_the_command(
     finally:
         process.kill()
         process.communicate()
-    assert lock_client.status("typed").holder is None
+    assert client.status("typed").holder is None
 
 
 @pytest.mark.parametrize("before", ["trap '' HUP INT", ":"], ids=["ignored", "not ignored"])
@@ -332,7 +332,7 @@ def test_a_command_ignores_the_signals_that_were_ignored_before(
     paxos_addresses: str, before: str
 ) -> None:
     code = "import signal as s; print(*(s.getsignal(n) is s.SIG_IGN for n in (s.SIGHUP, s.SIGINT)))"
-    line = (*COMMAND, "--connect", paxos_addresses, "--cluster", CLUSTER, "ignores")
+    line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "ignores")
     shell = ["sh", "-c", f'{before}; exec "$@"', "sh", *line, *python(code)]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     ignored = before != ":"
@@ -340,7 +340,7 @@ def test_a_command_ignores_the_signals_that_were_ignored_before(
 
 
 def test_a_command_runs_without_a_standard_input(paxos_addresses: str) -> None:
-    line = (*COMMAND, "--connect", paxos_addresses, "--cluster", CLUSTER, "closed", "--", "true")
+    line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "closed", "--", "true")
     shell = ["sh", "-c", 'exec "$@" <&-', "sh", *line]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -352,19 +352,15 @@ def test_a_command_runs_without_a_standard_input(paxos_addresses: str) -> None:
     ids=["no interpreter", "no first line"],
 )
 def test_a_command_that_cannot_begin_has_not_run(
-    paxos_addresses: str,
-    lock_client: fencelock.Client,
-    tmp_path: Path,
-    content: str,
-    why: str,
+    shell: Shell, client: fencelock.Client, tmp_path: Path, content: str, why: str
 ) -> None:
     script = tmp_path / "job"
     script.write_text(content)
     script.chmod(0o700)
     once = ("unstarted", "--once", "unstarted", "--for", "1d")
-    code, out, err = run(paxos_addresses, *once, "--", str(script))
-    assert (code, out, err) == (126, "", f"{script}: cannot be executed: {why}\n")
-    assert lock_client.map("once").get("unstarted") is None
+    code, out, err = shell.run("lock", *once, "--", str(script))
+    assert (code, out, err) == (126, "", f"{script}: cannot be executed: {why}")
+    assert client.map("once").get("unstarted") is None
 
 
 def test_nodes_that_fall_silent_before_the_period_begins_have_their_status(
@@ -378,7 +374,7 @@ def test_nodes_that_fall_silent_before_the_period_begins_have_their_status(
         "lock.Once.begin = begin\n"
         "start.main('lock', *sys.argv[1:])\n"
     )
-    line = ("--connect", paxos_addresses, "--cluster", CLUSTER, "silent")
+    line = ("--connect", paxos_addresses, "--cluster", FACES, "silent")
     once = ("--once", "silent", "--for", "1d", "--", "true")
     command = [sys.executable, "-c", code, *line, *once]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

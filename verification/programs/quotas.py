@@ -25,7 +25,8 @@ from beside import Pairs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from support.real_nodes import LONG_S, KeyedProcesses
+from support.expect import PATIENCE_S
+from support.real_nodes import KeyedProcesses
 
 import fencelock
 from fencelock import aio
@@ -68,7 +69,7 @@ async def send(
 async def attack(processes: KeyedProcesses, tries: int, large: int) -> None:
     key = processes.folder / "keys" / "shop.key"
     async with aio.connect(
-        processes.connect, cluster=processes.cluster, key=key, connect_timeout=LONG_S
+        processes.connect, cluster=processes.cluster, key=key, connect_timeout=PATIENCE_S
     ) as client:
         entries = client.map("orders/m")
         values = client.map("orders/large")
