@@ -25,7 +25,7 @@ from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.snapshots import Progress
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
-from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.rules import QUERIES
 from fencelock.cluster.host.gateway import Gateway
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import Scheduler
@@ -45,6 +45,9 @@ def alone(tmp_path: Path) -> Iterator[Node]:
         yield nodes["n1"]
 
 
+ANSWERS: Any = QUERIES
+
+
 def broken(*args: Any, **options: Any) -> Any:
     raise OverflowError(BUG)
 
@@ -57,7 +60,7 @@ def faults(node: Node) -> int:
 def test_a_read_that_raises_refuses_its_request_and_is_logged_once(
     alone: Node, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LockTable, "records", broken)
+    monkeypatch.setitem(ANSWERS, ListRecords, broken)
     for _ in range(3):
         with pytest.raises(InternalError, match="a bug in fencelock made node n1 refuse ListRec"):
             ask(alone, ListRecords())
@@ -76,7 +79,7 @@ def test_a_read_that_raises_refuses_its_request_and_is_logged_once(
 def test_a_reply_that_cannot_be_made_refuses_its_request(
     alone: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.queries._records", broken)
+    monkeypatch.setattr(RecordList, "at", broken)
     with pytest.raises(InternalError):
         ask(alone, ListRecords())
     monkeypatch.undo()
@@ -110,7 +113,7 @@ def test_an_assertion_that_fails_in_a_read_costs_the_read_alone(
         raise AssertionError(BUG)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LockTable, "records", assert_it)
+        patch.setitem(ANSWERS, ListRecords, assert_it)
         with pytest.raises(InternalError):
             ask(alone, ListRecords(most=5))
     assert ask(alone, ListRecords(most=5)).evictions == ()
