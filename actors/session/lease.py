@@ -295,6 +295,12 @@ def open_session(state: SessionState, now: Instant) -> list[Effect]:
     return [in_flight.send(endpoint, times_sent, now) for endpoint in _targets(state)]
 
 
+def open_over(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
+    """Request a wanted session at once over a new link: what was sent before it was up is lost."""
+    opening = state.session_lease.stage is Stage.OPENING and endpoint in _targets(state)
+    return hasten(state, now) if opening else []
+
+
 def keep_session(state: SessionState, now: Instant) -> list[Effect]:
     """Send a keep-alive, if anything needs the session and one is due."""
     session_lease = state.session_lease

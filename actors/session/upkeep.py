@@ -19,6 +19,7 @@ from fencelock.actors.session.lease import (
     greet,
     hasten,
     keep_session,
+    open_over,
     open_session,
     probe,
 )
@@ -265,7 +266,7 @@ def on_link_up(state: SessionState, sender: Address, event: LinkUp, now: Instant
     state.in_flight.hurry(endpoint.address, now)
     effects = come_back(state, now) if revived else []
     effects += prefer_leader(state, now)
-    effects += greet(state, [endpoint.address], now)
+    effects += greet(state, [endpoint.address], now) + open_over(state, endpoint.address, now)
     return effects + state.in_flight.repeat(now) + keep_watching(state, now)
 
 

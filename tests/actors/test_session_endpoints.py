@@ -22,6 +22,7 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant, address_of, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
@@ -200,6 +201,16 @@ def test_moving_to_and_fro_never_keeps_more_than_one_pending_cancel_per_endpoint
 def test_a_new_link_repeats_at_once_what_is_unanswered_there(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
     assert of(api.Acquire, unkept.hear(ME, LinkUp(node="a")), A) == [asked.message]
+
+
+def test_a_new_link_is_asked_again_at_once_to_open_the_session(harness: SessionHarness) -> None:
+    """What was sent before the link was up went nowhere."""
+    first = one(Open, harness.acquire(), A)
+    again = one(Open, harness.hear(ME, LinkUp(node="a")), A)
+    assert (again.session, again.request > first.request) == (first.session, True)
+    assert of(Open, harness.hear(ME, LinkUp(node="b"))) == []
+    harness.open([Send(A, again)])
+    assert of(Open, harness.hear(ME, LinkUp(node="a"))) == []
 
 
 def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(unkept: UnkeptSession) -> None:
