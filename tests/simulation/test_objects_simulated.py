@@ -196,7 +196,7 @@ def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
     monkeypatch.setattr(MapJudge, "_judge_read", read)
     monkeypatch.setattr(MapLog, "_end", ended)
     demand_clean(
-        MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"), first=20
+        MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"), first=30
     )
     assert seen["changed"] > 20 * SEEDS
     assert seen["found"] > 10 * SEEDS
