@@ -574,7 +574,7 @@ class BaseLock(Generic[H]):
             detached.pop()  # That of another thread, which has entered for this one.
 
     def _is_entered(self, here: object) -> bool:
-        """Return whether ``here`` holds it by a later ``with`` statement, inside the other one."""
+        """Return whether ``here``, a thread or task, holds it by a ``with`` that is still open."""
         return any(
             runner == here and hold.acquired_by is not None and own.is_unreleased(token)
             for runner, own, token, _, hold in tuple(self._acquired)

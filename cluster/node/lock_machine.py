@@ -256,7 +256,7 @@ def _messages(values: list[Any]) -> list[LogCommand | None]:
     except ValidationError:
         pass
     else:
-        sizes = zip(values, read, strict=True)
-        if not [items for items, command in sizes if len(items) > command.ITEMS]:
+        pairs = zip(values, read, strict=True)
+        if not [items for items, command in pairs if len(items) > command.ITEMS]:
             return read
     return [None] if len(values) == 1 else [_messages([value])[0] for value in values]
