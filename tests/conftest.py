@@ -15,14 +15,13 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.central_scene import LoneClient
 from support.collected import Lines, logged_lines
 from support.expect import PATIENCE_S
-from support.faces import FACES, Cable, Connect, Face
+from support.faces import FACES, Cable, Connect, Face, connecting
 from support.hub_station import Make, stations
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
@@ -80,10 +79,16 @@ def paxos_addresses(paxos_nodes: list[Node]) -> str:
 
 
 @pytest.fixture
-def connect(paxos_addresses: str) -> Iterator[Connect]:
+def client_kind() -> str:
+    """Return the client that `connect` connects. Modules that test both override it."""
+    return "threads"
+
+
+@pytest.fixture
+def connect(paxos_addresses: str, client_kind: str) -> Iterator[Connect]:
     """Return a function that connects one more client to the shared nodes."""
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(fencelock.connect(paxos_addresses, cluster=FACES))
+    with connecting(client_kind, paxos_addresses) as connect:
+        yield connect
 
 
 @pytest.fixture

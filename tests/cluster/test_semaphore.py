@@ -1,25 +1,26 @@
-"""Semaphores and read/write locks with threads, tasks and asks on a real cluster."""
+"""Semaphores and read/write locks as users of both clients meet them, on a real cluster."""
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
-from support.expect import PATIENCE_S, checked, present
-from support.faces import FACES, Connect
-from support.real_nodes import ask, until
+from support.expect import PATIENCE_S, present
+from support.faces import CLIENT_KINDS, Connect, threads_only
+from support.real_nodes import until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
-import fencelock.aio
-from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Released
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, LockTimeoutError
-from fencelock.cluster.node.node import Node
+
+
+@pytest.fixture(params=CLIENT_KINDS)
+def client_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_all_permits_that_are_free_are_taken_in_one_step(connect: Connect, name: str) -> None:
@@ -71,25 +72,8 @@ def test_a_semaphore_is_resized_while_it_is_held(
     two.release(2)
     with one:
         assert one.available() == 0
-    wrong: Any = "3"
-    with pytest.raises(TypeError, match="permits is '3', and must be an int from 1 to 2147483647"):
-        one.resize(wrong)
-    with pytest.raises(InvalidRequestError, match="permits is 0, and must be an int"):
-        one.resize(0)
     with two, pytest.raises(InvalidRequestError, match="has 4 permits; this client asked for one"):
         one.resize(3)
-
-
-async def test_tasks_drain_a_semaphore(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
-        semaphore = client.semaphore(name, 3)
-        async with semaphore:
-            assert await semaphore.available() == 2
-            assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
-            assert await semaphore.available() == 0
-            await semaphore.release(2)
-            assert await semaphore.resize(4) == 3
-        assert await semaphore.available() == semaphore.permits == 4
 
 
 def test_permits_are_given_back_in_parts_and_never_more_than_were_acquired(
@@ -151,31 +135,6 @@ def test_objects_of_one_name_and_different_kinds_are_separate(
         assert client.semaphore(name, 1).acquire(blocking=False) is None
 
 
-@pytest.mark.parametrize(
-    ("permits", "amount"), [(0, 1), (-1, 1), (1 << 31, 1), (3, 0), (3, 4), (3, -1)]
-)
-def test_numbers_out_of_their_range_are_refused(
-    client: fencelock.Client, name: str, permits: int, amount: int
-) -> None:
-    with pytest.raises(
-        ValueError, match=r"^(permits|n) is -?\d+, and must be an int from 1 to \d+$"
-    ):
-        client.semaphore(name, permits).acquire(amount)
-
-
-def test_arguments_of_wrong_types_are_refused_by_name(client: fencelock.Client, name: str) -> None:
-    semaphore: Any = client.semaphore(name, 3)
-    for wrong in ("1", None, 1.5, True):
-        with pytest.raises(TypeError, match=f"^n is {wrong!r}, and must be an int from 1 to 3$"):
-            semaphore.acquire(wrong)
-        with pytest.raises(TypeError, match=f"^n is {wrong!r}, and must be an int of at least 1$"):
-            semaphore.release(wrong)
-    with pytest.raises(TypeError, match=r"^permits is '3', and must be an int from 1 to "):
-        client.semaphore(name, cast("Any", "3"))
-    with pytest.raises(TypeError, match=r"^prefix is None, and must be str$"):
-        client.locks(cast("Any", None))
-
-
 def test_a_wait_that_ends_lets_the_next_one_in(
     client: fencelock.Client, name: str, pool: ThreadPoolExecutor
 ) -> None:
@@ -201,53 +160,7 @@ def test_an_operator_takes_the_permits_of_one_grant(connect: Connect, name: str)
     assert amounts(operator.status()) == ([1], [])
 
 
-async def test_tasks_hold_permits(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
-        semaphore = client.semaphore(name, 3)
-        async with semaphore as hold:
-            assert await semaphore.acquire(2)
-            assert await semaphore.acquire(blocking=False) is None
-            cancelled = asyncio.create_task(semaphore.acquire(3))
-            while amounts(await semaphore.status())[1] != [3]:
-                pass
-            small = asyncio.create_task(semaphore.acquire())
-            while amounts(await semaphore.status())[1] != [3, 1]:
-                pass
-            cancelled.cancel()
-            await semaphore.release(2)
-            got = present(await small)
-            assert got.fence > hold.fence
-        assert amounts(await semaphore.status()) == ([1], [])
-        await got.release()
-        with pytest.raises(ValueError, match="released"):
-            await semaphore.release()
-
-
-def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: str) -> None:
-    node, lock = paxos_nodes[0], object_name(SEMAPHORE, name)
-    one = ask(node, AcquirePermits(semaphore=name, permits=3, amount=2))
-    two = ask(node, AcquirePermits(semaphore=name, permits=3))
-    assert isinstance(one, Granted)
-    assert (one.lock, one.count, two.count) == (lock, 2, 1)
-    with pytest.raises(InvalidRequestError, match="3 permits were released, 2 are held"):
-        ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=3))
-    left = checked(Released, ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=1)))
-    assert left.count == 1
-    assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
-    assert ask(node, ReleasePermits(semaphore=name, fence=one.fence)).count == 0
-    assert ask(node, Release(lock=lock, fence=two.fence)).count == 0
-    assert ask(node, Inspect(lock=lock)).holder is None
-
-
-def test_an_ask_of_a_named_owner_can_be_cancelled(paxos_nodes: list[Node], name: str) -> None:
-    node, lock = paxos_nodes[0], object_name(SEMAPHORE, name)
-    acquire = AcquirePermits(semaphore=name, permits=1, owner="me", request=7)
-    assert ask(node, acquire).count == 1
-    ask(node, Cancel(lock=lock, session="", owner="me", request=7))
-    until(lambda: ask(node, Inspect(lock=lock)).holder is None)
-
-
-# Read/write locks as users meet them: threads, tasks and asks, on a `paxos` cluster
+# Read/write locks
 
 
 WRITES = RWLOCK_PERMITS
@@ -312,9 +225,7 @@ def test_the_write_side_is_held_only_by_an_owner_that_writes(connect: Connect, n
             assert rw.write().fence == rw.read().fence == hold.fence
         rw.write().downgrade()
         assert (rw.write().held, rw.read().held, hold.held) == (False, True, True)
-        with pytest.raises(
-            fencelock.NotHeldError, match="MainThread holds it to read, not to write"
-        ):
+        with pytest.raises(fencelock.NotHeldError, match="holds it to read, not to write"):
             rw.write().raise_if_lost()
     assert not rw.read().held
 
@@ -338,6 +249,16 @@ def test_a_downgrade_lets_readers_in_under_the_same_fence(
         one.write().downgrade()
 
 
+def test_an_operator_takes_the_hold_of_a_reader(connect: Connect, name: str) -> None:
+    rw = connect().rwlock(name)
+    hold = present(rw.read().acquire())
+    rw.evict(hold.fence, "root")
+    with pytest.raises(LockOwnershipLostError):
+        rw.read().release()
+    assert rw.status().holder is None
+
+
+@threads_only
 def test_a_downgrade_that_was_interrupted_may_have_taken_effect(
     connect: Connect, name: str
 ) -> None:
@@ -372,51 +293,3 @@ def test_a_wait_that_times_out_lets_the_next_one_in(
         assert pool.submit(hold_to_read, connect().rwlock(name)).result(PATIENCE_S)
         with pytest.raises(fencelock.LockTimeoutError, match="1 owners read"):
             writer.result(PATIENCE_S)
-
-
-async def test_tasks_read_and_write(paxos_addresses: str, name: str) -> None:
-    async with fencelock.aio.connect(paxos_addresses, cluster=FACES) as client:
-        rw = client.rwlock(name)
-
-        async def read() -> int:
-            async with rw.read() as hold:
-                return hold.fence
-
-        async with rw.write() as hold:
-            reader = asyncio.create_task(read())
-            while amounts(await rw.status())[1] != [1]:
-                pass
-            await rw.write().downgrade()
-            assert await reader > hold.fence
-            with pytest.raises(fencelock.AlreadyHeldError):
-                await rw.write().acquire()
-        held = present(await rw.read().acquire())
-        await rw.evict(held.fence, "root")
-        with pytest.raises(fencelock.LockOwnershipLostError):
-            await rw.read().release()
-        assert (await rw.status()).holder is None
-
-
-def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) -> None:
-    node, lock = paxos_nodes[0], object_name(RWLOCK, name)
-    one = checked(Granted, ask(node, AcquireReadWrite(rwlock=name, write=True)))
-    assert (one.lock, one.count) == (lock, 1)
-    assert checked(Released, ask(node, Downgrade(rwlock=name, fence=one.fence))).count == 1
-    two = ask(node, AcquireReadWrite(rwlock=name))
-    assert two.fence > one.fence
-    assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
-    for fence in (one.fence, two.fence):
-        assert ask(node, Release(lock=lock, fence=fence)).count == 0
-    named = AcquireReadWrite(rwlock=name, write=True, owner="me", request=7)
-    assert ask(node, named).count == 1
-    ask(node, Cancel(lock=lock, session="", owner="me", request=7))
-    until(lambda: ask(node, Inspect(lock=lock)).holder is None)
-
-
-def test_a_read_write_lock_of_paxos_has_no_duration(connect: Connect, name: str) -> None:
-    client, refused = connect(), r"no duration and no grace; bakery has"
-    with pytest.raises(fencelock.UnsupportedError, match=refused):
-        client.rwlock(name, duration=30)
-    with pytest.raises(fencelock.UnsupportedError, match=refused):
-        client.proxy.ask(fencelock.AcquireReadWrite(rwlock=name, hold_ms=30_000))
-    assert client.rwlock(name).status().holder is None

@@ -1,4 +1,7 @@
-"""Threads, tasks and asks behind one interface, and cables to nodes that can be cut."""
+"""Threads, tasks and asks behind one interface, and cables to nodes that can be cut.
+
+A test of an object is written for threads. With `Bridged`, it runs with the client for tasks too.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ import asyncio
 import inspect
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
+
+import pytest
 
 import fencelock
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
 from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.operation import InTasks
+from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch
 from fencelock.cluster.node.node import Node
 from support.expect import PATIENCE_S
 
@@ -23,6 +31,12 @@ FACES = "faces"
 """The name of the cluster that the tests share."""
 
 Connect = Callable[[], fencelock.Client]
+
+CLIENT_KINDS = ("threads", "tasks")
+"""The clients that `connecting` knows."""
+
+threads_only = pytest.mark.parametrize("client_kind", CLIENT_KINDS[:1])
+"""A mark for tests of what only the client for threads has, and for long ones."""
 
 
 class Asks:
@@ -75,11 +89,14 @@ class Thread:
 
 
 class Task:
-    """A user whose every deed is one task's."""
+    """A user whose every deed is one task's; ``shown`` converts its results."""
 
-    def __init__(self, lock: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, lock: Any, loop: asyncio.AbstractEventLoop, shown: Callable[[Any], Any] = plain
+    ) -> None:
         self._lock = lock
         self._loop = loop
+        self._shown = shown
         self._deeds: asyncio.Queue[tuple[Callable[[Any], Any], Future[Any]] | None]
         self._deeds = asyncio.Queue()
         asyncio.run_coroutine_threadsafe(self._live(), loop)
@@ -97,9 +114,113 @@ class Task:
             deed, done = order
             try:
                 result = deed(self._lock)
-                done.set_result(plain(await result if inspect.isawaitable(result) else result))
+                done.set_result(
+                    self._shown(await result if inspect.isawaitable(result) else result)
+                )
             except Exception as error:  # noqa: BLE001  # The test inspects it.
                 done.set_exception(error)
+
+
+class TaskLoop:
+    """A loop on a thread of its own, with a task for each thread that uses it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._runner = threading.Thread(target=self.loop.run_forever)
+        self._runner.start()
+        self._mine = threading.local()
+        self._tasks: list[Task] = []
+
+    def run(self, deed: Callable[[], Any]) -> Any:
+        """Do something in the task of the calling thread; return its result, awaited if need be."""
+        task: Task | None = getattr(self._mine, "task", None)
+        if task is None:
+            task = self._mine.task = Task(None, self.loop, shown=lambda result: result)
+            self._tasks.append(task)
+        return task.begin(lambda _: deed()).result(2 * PATIENCE_S)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.leave()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._runner.join(PATIENCE_S)
+        self.loop.close()
+
+
+class Bridged:
+    """An object of `aio`, used as its twin for threads is: what a thread does, its task does."""
+
+    def __init__(self, made: Any, tasks: TaskLoop) -> None:
+        self._made = made
+        self._tasks = tasks
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._tasks.run(lambda: getattr(self._made, name))
+        return partial(self._call, found) if inspect.ismethod(found) else self._bridge(found)
+
+    def get(self, *args: Any, **named: Any) -> Any:
+        """Call `get`; that of a watch has a timeout here, as for threads."""
+        if not isinstance(self._made, BaseWatch):
+            return self._call(self._made.get, *args, **named)
+
+        async def get(timeout: float | None = None) -> Any:
+            async with asyncio.timeout(timeout):
+                return await self._made.get()
+
+        return self._call(get, *args, **named)
+
+    def __iter__(self) -> Bridged:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._call(self._made.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __enter__(self) -> Any:
+        return self._call(self._made.__aenter__)
+
+    def __exit__(self, *error: object) -> Any:
+        return self._call(self._made.__aexit__, *error)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
+
+    def _call(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        bare = [one._made if isinstance(one, Bridged) else one for one in args]
+        by_name = {n: one._made if isinstance(one, Bridged) else one for n, one in named.items()}
+        return self._bridge(self._tasks.run(lambda: method(*bare, **by_name)))
+
+    def _bridge(self, found: Any) -> Any:
+        return Bridged(found, self._tasks) if isinstance(found, BRIDGED) else found
+
+
+BRIDGED = (InTasks, AsyncWaiting)
+"""The classes of `aio` whose methods are awaited."""
+
+
+async def connected(addresses: str, ttl: float = 15.0) -> aio.Client:
+    return await aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S, ttl=ttl)
+
+
+@contextmanager
+def connecting(kind: str, addresses: str) -> Generator[Connect]:
+    """Yield a function that connects one more client, for "threads", or for "tasks" but used as
+    one for threads; all are closed at the end."""
+    with ExitStack() as stack:
+        if kind == "threads":
+            yield lambda: stack.enter_context(fencelock.connect(addresses, cluster=FACES))
+            return
+        tasks = TaskLoop()
+        stack.callback(tasks.close)
+
+        def connect() -> Any:
+            client = Bridged(tasks.run(lambda: connected(addresses)), tasks)
+            stack.callback(client.close)
+            return client
+
+        yield connect
 
 
 class Face:
@@ -108,9 +229,7 @@ class Face:
     def __init__(self, kind: str, addresses: str, node: Node, ttl: float = 15.0) -> None:
         self.kind = kind
         self.node = node
-        self.loop = asyncio.new_event_loop()
-        self._runner = threading.Thread(target=self.loop.run_forever)
-        self._runner.start()
+        self._tasks = TaskLoop()
         self._users: list[Thread | Task] = []
         self.client: Any = None
         if kind == "threads":
@@ -118,15 +237,10 @@ class Face:
                 addresses, cluster=FACES, connect_timeout=PATIENCE_S, ttl=ttl
             )
         elif kind == "tasks":
-            self.client = self.on_loop(self._connect(addresses, ttl))
-
-    async def _connect(self, addresses: str, ttl: float) -> aio.Client:
-        return await aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S, ttl=ttl)
+            self.client = self.on_loop(connected(addresses, ttl))
 
     def on_loop(self, work: Any) -> Any:
-        if not inspect.isawaitable(work):
-            return work
-        return asyncio.run_coroutine_threadsafe(_awaited(work), self.loop).result(PATIENCE_S)
+        return self._tasks.run(lambda: work) if inspect.isawaitable(work) else work
 
     def user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Any]:
         """Return a function by which a new user acts on the lock ``name``, and gets the result."""
@@ -141,7 +255,7 @@ class Face:
         elif self.kind == "threads":
             user = Thread(getattr(self.client, kind)(name, **terms))
         else:
-            user = Task(getattr(self.client, kind)(name, **terms), self.loop)
+            user = Task(getattr(self.client, kind)(name, **terms), self._tasks.loop)
         self._users.append(user)
         return user.begin
 
@@ -150,9 +264,7 @@ class Face:
             user.leave()
         if self.client is not None:
             self.on_loop(self.client.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._runner.join(PATIENCE_S)
-        self.loop.close()
+        self._tasks.close()
 
 
 class Cable:
@@ -204,10 +316,6 @@ class Cable:
     def close(self) -> None:
         self._proxy.close()
         self.drop()
-
-
-async def _awaited(work: Any) -> Any:
-    return await work
 
 
 def cut(cables: Iterable[Cable]) -> None:
