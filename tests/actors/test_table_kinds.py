@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from support.expect import only, present
 from support.table_scene import advanced, applied, restored, status_of, text_of
 
-from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
+from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier
+from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, SetCounter
 from fencelock.actors.api.election import ELECTION, Lead
-from fencelock.actors.api.latch import LATCH, AwaitLatch
-from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
+from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
     Cancel,
@@ -25,10 +26,11 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
-from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.table import requests, rules
 from fencelock.actors.table.sentences import ARGUMENTS, is_sound
@@ -208,6 +210,41 @@ def test_a_wait_that_was_cancelled_stays_cancelled(table: LockTable, kind: Kind)
 
 
 @all_kinds
+def test_a_cancel_that_overtakes_its_request_wins(table: LockTable, kind: Kind) -> None:
+    """Rule one-outcome: it also ends a wait under a lower number."""
+    make_wait(table, kind, kind.claim(B))
+    cancel = Cancel(lock=kind.lock, session=B, owner="o", request=7)
+    assert applied(table, cancel) == ["Cancelled", f"{B} CANCELLED"]
+    assert applied(table, kind.claim(B, 7)) == [f"{B} CANCELLED"]
+    assert kind.waiters(table) == []
+
+
+@held_kinds
+def test_a_cancelled_grant_goes_to_the_next(table: LockTable, kind: Kind) -> None:
+    """Rules one-outcome, release-grants-the-next."""
+    make_wait(table, kind, kind.claim(B))
+    cancel = Cancel(lock=kind.lock, session=A, owner="o", request=1)
+    cancelled, held = applied(table, cancel)
+    assert (cancelled, held.startswith(f"{B} holds")) == ("Cancelled", True)
+    assert applied(table, cancel) == ["Cancelled"]
+    assert applied(table, kind.claim(A)) == [f"{A} CANCELLED"]
+
+
+@held_kinds
+def test_an_operator_takes_a_hold_once_and_its_owner_learns_of_it(
+    table: LockTable, kind: Kind
+) -> None:
+    make_wait(table, kind, kind.claim(B))
+    evict = Evict(lock=kind.seen, fence=1, operator="root", request=1)
+    *taken, held = applied(table, evict)
+    assert (taken, held.startswith(f"{B} holds")) == (["Evicted 1", "HoldLost 1"], True)
+    assert applied(table, evict) == ["Evicted 1"]
+    assert applied(table, replace(evict, fence=9, request=2)) == [" NOT_HELD"]
+    assert applied(table, kind.claim(A)) == [f"{A} OWNERSHIP_LOST"]
+    assert applied(table, kind.release(A, 1)) == [f"{A} OWNERSHIP_LOST"]
+
+
+@all_kinds
 def test_the_end_of_a_session_ends_its_wait(table: LockTable, kind: Kind) -> None:
     """Rule close-is-one-step."""
     make_wait(table, kind, kind.claim(B))
@@ -251,6 +288,68 @@ def test_a_restored_table_has_the_holder_the_queue_and_the_deadlines(
         release = kind.release(A, 1)
         assert applied(copy, release) == applied(table, release)
     assert copy.digest() == table.digest()
+
+
+LONG, COUNT, MOST = "x" * 257, range(LOCKS_MAX + 1), PERMITS_MAX + 1
+SEMAPHORES = AcquirePermits(semaphore="S", permits=3)
+LIMITS: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
+    (SEMAPHORES, {"permits": (0, MOST), "amount": (0, 4, -1), "label": (LONG,), "wait_ms": (-1,)}),
+    (SEMAPHORES, {"semaphore": ("", "a\x1fb")}),
+    (AcquirePermits(semaphore="S", permits=3, wait_ms=50), {"amount": (0,)}),  # A drain must not.
+    (ResizeSemaphore(semaphore="S", permits=3, size=3), {"size": (0, MOST)}),
+    (
+        AcquireReadWrite(rwlock="S"),
+        {"rwlock": ("", "a\x1fb"), "label": (LONG,), "wait_ms": (-1,)},
+    ),
+    (
+        AcquireAll(locks=("a", "b")),
+        {
+            "locks": (
+                (),
+                ("a", "a"),
+                ("a", ""),
+                ("a", "b\x1fc"),
+                tuple(map(str, COUNT)),
+                tuple(f"{number:0256}" for number in range(49)),
+            ),
+            "label": (LONG,),
+            "wait_ms": (-1,),
+        },
+    ),
+    (
+        CountDown(latch="L", count=2),
+        {"count": (0,), "amount": (0,), "keep_ms": (-1,), "latch": ("",)},
+    ),
+    (AwaitBarrier(barrier="B", parties=3), {"parties": (0, PARTIES_MAX + 1)}),
+    (
+        AddToCounter(counter="C", amount=1),
+        {"counter": ("",), "amount": (VALUE_MAX + 1, -VALUE_MAX - 1)},
+    ),
+    (SetCounter(counter="C", value=1), {"value": (VALUE_MAX + 1,), "expected": (-VALUE_MAX - 1,)}),
+    (AddToCounter(counter="C", amount=1, guard="lock"), {"fence": (0,)}),
+    (TakePermits(pool="P", size=3), {"amount": (4, -1), "size": (0,)}),
+    (GivePermits(pool="P", amount=1), {"amount": (0, MOST)}),
+    (ResizePool(pool="P", permits=3, size=3), {"size": (0,)}),
+]
+"""Requests, and values out of the limits of their fields."""
+
+OUT_OF_LIMITS = [
+    replace(request, **{field: value})
+    for request, fields in LIMITS
+    for field, values in fields.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize("wrong", OUT_OF_LIMITS, ids=lambda one: type(one).__name__)
+def test_a_field_out_of_its_limits_is_refused_and_changes_nothing(
+    table: LockTable, wrong: Any
+) -> None:
+    command = replace(wrong, session=A, owner="o", request=1)
+    refused = only(Refused, table.apply(0, command))
+    assert refused.reason is Reason.INVALID
+    assert len(text_of(refused, command)) > 20
+    assert (table.resources, table.objects) == ({}, {})
 
 
 ME, PAT = "ann.1", "pat.2"

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import (
-    advanced,
-    applied,
-    restored,
-    said,
-    status_of,
-    table_of_three,
-    text_of,
-)
+from support.table_scene import advanced, applied, status_of, text_of
 
 from fencelock.actors.api.message import Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.api.session_message import End, Evict, Evicted
+from fencelock.actors.api.session_message import End
 from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(RWLOCK, "S")
@@ -146,18 +137,6 @@ def test_a_session_that_ends_and_a_wait_that_times_out_let_others_in(table: Lock
     assert told == ["Ended", "t.2 holds 1 under 3"]
 
 
-def test_eviction_takes_one_hold_with_all_its_levels(table: LockTable) -> None:
-    applied(table, write(A, 1))
-    applied(table, read(A, 2))
-    applied(table, read(B))
-    evict = Evict(lock=LOCK, fence=1, operator="root", request=1)
-    told = table.apply(0, evict)
-    assert [said(one) for one in told] == ["Evicted 1", "HoldLost 1", "t.2 holds 1 under 2"]
-    assert isinstance(told[0], Evicted)
-    assert told[0].holder.times == RWLOCK_PERMITS
-    assert applied(table, downgrade(A, 1, 3)) == ["s.1 OWNERSHIP_LOST"]
-
-
 def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: LockTable) -> None:
     applied(table, read(A, 1, label="first"))
     applied(table, read(A, 2))
@@ -175,25 +154,3 @@ def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: Loc
     assert text_of(no) == (
         "rwlock 'S': held by 'o' of 't.2' under fence 2, for writing, 1 in its queue"
     )
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"rwlock": ""}, {"rwlock": "a\x1fb"}, {"label": "x" * 257}, {"wait_ms": -1}]
-)
-def test_a_field_out_of_its_limits_is_refused(table: LockTable, wrong: dict[str, Any]) -> None:
-    assert applied(table, read(A, **wrong)) == ["s.1 INVALID"]
-    assert table.resources == {}
-
-
-def test_a_snapshot_holds_modes_and_counts() -> None:
-    table = table_of_three()
-    for command in (write(A, 1), read(A, 2), read(B), replace(read(C), rwlock="T")):
-        table.apply(5, command)
-    table.apply(6, replace(read(C, 2), rwlock="T"))
-    copy = restored(table)
-    for one in (table, copy):
-        assert applied(one, release(A, 1, 3)) == ["s.1 has 1 left"]
-        told = ["s.1 has 1 left", "t.2 holds 1 under 3"]
-        assert applied(one, downgrade(A, 1, 4)) == told
-        again = replace(release(C, 2, 3), lock=object_name(RWLOCK, "T"))
-        assert applied(one, again) == ["u.3 has 1 left"]

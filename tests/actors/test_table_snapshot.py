@@ -6,15 +6,24 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
 from support.programs import run_to_end
-from support.table_scene import status_of
+from support.table_scene import restored, status_of
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.counter import AddToCounter
+from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
+from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.pool import GivePermits, TakePermits
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.table import wire as messages
 from fencelock.actors.table.snapshot import bytes_of
@@ -256,6 +265,149 @@ def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
     assert LockTable.restore((first, second)).digest() == table.digest()
     with pytest.raises(ValueError, match=r"snapshot|part"):
         LockTable.restore(CHANGES[change](first, second))
+
+
+SEMAPHORE_S, RWLOCK_R = object_name(SEMAPHORE, "S"), object_name(RWLOCK, "R")
+EVERYTHING: list[Any] = [
+    AcquirePermits(semaphore="S", permits=3, amount=2, session="s.1", request=1),
+    AcquirePermits(semaphore="S", permits=3, amount=3, session="t.2", request=1),
+    ReleasePermits(semaphore="S", fence=1, amount=1, session="s.1", request=2),
+    AcquireReadWrite(rwlock="R", write=True, session="s.1", request=3),
+    AcquireReadWrite(rwlock="R", session="s.1", request=4),
+    AcquireReadWrite(rwlock="R", session="t.2", request=2),
+    AcquireAll(locks=("a", "b"), session="s.1", request=5),
+    api.Acquire(lock="c", session="u.3", request=1),
+    AcquireAll(locks=("b", "c"), session="t.2", request=3),
+    CountDown(latch="L", count=2, session="s.1", request=6),
+    AwaitLatch(latch="L", count=2, wait_ms=500, session="t.2", request=4),
+    CountDown(latch="M", count=2, amount=2, keep_ms=70, session="s.1", request=7),
+    AwaitBarrier(barrier="B", parties=3, wait_ms=50, session="s.1", request=8),
+    AwaitBarrier(barrier="B", parties=3, session="t.2", request=5),
+    AddToCounter(counter="C", amount=7, session="s.1", request=9),
+    TakePermits(pool="P", size=3, amount=2, session="s.1", request=10),
+    TakePermits(pool="P", size=3, amount=2, session="t.2", request=6),
+]
+GO_ON: list[Any] = [
+    AcquirePermits(semaphore="S", permits=3, amount=3, session="t.2", request=1),
+    api.Release(lock=SEMAPHORE_S, fence=1, session="s.1", request=12),
+    Downgrade(rwlock="R", fence=2, session="s.1", request=13),
+    api.Release(lock=RWLOCK_R, fence=2, session="s.1", request=14),
+    api.Release(lock=object_name(SEVERAL, "a"), fence=3, session="s.1", request=15),
+    api.Release(lock="c", fence=5, session="u.3", request=2),
+    CountDown(latch="L", count=2, session="s.1", request=6),
+    CountDown(latch="L", count=2, session="u.3", request=3),
+    AwaitBarrier(barrier="B", parties=3, session="u.3", request=4),
+    AddToCounter(counter="C", amount=7, session="s.1", request=9),
+    AddToCounter(counter="C", amount=1, session="u.3", request=5),
+    TakePermits(pool="P", size=3, amount=2, session="s.1", request=10),
+    GivePermits(pool="P", amount=1, session="u.3", request=6),
+]
+"""Requests for objects of every kind, new ones and repetitions."""
+
+
+@pytest.fixture
+def every(table: LockTable) -> LockTable:
+    """Return a table in which objects of every kind are held, awaited and changed."""
+    for command in EVERYTHING:
+        table.apply(5, replace(command, owner="o"))
+    return table
+
+
+def test_a_restored_table_goes_on_with_objects_of_every_kind(every: LockTable) -> None:
+    """Rule snapshots-are-complete."""
+    copy = restored(every)
+    for command in GO_ON:
+        outcomes = copy.apply(6, replace(command, owner="o"))
+        assert outcomes == every.apply(6, replace(command, owner="o"))
+        assert outcomes
+    assert copy.digest() == every.digest()
+    assert copy.advance(5_000) == every.advance(5_000)
+    assert copy.numbers() == every.numbers()
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "wrong"),
+    [
+        ("latches", 0, {"left": 3}),
+        ("latches", 0, {"left": 0, "ticket": 99, "due_ms": 70}),
+        ("latches", 1, {"due_ms": None}),
+        ("barriers", 0, {"parties": 2}),
+        ("barriers", 0, {"lock": "barrier\x1fX"}),
+        ("counters", 0, {"value": 0}),
+        ("counters", 0, {"value": -(1 << 63)}),
+        ("pools", 0, {"size": 0}),
+        ("pools", 0, {"size": 9}),
+        ("pools", 0, {"taken": -1}),
+        ("pools", 0, {"taken": 0}),
+        ("pools", 0, {"taken": 1 << 31}),
+    ],
+)
+def test_a_snapshot_with_an_object_that_cannot_be_is_refused(
+    every: LockTable, field: str, at: int, wrong: dict[str, Any]
+) -> None:
+    (part,) = every.snapshot()
+    records = list(getattr(part, field))
+    records[at] = records[at]._replace(**wrong)
+    with pytest.raises(ValueError, match="the snapshot has"):
+        LockTable.restore((replace(part, **{field: tuple(records)}),))
+
+
+@pytest.mark.parametrize("field", ["latches", "barriers", "counters", "pools", "replies"])
+def test_a_snapshot_with_a_record_twice_is_refused(every: LockTable, field: str) -> None:
+    (part,) = every.snapshot()
+    records = getattr(part, field)
+    with pytest.raises(ValueError, match="the snapshot has"):
+        LockTable.restore((replace(part, **{field: (records[0], *records)}),))
+
+
+def test_a_snapshot_with_a_latch_that_nobody_uses_is_refused(every: LockTable) -> None:
+    (part,) = every.snapshot()
+    unused = part.latches[0]._replace(lock=object_name(LATCH, "N"), left=2)
+    with pytest.raises(ValueError, match="the snapshot has a"):
+        LockTable.restore((replace(part, latches=(*part.latches, unused)),))
+
+
+@pytest.mark.parametrize(
+    ("lock", "wrong", "text"),
+    [
+        *(
+            (SEMAPHORE_S, wrong, "semaphore")
+            for wrong in (
+                {"amount": 0},
+                {"amount": -1},
+                {"amount": PERMITS_MAX + 1},
+                {"times": 0},
+                {"capacity": 0},
+                {"capacity": 4},
+            )
+        ),
+        ("c", {"amount": 2}, "2 of 1 held of lock 'c'"),
+    ],
+)
+def test_a_snapshot_with_a_hold_that_cannot_be_is_refused(
+    every: LockTable, lock: str, wrong: dict[str, Any], text: str
+) -> None:
+    (part,) = every.snapshot()
+    owner_states = tuple(
+        one._replace(hold=one.hold._replace(**wrong)) if one.hold and one.lock == lock else one
+        for one in part.owner_states
+    )
+    assert owner_states != part.owner_states
+    with pytest.raises(ValueError, match=text):
+        LockTable.restore((replace(part, owner_states=owner_states),))
+
+
+@pytest.mark.parametrize(
+    ("field", "change"), [("latches", {"left": 2}), ("counters", {"value": 8})]
+)
+def test_numbers_and_digests_tell_objects_apart(
+    every: LockTable, field: str, change: dict[str, Any]
+) -> None:
+    (part,) = every.snapshot()
+    first, *rest = getattr(part, field)
+    other = LockTable.restore((replace(part, **{field: (first._replace(**change), *rest)}),))
+    assert other.numbers() != every.numbers()
+    assert other.digest() != every.digest()
 
 
 @pytest.mark.parametrize(("lock", "owner"), [("", "y"), ("n" * 257, "y"), ("n", "y" * 257)])
