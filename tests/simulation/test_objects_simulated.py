@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 from support.long import with_long
 from support.planted_bugs import (
     AnyDigest,
+    Patch,
     Plant,
     a_gap_is_not_seen,
     a_hold_frees_one_permit,
@@ -518,230 +519,170 @@ def takes_the_last_fence(table: TableState, _: OwnerState) -> None:
     table.fence -= 1
 
 
-class Planted(NamedTuple):
-    """Bugs planted at attributes, and a word of the violation that the seeds must show."""
+COUNTS_TWICE: Patch = (requests, "begin_update", repetitions_count)
 
-    workload: Workload
-    plants: Mapping[tuple[object, str], Plant]
-    judge: str
-    first: int = 0
-    """The seed with which the search begins, which keeps it short."""
+PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
+    ("semaphores", SEMAPHORES): {
+        "overtakes": ("order", 0, (Resource, "next_wait", instead(smaller_claims_overtake))),
+        "one too many": (
+            "capacity",
+            3,
+            (Resource, "admits", instead(one_too_many)),
+            (Resource, "grant", instead(taken_unchecked)),
+        ),
+        "frees one": ("progress", 3, (Resource, "remove", a_hold_frees_one_permit)),
+        "smaller": (
+            "capacity: 2",
+            0,
+            (Resource, "resize", a_smaller_size_is_not_counted),
+            (Resource, "grant", instead(taken_unchecked)),
+        ),
+        "too large": ("size", 0, (TableState, "end_wait", too_large_claims_wait_on)),
+        "counts twice": ("was granted", 7, (TableHold, "answer", twice)),
+    },
+    ("read/write locks", RWLOCKS): {
+        "overtakes": ("order", 0, (Resource, "admits", instead(a_try_overtakes_the_queue))),
+        "writes beside readers": (
+            "capacity",
+            0,
+            (Resource, "admits", instead(a_writer_needs_one_permit)),
+            (Resource, "grant", instead(taken_unchecked)),
+        ),
+        "downgrade": ("progress", 0, (TableState, "give_back", instead(a_downgrade_loses_permits))),
+        "upgrade": ("upgrade", 5, (requests, "_enter_again", an_upgrade_is_counted)),
+    },
+    ("several locks", LOCK_ALL): {
+        "head of one queue": (
+            "mutual exclusion",
+            5,
+            (TableState, "serve", instead(granted_at_the_first_head)),
+            (Resource, "grant", instead(taken_unchecked)),
+        ),
+        "frees the first": ("progress", 2, (Resource, "remove", only_the_first_is_freed)),
+        "one fence": ("fences", 9, (TableState, "grant", one_fence_for_all)),
+    },
+    ("deadlines", DEADLINES): {
+        "new leader": (
+            "early: HoldLost",
+            4,
+            (LockTable, "shift", instead(the_time_without_a_leader_counts)),
+        ),
+        "from the reply": (
+            "relied on: HoldLost",
+            3,
+            (holds, "begin_lease", instead(the_client_counts_from_the_reply)),
+        ),
+        "lost hold": ("lost: Renewed", 5, (requests, "refused", a_lost_hold_is_renewed)),
+        "again": (
+            "relied on: HoldLost",
+            3,
+            (LeasedHold, "acquire_again", instead(acquiring_again_tells_the_whole)),
+            (holds, "is_known", instead(no_hold_is_known)),
+        ),
+        "no grace": ("early: HoldLost", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
+    },
+    ("handovers", HANDOVERS): {
+        "any secret": ("attach: ", 0, (key, "digest_of", instead(AnyDigest))),
+        "serves the queue": (
+            "between: ",
+            0,
+            (Resource, "kept", instead(serves_the_queue)),
+            (Resource, "grant", instead(taken_unchecked)),
+        ),
+        "ends early": ("early: ", 0, (KeyHold, "move", ends_100_ms_early)),
+    },
+    ("latches", LATCHES): {
+        "counts twice": ("once", 0, COUNTS_TWICE),
+        "stays": ("release", 0, (TableState, "reply_to_wait", only_a_lone_waiter_passes)),
+        "passes at 1": ("early", 0, (latch, "has_room", a_latch_passes_at_1)),
+        "gone too early": ("count", 0, (latch, "_latch_of", a_latch_is_gone_too_early)),
+        "gone too late": ("count", 0, (latch, "_latch_of", a_latch_is_gone_too_late)),
+        "amount": ("count", 0, (latch, "_latch_of", the_whole_count_goes)),
+    },
+    ("barriers", BARRIERS): {
+        "not broken": ("broken", 5, (Barrier, "remove", a_party_leaves_without_the_others)),
+        "too early": ("together", 2, (Barrier, "waiting", instead(property(one_more_has_arrived)))),
+        "counts twice": ("once", 0, COUNTS_TWICE),
+        "same index": ("index", 0, (barrier, "_passed", all_have_the_same_index)),
+        "generations fall": ("generations", 0, (barrier, "_passed", generations_are_counted_down)),
+    },
+    ("elections", ELECTIONS): {
+        "no ends": ("watches", 0, (TableState, "_note_leader", ends_are_not_noted)),
+        "compacted": ("gaps", 3, (Histories, "read", terms_that_are_over_are_left_out)),
+        "a gap is not seen": (
+            "watches",
+            0,
+            (Histories, "_drop_first", a_gap_is_not_seen),
+            (history, "CHANGES_MAX", instead(1)),
+        ),
+        "a node is behind": ("watches", 2, (Histories, "read", a_node_that_is_behind_begins_anew)),
+        "repeats": ("watches", 0, (Histories, "read", changes_from_the_beginning)),
+        "value": ("values", 0, (Histories, "add", all_have_the_first_value)),
+    },
+    ("maps", MAPS): {
+        "no guard": ("guard", 3, (maps, "_meets_conditions", guards_are_not_checked)),
+        "any version": ("versions", 0, (maps, "_meets_conditions", any_version)),
+        "done again": ("once", 10, COUNTS_TWICE),
+        "outlives its session": ("reads", 2, (Entry, "end_with_session", instead(nothing))),
+        "old reads": ("was known", 7, (Queries, "take", any_age)),
+    },
+    ("counters", COUNTERS): {
+        "counts twice": ("once", 5, COUNTS_TWICE),
+        "no guard": ("guard", 3, (counter, "holds_guard", guards_are_not_checked)),
+        "any value": ("counts", 0, (counter, "_change", any_value_is_the_expected_one)),
+        "beyond the limits": ("counts", 0, (counter, "_change", a_sum_stays_at_the_limit)),
+        "old reads": ("reads", 7, (Queries, "take", an_old_value)),
+    },
+    ("pools", POOLS): {
+        "counts twice": ("once", 0, COUNTS_TWICE),
+        "end with sessions": ("count", 3, (TableState, "close", an_end_gives_back)),
+        "one too many": ("capacity", 0, (Pool, "free", instead(property(one_permit_too_many)))),
+        "nobody is served": ("serve", 0, (Pool, "serve", instead(nobody_is_served))),
+    },
+    ("watches of maps", MAPS): {
+        "no expiry": ("watches", 29, (Entry, "fall_due", instead(expiry_is_no_change))),
+        "compacted": ("gaps", 12, (Histories, "read", only_the_last_of_each_key)),
+        "a node is behind": ("watches", 0, (Histories, "read", a_node_that_is_behind_begins_anew)),
+        "the value before": ("watches", 0, (Histories, "add", the_value_before)),
+    },
+    ("all", MIXED): {
+        "permits of semaphores": (
+            "capacity",
+            3,
+            (TableState, "grant", of_kind(SEMAPHORE, forgets_its_permits)),
+        ),
+        "permits of read/write locks": (
+            "capacity",
+            0,
+            (TableState, "grant", of_kind(RWLOCK, forgets_its_permits)),
+        ),
+        "fences of semaphores": (
+            "fences",
+            3,
+            (TableState, "grant", of_kind(SEMAPHORE, takes_the_last_fence)),
+        ),
+    },
+}
+"""Bugs of each kind: a word of the violation that the seeds must show, the seed with which the
+search begins, which keeps it short, and what is planted at which attributes."""
 
 
-COUNTS_TWICE: dict[tuple[object, str], Plant] = {(requests, "begin_update"): repetitions_count}
-
-PLANTED = {
-    "semaphores: overtakes": Planted(
-        SEMAPHORES, {(Resource, "next_wait"): instead(smaller_claims_overtake)}, "order"
-    ),
-    "semaphores: one too many": Planted(
-        SEMAPHORES,
-        {
-            (Resource, "admits"): instead(one_too_many),
-            (Resource, "grant"): instead(taken_unchecked),
-        },
-        "capacity",
-        first=3,
-    ),
-    "semaphores: frees one": Planted(
-        SEMAPHORES, {(Resource, "remove"): a_hold_frees_one_permit}, "progress", first=3
-    ),
-    "semaphores: smaller": Planted(
-        SEMAPHORES,
-        {
-            (Resource, "resize"): a_smaller_size_is_not_counted,
-            (Resource, "grant"): instead(taken_unchecked),
-        },
-        "capacity: 2",
-    ),
-    "semaphores: too large": Planted(
-        SEMAPHORES, {(TableState, "end_wait"): too_large_claims_wait_on}, "size"
-    ),
-    "semaphores: counts twice": Planted(
-        SEMAPHORES, {(TableHold, "answer"): twice}, "was granted", first=7
-    ),
-    "read/write locks: overtakes": Planted(
-        RWLOCKS, {(Resource, "admits"): instead(a_try_overtakes_the_queue)}, "order"
-    ),
-    "read/write locks: writes beside readers": Planted(
-        RWLOCKS,
-        {
-            (Resource, "admits"): instead(a_writer_needs_one_permit),
-            (Resource, "grant"): instead(taken_unchecked),
-        },
-        "capacity",
-    ),
-    "read/write locks: downgrade": Planted(
-        RWLOCKS, {(TableState, "give_back"): instead(a_downgrade_loses_permits)}, "progress"
-    ),
-    "read/write locks: upgrade": Planted(
-        RWLOCKS, {(requests, "_enter_again"): an_upgrade_is_counted}, "upgrade", first=5
-    ),
-    "several locks: head of one queue": Planted(
-        LOCK_ALL,
-        {
-            (TableState, "serve"): instead(granted_at_the_first_head),
-            (Resource, "grant"): instead(taken_unchecked),
-        },
-        "mutual exclusion",
-        first=5,
-    ),
-    "several locks: frees the first": Planted(
-        LOCK_ALL, {(Resource, "remove"): only_the_first_is_freed}, "progress", first=2
-    ),
-    "several locks: one fence": Planted(
-        LOCK_ALL, {(TableState, "grant"): one_fence_for_all}, "fences", first=9
-    ),
-    "deadlines: new leader": Planted(
-        DEADLINES,
-        {(LockTable, "shift"): instead(the_time_without_a_leader_counts)},
-        "early: HoldLost",
-        first=4,
-    ),
-    "deadlines: from the reply": Planted(
-        DEADLINES,
-        {(holds, "begin_lease"): instead(the_client_counts_from_the_reply)},
-        "relied on: HoldLost",
-        first=3,
-    ),
-    "deadlines: lost hold": Planted(
-        DEADLINES, {(requests, "refused"): a_lost_hold_is_renewed}, "lost: Renewed", first=5
-    ),
-    "deadlines: again": Planted(
-        DEADLINES,
-        {
-            (LeasedHold, "acquire_again"): instead(acquiring_again_tells_the_whole),
-            (holds, "is_known"): instead(no_hold_is_known),
-        },
-        "relied on: HoldLost",
-        first=3,
-    ),
-    "deadlines: no grace": Planted(
-        DEADLINES, {(LeasedHold, "restart"): instead(there_is_no_grace)}, "early: HoldLost", first=3
-    ),
-    "handovers: any secret": Planted(
-        HANDOVERS, {(key, "digest_of"): instead(AnyDigest)}, "attach: "
-    ),
-    "handovers: serves the queue": Planted(
-        HANDOVERS,
-        {
-            (Resource, "kept"): instead(serves_the_queue),
-            (Resource, "grant"): instead(taken_unchecked),
-        },
-        "between: ",
-    ),
-    "handovers: ends early": Planted(HANDOVERS, {(KeyHold, "move"): ends_100_ms_early}, "early: "),
-    "latches: counts twice": Planted(LATCHES, COUNTS_TWICE, "once"),
-    "latches: stays": Planted(
-        LATCHES, {(TableState, "reply_to_wait"): only_a_lone_waiter_passes}, "release"
-    ),
-    "latches: passes at 1": Planted(LATCHES, {(latch, "has_room"): a_latch_passes_at_1}, "early"),
-    "latches: gone too early": Planted(
-        LATCHES, {(latch, "_latch_of"): a_latch_is_gone_too_early}, "count"
-    ),
-    "latches: gone too late": Planted(
-        LATCHES, {(latch, "_latch_of"): a_latch_is_gone_too_late}, "count"
-    ),
-    "latches: amount": Planted(LATCHES, {(latch, "_latch_of"): the_whole_count_goes}, "count"),
-    "barriers: not broken": Planted(
-        BARRIERS, {(Barrier, "remove"): a_party_leaves_without_the_others}, "broken", 5
-    ),
-    "barriers: too early": Planted(
-        BARRIERS, {(Barrier, "waiting"): instead(property(one_more_has_arrived))}, "together", 2
-    ),
-    "barriers: counts twice": Planted(BARRIERS, COUNTS_TWICE, "once"),
-    "barriers: same index": Planted(
-        BARRIERS, {(barrier, "_passed"): all_have_the_same_index}, "index"
-    ),
-    "barriers: generations fall": Planted(
-        BARRIERS, {(barrier, "_passed"): generations_are_counted_down}, "generations"
-    ),
-    "elections: no ends": Planted(
-        ELECTIONS, {(TableState, "_note_leader"): ends_are_not_noted}, "watches"
-    ),
-    "elections: compacted": Planted(
-        ELECTIONS, {(Histories, "read"): terms_that_are_over_are_left_out}, "gaps", first=3
-    ),
-    "elections: a gap is not seen": Planted(
-        ELECTIONS,
-        {
-            (Histories, "_drop_first"): a_gap_is_not_seen,
-            (history, "CHANGES_MAX"): instead(1),
-        },
-        "watches",
-    ),
-    "elections: a node is behind": Planted(
-        ELECTIONS, {(Histories, "read"): a_node_that_is_behind_begins_anew}, "watches", first=2
-    ),
-    "elections: repeats": Planted(
-        ELECTIONS, {(Histories, "read"): changes_from_the_beginning}, "watches"
-    ),
-    "elections: value": Planted(
-        ELECTIONS, {(Histories, "add"): all_have_the_first_value}, "values"
-    ),
-    "maps: no guard": Planted(
-        MAPS, {(maps, "_meets_conditions"): guards_are_not_checked}, "guard", first=3
-    ),
-    "maps: any version": Planted(MAPS, {(maps, "_meets_conditions"): any_version}, "versions"),
-    "maps: done again": Planted(MAPS, COUNTS_TWICE, "once", first=10),
-    "maps: outlives its session": Planted(
-        MAPS, {(Entry, "end_with_session"): instead(nothing)}, "reads", 2
-    ),
-    "maps: old reads": Planted(MAPS, {(Queries, "take"): any_age}, "was known", 7),
-    "counters: counts twice": Planted(COUNTERS, COUNTS_TWICE, "once", first=5),
-    "counters: no guard": Planted(
-        COUNTERS, {(counter, "holds_guard"): guards_are_not_checked}, "guard", first=3
-    ),
-    "counters: any value": Planted(
-        COUNTERS, {(counter, "_change"): any_value_is_the_expected_one}, "counts"
-    ),
-    "counters: beyond the limits": Planted(
-        COUNTERS, {(counter, "_change"): a_sum_stays_at_the_limit}, "counts"
-    ),
-    "counters: old reads": Planted(COUNTERS, {(Queries, "take"): an_old_value}, "reads", first=7),
-    "pools: counts twice": Planted(POOLS, COUNTS_TWICE, "once"),
-    "pools: end with sessions": Planted(
-        POOLS, {(TableState, "close"): an_end_gives_back}, "count", first=3
-    ),
-    "pools: one too many": Planted(
-        POOLS, {(Pool, "free"): instead(property(one_permit_too_many))}, "capacity"
-    ),
-    "pools: nobody is served": Planted(
-        POOLS, {(Pool, "serve"): instead(nobody_is_served)}, "serve"
-    ),
-    "watches of maps: no expiry": Planted(
-        MAPS, {(Entry, "fall_due"): instead(expiry_is_no_change)}, "watches", 29
-    ),
-    "watches of maps: compacted": Planted(
-        MAPS, {(Histories, "read"): only_the_last_of_each_key}, "gaps", first=12
-    ),
-    "watches of maps: a node is behind": Planted(
-        MAPS, {(Histories, "read"): a_node_that_is_behind_begins_anew}, "watches"
-    ),
-    "watches of maps: the value before": Planted(
-        MAPS, {(Histories, "add"): the_value_before}, "watches"
-    ),
-    "all: permits of semaphores": Planted(
-        MIXED, {(TableState, "grant"): of_kind(SEMAPHORE, forgets_its_permits)}, "capacity", first=3
-    ),
-    "all: permits of read/write locks": Planted(
-        MIXED, {(TableState, "grant"): of_kind(RWLOCK, forgets_its_permits)}, "capacity"
-    ),
-    "all: fences of semaphores": Planted(
-        MIXED, {(TableState, "grant"): of_kind(SEMAPHORE, takes_the_last_fence)}, "fences", 3
-    ),
+BUGS = {
+    f"{kind}: {bug}": (workload, *how)
+    for (kind, workload), bugs in PLANTED.items()
+    for bug, how in bugs.items()
 }
 
 
 @pytest.mark.parametrize(
     "bug",
     with_long(
-        PLANTED,
+        BUGS,
         "several locks: frees the first",
         "semaphores: frees one",
         "read/write locks: downgrade",
     ),
 )
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    workload, plants, judge, first = PLANTED[bug]
-    demand_caught(monkeypatch, workload, plants, judge, first)
+    workload, judge, first, *patches = BUGS[bug]
+    demand_caught(monkeypatch, workload, patches, judge, first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,7 +28,7 @@ from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
-from support.planted_bugs import Patch, Plant, plant
+from support.planted_bugs import Patch, plant
 
 
 def is_violated(run: Callable[[], object]) -> bool:
@@ -199,13 +199,13 @@ def demand_clean(
 def demand_caught(
     monkeypatch: pytest.MonkeyPatch,
     workload: Workload,
-    plants: Mapping[tuple[object, str], Plant],
+    patches: Iterable[Patch],
     judge: str,
     first: int = 0,
 ) -> None:
     """Plant bugs at attributes, and run seeds, from ``first`` on, until the judge finds one."""
-    for (place, name), planted in plants.items():
-        plant(monkeypatch, place, name, planted)
+    for patch in patches:
+        plant(monkeypatch, *patch)
     seeds = range(first, first + SEEDS_FOR_A_MUTANT)
     assert seen_in(judge, (run_seed("paxos", seed, workload=workload) for seed in seeds))
 
