@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.expect import present
-from support.long import with_long
+from support.expect import present, with_long
 from support.table_comparison import LogComposer, steps_of
 from support.table_model import Model
 

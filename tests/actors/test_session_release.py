@@ -1,8 +1,11 @@
-"""Releases and cancels in a client's session."""
+"""Releases and cancels in a client's session, and holds that an endpoint asks about."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from support.role_harness import RoleHarness
 from support.session_harness import (
     ANN,
     BEN,
@@ -17,12 +20,24 @@ from support.session_harness import (
 )
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+)
+from fencelock.actors.api.session_message import ConfirmHold, DisownHold, HoldLost
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
-from fencelock.actors.message import node_of
+from fencelock.actors.message import Address, node_of
 from fencelock.actors.role_message import LinkDown, LinkUp
+from fencelock.actors.session.lease import Stage
 from fencelock.actors.session.message import ReleaseUnawaited
+from fencelock.actors.session.session import ClientSession
 
 
 def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use(
@@ -299,3 +314,116 @@ def test_a_request_that_was_never_sent_is_not_called_unknown() -> None:
     assert of(Acquire, harness.acquire(wait_ms=1_000)) == []  # No session was opened.
 
     assert "unknown" not in one(Refused, harness.run(CUT_MS), ANN).detail
+
+
+# Waits that a proxy judged over
+
+
+def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next(
+    harness: SessionHarness,
+) -> None:
+    """A leader of `bakery` may have granted it to one proxy while another judged it to be over."""
+    said = harness.open(harness.acquire(wait_ms=500))
+    again = harness.run_kept(300, A, B)
+    assert of(Acquire, again)
+    said = harness.refuse(again, Reason.TIMED_OUT)
+    assert one(Refused, said, ANN).reason is Reason.TIMED_OUT
+    assert one(Cancel, said, A).request == of(Acquire, again)[0].request
+    assert of(Acquire, harness.acquire()) == []
+    assert of(Acquire, harness.undo(said), A)
+
+
+def test_a_wait_that_was_said_once_is_over_when_its_proxy_says_so(harness: SessionHarness) -> None:
+    said = harness.refuse(harness.open(harness.acquire(wait_ms=0)), Reason.TIMED_OUT)
+    assert of(Cancel, said) == []
+    assert of(Acquire, harness.acquire(), A)
+
+
+# Holds that an endpoint asks about
+
+
+class RequestHarness(RoleHarness[ClientSession]):
+    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(1))
+        )
+        self.role.session_state.endpoints.current = A
+        for stage in (Stage.OPENING, Stage.UNKEPT):
+            self.role.session_state.session_lease.enter(stage)
+        self.role.session_state.session_lease.assigned = "c"
+
+    def acquire(self) -> int:
+        """Ask for lock ``x``; return the number under which an endpoint was asked."""
+        (send,) = self.hear(ANN, Acquire(lock="x", owner="ann"))
+        assert isinstance(send.message, Acquire)
+        return send.message.request
+
+    def grant(self, request: int) -> list[Send]:
+        return self.hear(A, Granted(lock="x", fence=7, session="c", owner="ann", request=request))
+
+
+@pytest.fixture
+def asked() -> RequestHarness:
+    return RequestHarness()
+
+
+CONFIRM = ConfirmHold(lock="x", fence=7, session="c")
+
+
+def test_a_session_that_is_asked_about_a_hold_of_its_own_does_not_answer(
+    asked: RequestHarness,
+) -> None:
+    asked.grant(asked.acquire())
+
+    assert asked.hear(A, CONFIRM) == []
+    assert asked.hear(B, CONFIRM) == []
+
+
+def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(
+    asked: RequestHarness,
+) -> None:
+    request = asked.acquire()
+
+    said = asked.hear(A, CONFIRM)
+    cancel = Cancel(lock="x", session="c", owner="ann", request=request)
+    assert Send(A, DisownHold(lock="x", fence=7, session="c")) in said
+    assert Send(A, cancel) in said
+    assert [send.to for send in asked.grant(request)] == []
+
+    cancelled = Cancelled(lock="x", session="c", owner="ann", request=request)
+    (anew,) = asked.hear(A, cancelled)
+    assert isinstance(anew.message, Acquire)
+    assert anew.message.request > request
+
+
+def test_a_stranger_and_another_session_are_not_answered(asked: RequestHarness) -> None:
+    assert asked.hear(Address("z/proxy"), CONFIRM) == []
+    assert asked.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
+
+
+def test_a_late_grant_of_an_earlier_life_of_the_endpoint_does_not_cancel_what_is_held(
+    asked: RequestHarness,
+) -> None:
+    """An endpoint that restarts may grant a request anew, before its earlier messages arrive."""
+    request = asked.acquire()
+    asked.grant(request)
+
+    late = Granted(lock="x", fence=5, session="c", owner="ann", request=request)
+
+    assert asked.hear(A, late) == []
+    assert asked.hear(B, late) == [
+        Send(B, Cancel(lock="x", session="c", owner="ann", request=request))
+    ]
+
+
+def test_a_session_that_is_told_that_an_operator_took_its_lock_holds_it_no_more(
+    asked: RequestHarness,
+) -> None:
+    asked.grant(asked.acquire())
+
+    asked.hear(A, HoldLost(lock="x", fence=7, session="c", owner="ann", detail="an operator"))
+
+    assert asked.role.session_state.holds == {}
+    assert "client.holds_lost" in asked.counted

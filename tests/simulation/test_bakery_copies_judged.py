@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import pytest
+from support.expect import with_long
 from support.judged import PlantedBug, clean
-from support.long import with_long
 from support.planted_bugs import instead
 
 from fencelock.actors.bakery.config import exports_needed

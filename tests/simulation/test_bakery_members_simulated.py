@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
+from support.expect import with_long
 from support.judged import PlantedBug, clean
-from support.long import with_long
 from support.planted_bugs import as_plant, instead
 
 from fencelock.actors.bakery.election import ElectionCoordinator

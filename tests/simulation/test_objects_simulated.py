@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import with_long
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
-from support.long import with_long
 from support.planted_bugs import (
     AnyDigest,
     Patch,

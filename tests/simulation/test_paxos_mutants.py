@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import with_long
 from support.judged import LogMutant, assert_bug_seen, with_role
-from support.long import with_long
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from support.expect import with_long
 from support.judged import clean, seen_in
-from support.long import with_long
 
 from fencelock.actors.message import Instant
 from fencelock.actors.session import retainer

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -27,3 +29,10 @@ def only(kind: type[T], values: Iterable[object]) -> T:
     """Return the only one of ``values``, which must be of ``kind``."""
     (value,) = values
     return checked(kind, value)
+
+
+def with_long(cases: Iterable[str], *long: str) -> list[Any]:
+    """Return the cases of a test, those of ``long`` marked as such."""
+    known = [*cases]
+    assert set(long) <= set(known), "is no case"
+    return [pytest.param(one, marks=pytest.mark.long) if one in long else one for one in known]

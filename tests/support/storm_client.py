@@ -1,4 +1,4 @@
-"""A client process of test_paxos_storm: takes locks and writes under them until it reads a line.
+"""A client process of test_paxos_real: takes locks and writes under them until it reads a line.
 
 It says a line for each grant, ``+ LOCK FENCE``, and at the end one object of JSON: how many
 updates it made of each file, what it saw go wrong there, and what its calls ended in that

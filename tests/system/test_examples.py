@@ -19,7 +19,7 @@ import pytest
 import typer
 from contests import CONTESTS
 from support import programs
-from support.long import with_long
+from support.expect import with_long
 from support.paths import EXAMPLES, ROOT
 from support.programs import run_to_end
 from support.real_nodes import config_in, running, running_nodes

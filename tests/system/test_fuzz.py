@@ -1,14 +1,16 @@
-"""Every message of clients and peers with each field at its extremes: no node exits or raises."""
+"""Messages with each field at its extremes, and bytes for the Redis door: no node exits."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from redis_fuzz import Report, fuzz
 from support.fuzz_live import LiveFuzzer
 from support.fuzz_offline import (
     OfflineFuzzer,
@@ -209,3 +211,21 @@ def test_a_draw_depends_on_the_seed_alone() -> None:
         fuzzer.commands(100)
         runs.append((fuzzer.findings.inputs, fuzzer.random.random()))
     assert runs[0] == runs[1] != (0, Random(5).random())
+
+
+# The Redis door
+
+
+def test_a_door_survives_what_clients_send(tmp_path: Path) -> None:
+    report = fuzz(3.0, 300, 7, tmp_path)
+    report.slow_turns = 0  # Those of a machine that is busy with other tests.
+    assert report.ok, report
+
+
+def test_a_door_that_exits_or_grows_without_bound_is_not_ok() -> None:
+    good = Report(pairs=1, refused_in_words=True)
+    assert good.ok
+    assert not replace(good, exited=True).ok
+    assert not replace(good, grown_mib=1_000).ok
+    assert not replace(good, slow_turns=1).ok
+    assert not Report().ok

@@ -1,16 +1,26 @@
-"""A lock goes from a process that is killed to another one, over the death of the leader."""
+"""Locks that killed processes handed over, and locks that killed and stopped ones retain."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import secrets
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.real_nodes import until
+from support.paths import SUPPORT
+from support.real_nodes import PaxosProcesses, until
 
 from fencelock.verification.bench.members import NodeProcesses
 
@@ -87,3 +97,174 @@ def test_a_token_that_no_process_shows_in_time_frees_the_lock_for_the_next(
         with third.lock("job", timeout=10):
             late = Process(ATTACH + RELEASE, nodes.connect, token)
             assert "it was used, or its time is over" in late.end()
+
+
+# Retained locks
+
+
+TTL_S = 1.5
+CLIENTS = 3
+FAULTS = int(os.environ.get("FENCELOCK_RETAINED_FAULTS", "4"))
+HOLDS = 10
+"""Holds of each client between two faults."""
+
+
+class Hold(NamedTuple):
+    """A hold that a client reported, from its first to its last certain moment."""
+
+    began: float
+    ended: float
+    fence: int
+    retained: bool
+    updated: bool
+
+
+class RetainingClient:
+    """A process of `retained_client.py`, and the holds that it reported."""
+
+    def __init__(self, members: PaxosProcesses, folder: Path) -> None:
+        command = [sys.executable, str(SUPPORT / "retained_client.py")]
+        self.process = subprocess.Popen(
+            [*command, members.connect, str(folder), str(TTL_S)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.holds: list[Hold] = []
+        self.begun: dict[int, tuple[float, bool]] = {}
+        """When a hold began, and whether it was a local owner's, by fence."""
+        self.news = threading.Condition()
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def wait_for(self, holds: int) -> None:
+        """Wait for so many further holds."""
+        with self.news:
+            wanted = len(self.holds) + holds
+            assert self.news.wait_for(lambda: len(self.holds) >= wanted, PATIENCE_S)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self.process.wait(PATIENCE_S) == 0
+        self.reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if not line.endswith("\n"):
+                return  # It was killed amid a line.
+            sign, fence, at, flag = line.split()
+            with self.news:
+                if sign == "+":
+                    assert int(fence) not in self.begun, f"fence {fence} twice"
+                    self.begun[int(fence)] = float(at), flag == "1"
+                else:
+                    began, retained = self.begun[int(fence)]
+                    hold = Hold(began, float(at), int(fence), retained, flag == "1")
+                    self.holds.append(hold)
+                self.news.notify_all()
+
+
+@pytest.mark.long
+def test_killed_and_stopped_clients_that_retain_cost_no_exclusion_and_no_update(
+    members: PaxosProcesses, tmp_path: Path
+) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    chance, kills = Random(seed), 0
+    with ExitStack() as stack:
+
+        def start() -> RetainingClient:
+            client = RetainingClient(members, tmp_path)
+            stack.callback(client.close)
+            return client
+
+        living = [start() for _ in range(CLIENTS)]
+        every = [*living]
+        for number in range(FAULTS):
+            for client in living:
+                client.wait_for(HOLDS)
+            victim = living[number % CLIENTS]
+            if number % 2:
+                victim.process.kill()
+                kills += 1
+                living[number % CLIENTS] = start()
+                every.append(living[number % CLIENTS])
+            else:
+                stopped(victim, chance.uniform(0.2, 2 * TTL_S))
+        for client in living:
+            client.wait_for(HOLDS)
+            client.end()
+        for client in every:
+            client.close()
+    judge([hold for client in every for hold in client.holds])
+    fences = [fence for client in every for fence in client.begun]
+    assert len(fences) == len(set(fences))
+    updates = sum(hold.updated for client in every for hold in client.holds)
+    # Of a hold that was lost or killed, nobody knows whether it had updated the file.
+    unknown = len(fences) - sum(len(client.holds) for client in every)
+    assert updates <= int((tmp_path / "ledger").read_text()) <= updates + unknown
+    assert sum(hold.retained for client in every for hold in client.holds) > 20
+
+
+def stopped(client: RetainingClient, seconds: float) -> None:
+    client.process.send_signal(signal.SIGSTOP)
+    try:
+        threading.Event().wait(seconds)  # This is the fault; nothing is waited for.
+    finally:
+        client.process.send_signal(signal.SIGCONT)
+
+
+def judge(holds: list[Hold]) -> None:
+    """Check that no two holds overlap, and that fences rise."""
+    holds.sort()
+    for one, next_one in itertools.pairwise(holds):
+        assert one.ended <= next_one.began, f"{one} overlaps {next_one}"
+        assert one.fence < next_one.fence
+        assert next_one.updated
+
+
+def test_the_judge_sees_an_overlap_and_a_fence_that_falls() -> None:
+    first, second = Hold(0, 2, 5, True, True), Hold(3, 4, 6, True, True)
+    judge([first, second])
+    for wrong in (second._replace(began=1), second._replace(fence=4)):
+        with pytest.raises(AssertionError):
+            judge([first, wrong])
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_a_client_that_was_stopped_beyond_its_time_grants_nothing_when_it_wakes(
+    members: PaxosProcesses, tmp_path: Path
+) -> None:
+    """Another has the lock by then, and the fences of the one that wakes are above."""
+    with ExitStack() as stack:
+        first = RetainingClient(members, folder(tmp_path / "first"))
+        stack.callback(first.close)
+        first.wait_for(HOLDS)
+        first.process.send_signal(signal.SIGSTOP)
+        # Files of its own, since the stopped one may have the file lock of its own.
+        second = RetainingClient(members, folder(tmp_path / "second"))
+        stack.callback(second.close)
+        second.wait_for(HOLDS)  # After the time to live of the first.
+        woken = time.monotonic()
+        first.process.send_signal(signal.SIGCONT)
+        first.wait_for(HOLDS)
+        for client in (first, second):
+            client.end()
+    judge([*first.holds, *second.holds])
+    taken = min(hold.fence for hold in second.holds)
+    assert all(hold.fence > taken for hold in first.holds if hold.began > woken)

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.expect import PATIENCE_S
-from support.long import with_long
+from support.expect import PATIENCE_S, with_long
 from support.real_nodes import (
     NODES,
     KeyedProcesses,
