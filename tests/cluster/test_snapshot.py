@@ -100,12 +100,6 @@ def test_a_segment_that_is_full_gets_a_successor(segmented: Path) -> None:
         assert SMALL < segment_path(segmented, number).stat().st_size < SMALL + 200
 
 
-def test_what_counts_is_kept_when_room_is_given_back(trimmed: Path) -> None:
-    found = kept(trimmed)
-    assert found["quiet"] == [b"here from the start"]
-    assert found["role"][1:] == [b"after"]
-
-
 def test_a_missing_segment_is_noticed(segmented: Path) -> None:
     for number in range(1, 4):
         content = segment_path(segmented, number).read_bytes()
@@ -268,16 +262,6 @@ def test_an_unfinished_checkpoint_is_read_beside_what_it_was_to_replace(tmp_path
         write(journal, Entry("table", b"new 2"), Entry("table", Mark.END))
     new = [b"new 1", b"persisted meanwhile", b"new 2"]
     assert kept(tmp_path) == {"table": new, "other": [b"o"]}
-
-
-def test_a_checkpoint_may_begin_in_the_group_in_which_another_ends(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
-        write(journal, *(Entry("table", b"old %d" % number) for number in range(9)))
-        write(journal, Entry("table", Mark.BEGIN), Entry("table", b"new 1"))
-        write(journal, Entry("table", Mark.END), Entry("table", Mark.BEGIN))
-        write(journal, Entry("table", b"newer 1"))
-        write(journal, Entry("table", b"newer 2"), Entry("table", Mark.END))
-    assert kept(tmp_path)["table"] == [b"newer 1", b"newer 2"]
 
 
 def test_no_file_is_replaced_in_which_an_unfinished_checkpoint_began(tmp_path: Path) -> None:
