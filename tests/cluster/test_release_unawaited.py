@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.faces import FACES
+from support.faces import CLIENT_KINDS, FACES
 from support.lock_scene import AtOnce, Scene, ScriptedSession
 from support.samples import fence_of
 
 import fencelock
-from fencelock import aio
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.error import (
     ForbiddenError,
@@ -276,6 +274,7 @@ made = pytest.mark.parametrize("made", MADE)
 
 
 @made
+@pytest.mark.parametrize("client_kind", CLIENT_KINDS)
 def test_pairs_without_confirmation_rise_and_leave_nothing_held(
     client: fencelock.Client, name: str, made: str
 ) -> None:
@@ -288,24 +287,6 @@ def test_pairs_without_confirmation_rise_and_leave_nothing_held(
     assert not lock.locked()
     assert lock.acquire(blocking=False)
     lock.release(wait=True)
-
-
-@made
-def test_tasks_do_not_wait_for_their_releases_either(
-    paxos_addresses: str, name: str, made: str
-) -> None:
-    async def run() -> list[int]:
-        async with aio.connect(paxos_addresses, cluster=FACES) as client:
-            lock = MADE[made](client, name)
-            fences: list[int] = []
-            for _ in range(50):
-                async with lock as held:
-                    fences.append(held.fence)
-            assert not await lock.locked()
-            return fences
-
-    fences = asyncio.run(run())
-    assert fences == sorted(set(fences))
 
 
 def test_a_hold_that_an_operator_took_is_reported_after_its_release(
