@@ -444,9 +444,12 @@ def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(
     assert harness.alarms == []
 
 
-def test_a_session_whose_end_was_not_confirmed_is_not_kept_alive(harness: SessionHarness) -> None:
+def test_a_close_that_nobody_confirms_ends_and_keeps_nothing_alive(
+    harness: SessionHarness,
+) -> None:
     harness.hold()
-    harness.hear(BEN, Close())
-    harness.run(2_500)
+    said = [*harness.hear(BEN, Close()), *harness.run(2_500)]
+    assert len(of(End, said)) > 1
+    assert one(Closed, said, BEN).unanswered == 1
     assert harness.run(60_000) == []
     assert harness.alarms == []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from support.role_harness import RoleHarness
 from support.session_harness import (
     ANN,
     BEN,
@@ -22,7 +19,6 @@ from support.session_harness import (
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import (
     Acquire,
-    Alive,
     Cancel,
     Cancelled,
     Granted,
@@ -33,11 +29,9 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import ConfirmHold, DisownHold, HoldLost
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
-from fencelock.actors.message import Address, node_of
+from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp
-from fencelock.actors.session.lease import Stage
 from fencelock.actors.session.message import ReleaseUnawaited
-from fencelock.actors.session.session import ClientSession
 
 
 def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use(
@@ -255,12 +249,7 @@ def harness() -> SessionHarness:
 
 def alive(harness: SessionHarness, said: list[Send]) -> list[Send]:
     """Reply to the last greeting in ``said``; return the effects."""
-    greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
-    assert isinstance(greeting.message, KeepAlive)
-    word = Alive(
-        session=harness.assigned, node=node_of(greeting.to), request=greeting.message.request
-    )
-    return harness.hear(greeting.to, word)
+    return harness.alive([send for send in said if isinstance(send.message, KeepAlive)][-1])
 
 
 @pytest.mark.parametrize("ms", range(6_000, 26_000, 500))
@@ -342,88 +331,56 @@ def test_a_wait_that_was_said_once_is_over_when_its_proxy_says_so(harness: Sessi
 # Holds that an endpoint asks about
 
 
-class RequestHarness(RoleHarness[ClientSession]):
-    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(1))
-        )
-        self.role.session_state.endpoints.current = A
-        for stage in (Stage.OPENING, Stage.UNKEPT):
-            self.role.session_state.session_lease.enter(stage)
-        self.role.session_state.session_lease.assigned = "c"
-
-    def acquire(self) -> int:
-        """Ask for lock ``x``; return the number under which an endpoint was asked."""
-        (send,) = self.hear(ANN, Acquire(lock="x", owner="ann"))
-        assert isinstance(send.message, Acquire)
-        return send.message.request
-
-    def grant(self, request: int) -> list[Send]:
-        return self.hear(A, Granted(lock="x", fence=7, session="c", owner="ann", request=request))
-
-
-@pytest.fixture
-def asked() -> RequestHarness:
-    return RequestHarness()
-
-
 CONFIRM = ConfirmHold(lock="x", fence=7, session="c")
 
 
 def test_a_session_that_is_asked_about_a_hold_of_its_own_does_not_answer(
-    asked: RequestHarness,
+    unkept: UnkeptSession,
 ) -> None:
-    asked.grant(asked.acquire())
+    unkept.held()
 
-    assert asked.hear(A, CONFIRM) == []
-    assert asked.hear(B, CONFIRM) == []
+    assert unkept.hear(A, CONFIRM) == []
+    assert unkept.hear(B, CONFIRM) == []
 
 
 def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(
-    asked: RequestHarness,
+    unkept: UnkeptSession,
 ) -> None:
-    request = asked.acquire()
+    asked = unkept.acquire()
 
-    said = asked.hear(A, CONFIRM)
-    cancel = Cancel(lock="x", session="c", owner="ann", request=request)
+    said = unkept.hear(A, CONFIRM)
+    cancel = Cancel(lock="x", session="c", owner="ann", request=1)
     assert Send(A, DisownHold(lock="x", fence=7, session="c")) in said
     assert Send(A, cancel) in said
-    assert [send.to for send in asked.grant(request)] == []
+    assert unkept.grant(asked) == []
 
-    cancelled = Cancelled(lock="x", session="c", owner="ann", request=request)
-    (anew,) = asked.hear(A, cancelled)
-    assert isinstance(anew.message, Acquire)
-    assert anew.message.request > request
+    cancelled = Cancelled(lock="x", session="c", owner="ann", request=1)
+    assert one(Acquire, unkept.hear(A, cancelled), A).request > 1
 
 
-def test_a_stranger_and_another_session_are_not_answered(asked: RequestHarness) -> None:
-    assert asked.hear(Address("z/proxy"), CONFIRM) == []
-    assert asked.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
+def test_a_stranger_and_another_session_are_not_answered(unkept: UnkeptSession) -> None:
+    assert unkept.hear(Address("z/proxy"), CONFIRM) == []
+    assert unkept.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
 
 
 def test_a_late_grant_of_an_earlier_life_of_the_endpoint_does_not_cancel_what_is_held(
-    asked: RequestHarness,
+    unkept: UnkeptSession,
 ) -> None:
     """An endpoint that restarts may grant a request anew, before its earlier messages arrive."""
-    request = asked.acquire()
-    asked.grant(request)
+    unkept.held()
 
-    late = Granted(lock="x", fence=5, session="c", owner="ann", request=request)
+    late = Granted(lock="x", fence=5, session="c", owner="ann", request=1)
 
-    assert asked.hear(A, late) == []
-    assert asked.hear(B, late) == [
-        Send(B, Cancel(lock="x", session="c", owner="ann", request=request))
-    ]
+    assert unkept.hear(A, late) == []
+    assert unkept.hear(B, late) == [Send(B, Cancel(lock="x", session="c", owner="ann", request=1))]
 
 
 def test_a_session_that_is_told_that_an_operator_took_its_lock_holds_it_no_more(
-    asked: RequestHarness,
+    unkept: UnkeptSession,
 ) -> None:
-    asked.grant(asked.acquire())
+    unkept.held()
 
-    asked.hear(A, HoldLost(lock="x", fence=7, session="c", owner="ann", detail="an operator"))
+    unkept.hear(A, HoldLost(lock="x", fence=7, session="c", owner="ann", detail="an operator"))
 
-    assert asked.role.session_state.holds == {}
-    assert "client.holds_lost" in asked.counted
+    assert unkept.role.session_state.holds == {}
+    assert "client.holds_lost" in unkept.counted

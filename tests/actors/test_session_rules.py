@@ -24,17 +24,6 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Queued, Result
 
 
-def test_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
-    harness: SessionHarness,
-) -> None:
-    said = harness.open(harness.acquire())
-    repeats = of(api.Acquire, harness.run_kept(5_000, A))
-    assert {repeat.request for repeat in repeats} == {one(api.Acquire, said).request}
-    harness.hear(ANN, api.Abandon())
-    harness.undo(harness.run(1_000))
-    assert one(api.Acquire, harness.acquire()).request > repeats[0].request
-
-
 def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
     harness: SessionHarness,
 ) -> None:
@@ -58,16 +47,18 @@ def test_a_session_that_is_refused_ends_the_acquire_at_once(
     assert one(Open, harness.acquire()).session == "c~2"
 
 
-def test_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_its_number(
+def test_an_acquire_in_an_expired_session_goes_on_in_the_next_one_for_what_is_left_of_its_time(
     harness: SessionHarness,
 ) -> None:
-    asked = harness.open(harness.acquire())
+    asked = harness.open(harness.acquire(wait_ms=5_000))
+    harness.run(2_000)
     said = harness.refuse(asked, api.Reason.SESSION_EXPIRED)
     assert of(api.Refused, said) == []
     assert one(Open, said).session == "c~2"
     again = one(api.Acquire, harness.open(said))
     assert again.session == "c~2.2"
     assert again.request == one(api.Acquire, asked).request
+    assert again.wait_ms == 3_000
 
 
 def test_to_enter_again_what_the_session_lost_is_refused_as_lost(
@@ -78,15 +69,6 @@ def test_to_enter_again_what_the_session_lost_is_refused_as_lost(
     assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
     assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
     assert of(Open, said) == []
-
-
-def test_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time(
-    harness: SessionHarness,
-) -> None:
-    asked = harness.open(harness.acquire(wait_ms=5_000))
-    harness.run(2_000)
-    again = one(api.Acquire, harness.open(harness.refuse(asked, api.Reason.SESSION_EXPIRED)))
-    assert again.wait_ms == 3_000
 
 
 def test_a_wait_that_the_cluster_gave_up_is_asked_for_anew(harness: SessionHarness) -> None:
@@ -282,27 +264,11 @@ def test_to_close_ends_the_session_with_all_that_is_in_it(
     assert one(api.Refused, harness.acquire(), ANN).reason is api.Reason.CANCELLED
 
 
-def test_a_close_that_nobody_confirms_ends_all_the_same(harness: SessionHarness) -> None:
-    harness.hold()
-    said = [*harness.hear(ANN, Close()), *harness.run(2_200)]
-    assert len(of(End, said)) > 1
-    assert one(Closed, said, ANN).unanswered == 1
-
-
 def test_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.release(token=5)
     done = harness.end(harness.hear(BEN, Close()))
     assert one(api.Released, done, ANN).request == 5
-
-
-def test_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(
-    harness: SessionHarness,
-) -> None:
-    asked = harness.open(harness.acquire(token=8))
-    said = harness.run_kept(600_000, A)
-    assert of(api.Refused, said) == []
-    assert one(api.Granted, harness.grant(asked), ANN).request == 8
 
 
 def test_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
@@ -324,18 +290,6 @@ def test_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_ou
     cancel = of(api.Cancel, said)[-1]
     assert cancel.request == one(api.Acquire, asked).request
     assert of(api.Granted, harness.grant(asked)) == []
-
-
-def test_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailable(
-    harness: SessionHarness,
-) -> None:
-    harness.hold()
-    harness.acquire(BEN, lock="y", wait_ms=1_000)
-    said = harness.run(16_000)
-    assert one(api.Refused, said, BEN).reason is api.Reason.UNAVAILABLE
-    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
-    held = harness.hold(fence=9)  # The split is over.
-    assert one(api.Granted, held, ANN).fence == 9
 
 
 SEEDS = 60

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -129,13 +128,6 @@ def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cl
         assert holder.session.partition(".")[0] == client.session
 
 
-def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
-    (port,) = free_ports(1)
-    with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}.*Are the nodes running"):
-        connect(f"tcp://127.0.0.1:{port}", connect_timeout=0.5)
-    assert threads() == []
-
-
 def test_the_error_says_of_each_address_why_it_failed() -> None:
     (port,) = free_ports(1)
     dead, unknown = f"tcp://127.0.0.1:{port}", "tcp://no.such.host.invalid:4040"
@@ -147,6 +139,8 @@ def test_the_error_says_of_each_address_why_it_failed() -> None:
     assert f"{dead}: cannot be reached (connection refused)" in text
     assert f"{unknown}: its host is not" in text
     assert f"{mute}: accepts connections, but no node of the cluster answered" in text
+    assert "Are the nodes running" in text
+    assert threads() == []
 
 
 def test_another_cluster_is_an_error_of_its_own(cluster: Cluster) -> None:
@@ -207,7 +201,7 @@ def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
 
 @pytest.mark.parametrize(("cluster", "timeout"), [("", 1.0), ("x\n", 1.0), ("x", 0), ("x", -1)])
 def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
-    with pytest.raises(ConfigError, match=re.compile("cluster|timeout")):
+    with pytest.raises(ConfigError, match=r"cluster|connect_timeout is"):
         connect("tcp://127.0.0.1:4040", cluster=cluster, connect_timeout=timeout)
 
 

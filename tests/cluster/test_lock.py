@@ -18,6 +18,7 @@ from fencelock.actors.error import (
     AlreadyHeldError,
     ClosedError,
     LimitReachedError,
+    LockOwnershipLostError,
     LockTimeoutError,
     NotHeldError,
     OverloadedError,
@@ -260,14 +261,17 @@ def test_the_bodys_error_wins_over_a_failed_release_which_is_noted(
         lock.release()
 
 
-def test_a_failed_release_after_a_good_body_is_raised(lock: Lock, script: ScriptedSession) -> None:
+@pytest.mark.parametrize("error", [NotHeldError, LockOwnershipLostError])
+def test_a_failed_release_after_a_good_body_is_raised(
+    lock: Lock, script: ScriptedSession, error: type[Exception]
+) -> None:
     def work() -> None:
         with lock:
-            script.refusal = NotHeldError("lost")
+            script.refusal = error("taken by root@ops")
 
-    with pytest.raises(NotHeldError, match="lost"):
+    with pytest.raises(error, match="root@ops"):
         work()
-    assert not lock.held
+    assert lock.state is HoldState.FREE
 
 
 def test_a_release_of_what_is_not_held_asks_nobody(lock: Lock, script: ScriptedSession) -> None:
