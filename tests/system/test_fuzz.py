@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -155,20 +156,8 @@ def plant_frame_check_that_raises(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("fencelock.transport.admission.read_frame", broken)
 
 
-def fuzz_paxos(fuzzer: OfflineFuzzer, inputs: int) -> None:
-    fuzzer.roles("paxos", None, inputs, peers=False)
-
-
-def fuzz_paxos_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
-    fuzzer.roles("paxos", None, inputs, peers=True)
-
-
-def fuzz_bakery_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
-    fuzzer.roles("bakery", None, inputs, peers=True)
-
-
-def fuzz_central_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
-    fuzzer.roles("central", None, inputs, peers=True)
+def roles(protocol: str, *, peers: bool = True) -> Callable[[OfflineFuzzer, int], None]:
+    return lambda fuzzer, inputs: fuzzer.roles(protocol, None, inputs, peers=peers)
 
 
 def plant_request_without_its_role(patch: pytest.MonkeyPatch) -> None:
@@ -182,12 +171,15 @@ def plant_request_without_its_role(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: dict[str, tuple[Any, Any]] = {
-    "a request to a role that is not there": (plant_request_without_its_role, fuzz_paxos),
-    "no limit of skip": (plant_no_limit_of_skip, fuzz_paxos),
-    "any client of a proposal": (plant_any_client_of_a_proposal, fuzz_paxos_peers),
+    "a request to a role that is not there": (
+        plant_request_without_its_role,
+        roles("paxos", peers=False),
+    ),
+    "no limit of skip": (plant_no_limit_of_skip, roles("paxos", peers=False)),
+    "any client of a proposal": (plant_any_client_of_a_proposal, roles("paxos")),
     "a rule that raises": (plant_rule_that_raises, OfflineFuzzer.commands),
-    "a beat without a check": (plant_beat_without_check, fuzz_bakery_peers),
-    "a name without a check": (plant_name_without_check, fuzz_central_peers),
+    "a beat without a check": (plant_beat_without_check, roles("bakery")),
+    "a name without a check": (plant_name_without_check, roles("central")),
     "a check of frames that raises": (plant_frame_check_that_raises, OfflineFuzzer.frames),
 }
 

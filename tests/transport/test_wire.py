@@ -103,17 +103,6 @@ def test_the_bytes_of_every_message_are_pinned() -> None:
     assert PINS.read_text(encoding="utf-8") == pinned()
 
 
-def test_an_acquire_is_these_bytes() -> None:
-    acquire = Acquire(lock="orders/42", session="s", owner="o", request=1, wait_ms=None)
-    assert encode(acquire).hex() == (
-        "8a10"  # [0x10,
-        "696f72646572732f3432"  # "orders/42",
-        "6173616f"  # "s", "o",
-        "01f6"  # 1, null,
-        "01600000"  # 1, "", 0, 0]
-    )
-
-
 @given(st.data())
 @settings(max_examples=80, deadline=None)
 def test_every_message_survives_the_wire_in_its_one_encoding(data: st.DataObject) -> None:
