@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, present
 from support.role_harness import HOST, T0, at, sent
 from support.table_scene import replica_of_a
 
@@ -327,8 +328,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
         role.handle(members_of("b"), join, now)
         effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), now)
         sent = {one.to: one.message for one in effects if isinstance(one, Send)}
-        answer = sent.pop(members_of("b"))
-        assert isinstance(answer, MembersChanged)
+        answer = checked(MembersChanged, sent.pop(members_of("b")))
         assert not answer.done
         assert ("d is to name its journal again" in answer.detail) == (not sent)
         return list(sent.values())
@@ -533,8 +533,7 @@ def test_a_group_that_is_too_small_grows() -> None:
     ],
 )
 def test_nobody_joins_that_does_not_want_to_or_cannot(unwilling: Locate) -> None:
-    found = wish("abc", "b", d=unwilling)
-    assert found is not None
+    found = present(wish("abc", "b", d=unwilling))
     assert found.request is None
     assert "no node is there" in found.why
 

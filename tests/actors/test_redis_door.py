@@ -136,8 +136,7 @@ def replied(
 
 
 def test_set_with_nx_acquires_a_free_key_and_nothing_else(door: Door) -> None:
-    request = door.ask("SET", "a", "token", "NX", "PX", "5000")
-    assert isinstance(request, ChangeKeys)
+    request = checked(ChangeKeys, door.ask("SET", "a", "token", "NX", "PX", "5000"))
     assert (request.keys, request.action, request.value) == (("a",), KeyAction.SET, b"token")
     assert request.ttl_ms == 5_000
     assert set(request.states) == {KeyState.FREE, KeyState.RESERVED}
@@ -248,8 +247,7 @@ def test_a_wait_that_begins_after_its_client_left_is_cancelled(door: Door) -> No
 
 def test_a_wait_that_times_out_is_an_empty_array(door: Door) -> None:
     door.answer(door.ask("SET", "lock:a", "me", "NX"), changed=False, state=KeyState.OTHER)
-    wait = door.ask("BLPOP", "lock-signal:a", "1")
-    assert isinstance(wait, AwaitKey)
+    wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "1"))
     no = Refused(lock=wait.lock, reason=Reason.TIMED_OUT, detail="", request=wait.request)
     assert transmitted(door.role.handle(SESSION, no, T0))[0].data == b"*-1\r\n"
     wait = door.ask("BLPOP", "lock-signal:a", "1")
@@ -495,8 +493,7 @@ def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repe
 
 
 def test_an_unlock_has_the_reply_that_its_receipt_remembers(door: Door) -> None:
-    request = asked(door.receive(UNLOCK))
-    assert isinstance(request, ChangeKeys)
+    request = checked(ChangeKeys, asked(door.receive(UNLOCK)))
     assert (request.receipt, request.receipt_ms) == ("redisson_unlock_latch:{a}:1", 600_000)
     assert door.answer(request, changed=False, value=b"1") == b":1\r\n"
     request = asked(door.receive(UNLOCK))

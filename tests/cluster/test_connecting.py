@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.collected import Collected, logged_to
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
 from support.real_nodes import running_nodes
 
 import fencelock
@@ -112,8 +112,7 @@ def test_a_lost_hold_and_a_lost_session_are_warnings(
     cluster: LocalCluster, records: Records
 ) -> None:
     client = cluster.connect()
-    hold = client.lock("evicted").acquire()
-    assert hold
+    hold = present(client.lock("evicted").acquire())
     lose(hold)
     text = heard(records, logging.WARNING, "lost: ").getMessage()
     assert f"lock 'evicted' (fence {hold.fence})" in text
@@ -137,8 +136,7 @@ def test_a_callback_that_raises_is_an_error_with_its_traceback(
 ) -> None:
     hooked = Collected[threading.ExceptHookArgs]()
     monkeypatch.setattr(threading, "excepthook", hooked.add)
-    hold = cluster.connect().lock("a").acquire()
-    assert hold
+    hold = present(cluster.connect().lock("a").acquire())
     hold.on_lost(lambda _: 1 // 0)
     lose(hold)
     args = hooked.wait_for(lambda seen: seen[0] if seen else None)
@@ -151,8 +149,7 @@ def test_a_callback_that_raises_is_an_error_with_its_traceback(
 def test_a_callback_that_cannot_be_called_is_refused(cluster: LocalCluster) -> None:
     client = cluster.connect()
     lock = client.lock("a")
-    hold = lock.acquire()
-    assert hold
+    hold = present(lock.acquire())
     text = "callback is 5, and must be callable with one argument, a "
     wrong: Any = 5
     for one in (client, lock, hold):
@@ -171,8 +168,7 @@ def test_a_coroutine_function_is_refused_as_a_callback(cluster: LocalCluster) ->
         async def __call__(self, _: object) -> None:
             raise AssertionError
 
-    hold = cluster.connect().lock("a").acquire()
-    assert hold
+    hold = present(cluster.connect().lock("a").acquire())
     for wrong in (callback, Called()):
         with pytest.raises(TypeError, match="a coroutine function, which nobody would await"):
             hold.on_lost(wrong)
@@ -183,8 +179,7 @@ def test_a_program_that_sets_no_log_up_sees_that_a_lock_was_lost(
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Those of pytest.
     client = cluster.connect()
-    hold = client.lock("a").acquire()
-    assert hold
+    hold = present(client.lock("a").acquire())
     called = threading.Event()
     hold.on_lost(lambda _: called.set())
     lose(hold)

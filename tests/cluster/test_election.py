@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, checked, present
 from support.faces import CLIENT_KINDS, FACES, Cable, Connect, over, threads_only
 from support.real_nodes import ask, until
 
@@ -64,8 +64,7 @@ def test_candidates_lead_in_their_order_and_everybody_sees_who_leads(
         first = fencelock.Leader("one:1", term.fence)
         assert two.leader() == first == watch.get(PATIENCE_S)
         assert two.leader(read="local", max_age=60) == first
-        holder = two.status().holder
-        assert holder is not None
+        holder = present(two.status().holder)
         assert holder.label.endswith(", one:1")
         second = pool.submit(lead_once, two, "two:2")
         until_queued(one, 1)
@@ -101,8 +100,7 @@ def test_a_term_ends_by_force_and_with_its_client(
     losses: list[fencelock.Notice] = []
     candidate = gone.election(name).lead("gone")
     candidate.on_lost(losses.append)
-    term = candidate.acquire()
-    assert term
+    term = present(candidate.acquire())
     assert next(watch) == fencelock.Leader("gone", term.fence)
     assert election.evict(term.fence, "root").fence == term.fence
     assert next(watch) is None
@@ -164,8 +162,7 @@ def test_a_watch_follows_its_client_from_node_to_node(
             cable.cut()
             cable.drop()
             for fence in terms(paxos_nodes[0], name, 2):
-                leader = watch.get(PATIENCE_S)
-                assert leader is not None
+                leader = present(watch.get(PATIENCE_S))
                 assert leader.fence == fence
                 assert watch.get(PATIENCE_S) is None
             cable.mend()
@@ -204,8 +201,7 @@ def test_a_value_out_of_its_limits_is_refused(
 
 def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> None:
     node, lock = paxos_nodes[0], object_name(ELECTION, name)
-    empty = ask(node, ReadChanges(watched=lock))
-    assert isinstance(empty, ChangesRead)
+    empty = checked(ChangesRead, ask(node, ReadChanges(watched=lock)))
     assert (empty.changes, empty.resync) == ((), True)
     (fence,) = terms(node, name, 1)
     version, changes = empty.version, list[Change]()

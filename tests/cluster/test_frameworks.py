@@ -160,8 +160,7 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
     async def work(client: aio.Client) -> None:
         lock = client.lock("waited for")
         for _ in range(3):
-            hold = await asyncio.wait_for(lock.acquire(), 5)
-            assert hold
+            hold = present(await asyncio.wait_for(lock.acquire(), 5))
             assert hold.fence == lock.fence
             await lock.release()
         again = present(await asyncio.wait_for(lock.acquire(), 5))

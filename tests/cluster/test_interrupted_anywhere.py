@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.expect import present
 
 from fencelock import AcquireCancelledError, Client, Hold, LockStatus, NotHeldError, aio
 from fencelock.cluster.client.hold import BaseHold
@@ -396,8 +397,7 @@ def test_another_thread_may_cancel_an_acquire_that_waits(cluster: LocalCluster, 
         error = cancelled(lock)
     assert "the wait was cancelled" in str(error)
     for one in (lock, MAKERS[kind](other, name)):
-        hold = one.acquire(timeout=PATIENCE_S)
-        assert hold
+        hold = present(one.acquire(timeout=PATIENCE_S))
         one.cancel()  # What was granted stays held.
         assert hold.held
         hold.release()

@@ -132,8 +132,7 @@ def test_a_late_holder_cannot_write(
     lock = client.lock(name)
     with pytest.raises(NotHeldError, match="is not held by this object"):
         kv.put("k", b"", fence=lock)
-    hold = lock.acquire()
-    assert hold
+    hold = present(lock.acquire())
     assert kv.put("k", b"by the holder", fence=lock)
     assert kv.replace("k", b"again", version=kv.put("k", b"", fence=hold), fence=hold)
     other = connect()

@@ -67,8 +67,7 @@ def test_it_waits_for_all_and_holds_nothing_meanwhile(
     connect: Connect, names: tuple[str, str, str]
 ) -> None:
     one, two = connect(), connect()
-    held = two.lock(names[1]).acquire()
-    assert held
+    held = present(two.lock(names[1]).acquire())
     with ThreadPoolExecutor() as threads:
         waits = threads.submit(one.lock_all(*names).acquire, timeout=PATIENCE_S)
         until(lambda: two.status(names[0]).waiters)
@@ -110,8 +109,7 @@ def test_threads_that_name_them_in_any_order_all_get_them(
 
 def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str, str, str]) -> None:
     one, two = connect(), connect()
-    holds = one.lock_all(*names).acquire()
-    assert holds
+    holds = present(one.lock_all(*names).acquire())
     two.evict(names[1], holds.fences[names[1]], "root")
     until(lambda: holds.lost)
     assert (_held := two.lock_all(*names).acquire(blocking=False))

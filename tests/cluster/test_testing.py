@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
 from support.paths import EXAMPLES
 from support.programs import run_to_end
 
@@ -59,8 +59,7 @@ def test_a_lost_hold_was_evicted(cluster: LocalCluster) -> None:
     client, other = cluster.connect(), cluster.connect()
     notices: list[fencelock.Notice] = []
     told = threading.Event()
-    hold = client.lock("a").acquire()
-    assert hold
+    hold = present(client.lock("a").acquire())
     hold.on_lost(notices.append)
     hold.on_lost(lambda _: told.set())
     lose(hold)
@@ -88,8 +87,7 @@ def test_an_expired_session_loses_all_its_holds_and_opens_again(cluster: LocalCl
 
 def test_a_partitioned_client_is_suspect_then_lost_and_comes_back(cluster: LocalCluster) -> None:
     client, other = cluster.connect(ttl=1), cluster.connect()
-    hold = client.lock("a").acquire()
-    assert hold
+    hold = present(client.lock("a").acquire())
     suspect, lost = threading.Event(), threading.Event()
     hold.on_suspect(lambda _: suspect.set())
     hold.on_lost(lambda _: lost.set())
@@ -117,8 +115,7 @@ def test_a_delay_delays_and_ends(cluster: LocalCluster) -> None:
 async def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
     told = asyncio.Event()
     async with cluster.connect_aio() as client:
-        hold = await client.lock("a").acquire()
-        assert hold
+        hold = present(await client.lock("a").acquire())
         hold.on_lost(lambda _: told.set())
         lose(hold)
         assert hold.lost

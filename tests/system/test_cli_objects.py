@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.expect import present
 from support.real_nodes import running_nodes
 from typer.testing import CliRunner, Result
 
@@ -87,8 +88,7 @@ def test_json_has_the_names_that_who_takes_however_they_were_typed(
 ) -> None:
     lock = object_named(typed)
     kind, own = kind_of(lock), plain_name(lock)
-    hold = (client.semaphore(own, permits=1) if kind else client.lock(own)).acquire()
-    assert hold
+    hold = present((client.semaphore(own, permits=1) if kind else client.lock(own)).acquire())
     assert plain("who", typed)["lock"] == name
     assert object_named(name) == object_named(typed)
     assert plain("release", typed, "--fence", str(hold.fence), "--yes")["lock"] == name
@@ -111,8 +111,7 @@ def test_who_of_an_object_shows_each_holder_with_its_share_and_each_wish(
 
 
 def test_a_free_name_that_exists_as_another_kind_is_told(client: fencelock.Client) -> None:
-    hold = client.rwlock("the cfg").read().acquire()
-    assert hold
+    hold = present(client.rwlock("the cfg").read().acquire())
     for name in ("the cfg", "semaphore:the cfg"):
         said = " ".join(run("who", name).output.split())
         assert said.startswith(f"{name} is free.")

@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from support.django_guard import django_connection, protects_django
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
 from support.programs import postgres_server, redis_server
 
 import fencelock
@@ -48,8 +48,7 @@ def connected(where: str, **options: Any) -> Any:
 
 def late_and_present(cluster: LocalCluster, name: str) -> tuple[int, int]:
     """Return the fences of a holder that lost its lock and of the one after it."""
-    hold = cluster.connect().lock(name).acquire()
-    assert hold
+    hold = present(cluster.connect().lock(name).acquire())
     lose(hold)
     with cluster.connect().lock(name, timeout=PATIENCE_S) as later:
         return hold.fence, later.fence

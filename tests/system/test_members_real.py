@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.programs import run_to_end
 from support.real_nodes import until
 from support.storm import LONG_S, Storm, raging
@@ -158,16 +159,14 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
     for node in ("n1", "n2", "n3"):
         change(watcher, MemberAction.LEAVE, node)
         members.drop(node)
-    fence = watcher.lock("a").acquire()
-    assert fence
+    fence = present(watcher.lock("a").acquire())
     fence.release()
     for node in ("n4", "n5"):
         members.kill(node)
     for node in ("n4", "n5"):
         members.start(node)
     members.wait_until_ready(watcher)
-    again = watcher.lock("a").acquire(timeout=LONG_S)
-    assert again
+    again = present(watcher.lock("a").acquire(timeout=LONG_S))
     assert again.fence > fence.fence
     with fencelock.connect(
         members.addresses["n5"], cluster=members.cluster, connect_timeout=LONG_S
@@ -261,8 +260,7 @@ def test_one_living_address_is_enough_and_clients_outlive_it(
     ) as client:
         until(lambda: len(client.describe()) == len(members.names), "the members are known")
         members.drop("n1")
-        hold = client.lock("a").acquire(timeout=LONG_S)
-        assert hold
+        hold = present(client.lock("a").acquire(timeout=LONG_S))
         hold.release()
         assert watcher.protocol == "paxos"
 

@@ -69,8 +69,7 @@ def test_a_hold_of_a_killed_process_is_granted_to_others(tmp_path: Path, kind: s
             wanted = face(client)
             assert wanted.acquire(blocking=False) is None
             process.kill()
-            hold = wanted.acquire(timeout=PATIENCE_S)
-            assert hold
+            hold = present(wanted.acquire(timeout=PATIENCE_S))
             assert hold.fence > fence
             wanted.release()
 
