@@ -158,6 +158,11 @@ def guard_of(hold: ModelClaim | None, step: Dice) -> tuple[str, int]:
     return guard, fence + (what % hold.span if hold and hold.span else 0)
 
 
+def by(made: Plain, owner: str) -> dict[str, Any]:
+    """Return who asks, of a request of ``owner`` in place of ``made``."""
+    return {"session": made.session, "owner": owner, "request": made.request}
+
+
 class RWComposer(ObjectComposer):
     """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
 
@@ -204,9 +209,7 @@ class SeveralComposer(ObjectComposer):
             names = "LMNLM"[which % 3 :][: 1 + chance % 3]
             return AcquireAll(
                 locks=tuple(names if delay % 2 else names[::-1]),
-                session=made.session,
-                owner="pqrs"[which % 4],
-                request=made.request,
+                **by(made, "pqrs"[which % 4]),
                 wait_ms=made.wait_ms,
             )
         if isinstance(made, api.Release) and hold and which % 2:
@@ -261,9 +264,7 @@ class RetainedComposer(ObjectComposer):
                 span=(1, 2, 16)[delay % 3],
                 amount=permits if all_permits else 1 + (kind % 2 if what % 4 == 3 else 0),
                 permits=permits,
-                session=made.session,
-                owner="pqrs"[which % 4],
-                request=made.request,
+                **by(made, "pqrs"[which % 4]),
                 wait_ms=made.wait_ms,
             )
         if hold is None or which % 4 == 0:
@@ -296,18 +297,14 @@ class MixedComposer(ObjectComposer):
                     semaphore=name,
                     permits=3 if chance % 7 == 0 else sizes[0],
                     size=2 + kind % 3,
-                    session=made.session,
-                    owner="xyz"[which % 3],
-                    request=made.request,
+                    **by(made, "xyz"[which % 3]),
                 )
             drains = made.wait_ms == 0 and who % 3 == 0
             return AcquirePermits(
                 semaphore=name,
                 permits=2 if chance % 13 == 0 else sizes[0],
                 amount=0 if drains else 1 + kind % (2 if chance % 13 == 0 else sizes[0]),
-                session=made.session,
-                owner="pqrstuvw"[which % 8],
-                request=made.request,
+                **by(made, "pqrstuvw"[which % 8]),
                 wait_ms=made.wait_ms,
             )
         session, owner = made.session, "pqrstuvw"[which % 8]
@@ -338,14 +335,8 @@ class ElectionComposer(ObjectComposer):
         fence = leader.fence if leader and chance % 9 else chance
         if isinstance(made, api.Acquire):
             value = ("", "me", f"10.0.0.{who}:80", "x" * 40)[which % 4]
-            return Lead(
-                election=name,
-                value=value,
-                session=made.session,
-                owner="pqr"[which % 3],
-                request=made.request,
-                wait_ms=made.wait_ms,
-            )
+            who_asks = by(made, "pqr"[which % 3])
+            return Lead(election=name, value=value, **who_asks, wait_ms=made.wait_ms)
         made = replace(made, lock=lock, fence=fence)
         if isinstance(made, api.Release) and leader and chance % 7:
             return replace(made, session=leader.session, owner=leader.owner)
@@ -397,9 +388,7 @@ class LatchComposer(ObjectComposer):
         fields: dict[str, Any] = {
             "latch": name,
             "count": 2 if chance % 17 == 0 else 3,
-            "session": made.session,
-            "owner": "pqrstuvw"[which % 8],
-            "request": made.request,
+            **by(made, "pqrstuvw"[which % 8]),
             "keep_ms": (0, 60, 400)[delay % 3],
         }
         if isinstance(made, api.Acquire):
@@ -420,9 +409,7 @@ class BarrierComposer(ObjectComposer):
         return AwaitBarrier(
             barrier=name,
             parties=2 if chance % 17 == 0 else 3,
-            session=made.session,
-            owner="pqrstuvw"[which % 8],
-            request=made.request,
+            **by(made, "pqrstuvw"[which % 8]),
             wait_ms=(None, 60, 200, 0)[chance % 4 if chance % 3 == 0 else 0],
         )
 
@@ -442,9 +429,7 @@ class CounterComposer(ObjectComposer):
         guard, fence = guard_of(one_hold(model.claims, who), step) if guards else ("", 0)
         about: dict[str, Any] = {
             "counter": name,
-            "session": made.session,
-            "owner": "pqrs"[which % 4],
-            "request": made.request,
+            **by(made, "pqrs"[which % 4]),
             "guard": guard,
             "fence": fence,
         }
@@ -466,12 +451,7 @@ class PoolComposer(ObjectComposer):
         if isinstance(made, Evict):
             return replace(made, lock=object_name(POOL, name))
         size, taken, _ = model.objects.pools.get(object_name(POOL, name), (3, 0, ""))
-        about: dict[str, Any] = {
-            "pool": name,
-            "session": made.session,
-            "owner": "pqrstuvw"[which % 8],
-            "request": made.request,
-        }
+        about: dict[str, Any] = {"pool": name, **by(made, "pqrstuvw"[which % 8])}
         if isinstance(made, api.Release):
             return GivePermits(**about, amount=1 + chance % max(1, min(4, taken + 1)))
         if what // 8 % 8 == 0:
@@ -506,9 +486,7 @@ class KeyComposer(ObjectComposer):
             "value": value,
             "ttl_ms": ttl_ms,
             "account": ("", "", "k")[kind % 3],
-            "session": made.session,
-            "owner": "pqrs"[which // 4 % 4],
-            "request": made.request,
+            **by(made, "pqrs"[which // 4 % 4]),
         }
         if isinstance(made, api.Acquire) and kind % 4 == 0:
             about |= {"keys": keys[:1], "ttl_ms": ttl_ms * (who % 2)}
@@ -551,12 +529,7 @@ class HandoverComposer(ObjectComposer):
         if which % 4 == 1:
             return RetainedKeyComposer().turned(made, step, model)
         secret = (b"v", b"x")[chance // 3 % 3 == 0]
-        about: dict[str, Any] = {
-            "lock": made.lock,
-            "session": made.session,
-            "owner": made.owner,
-            "request": made.request,
-        }
+        about: dict[str, Any] = {"lock": made.lock, **by(made, made.owner)}
         if isinstance(made, api.Acquire):
             if kind % 3 == 0:
                 return made
