@@ -15,6 +15,7 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
     Released,
+    refused,
 )
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
@@ -45,17 +46,6 @@ def grant(asked: Acquire, fence: int = FENCE, hold_ms: int = HOLD_MS) -> Granted
 
 def renewed(asked: Renew, hold_ms: int = HOLD_MS) -> Renewed:
     return Renewed(**asked.fields(), fence=asked.fence, hold_ms=hold_ms, grace_ms=GRACE_MS)
-
-
-def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:
-    return Refused(
-        lock="x",
-        reason=reason,
-        detail=detail,
-        session=asked.session,
-        owner="ann",
-        request=asked.request,
-    )
 
 
 def wanted(harness: SessionHarness) -> Acquire:
@@ -249,8 +239,7 @@ def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(
     assert (lost.losses[0].lock, lost.losses[0].fence) == ("x", FENCE)
     assert "its duration and its grace are over" in lost.detail
     assert one(Release, [send for send in said if isinstance(send.message, Release)][:1], A)
-    refused = one(Refused, user_renews(harness), ANN)
-    assert refused.reason is Reason.OWNERSHIP_LOST
+    assert one(Refused, user_renews(harness), ANN).reason is Reason.OWNERSHIP_LOST
 
 
 def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(harness: SessionHarness) -> None:
@@ -289,9 +278,9 @@ def test_a_lock_that_is_not_held_is_not_renewed(
 
 def test_a_hold_without_a_deadline_is_not_renewed(harness: SessionHarness) -> None:
     harness.hear(A, grant(wanted(harness), hold_ms=0))
-    refused = one(Refused, user_renews(harness), ANN)
-    assert refused.reason is Reason.UNSUPPORTED
-    assert "every hold on bakery has one, and on paxos every hold with a duration" in refused.detail
+    no = one(Refused, user_renews(harness), ANN)
+    assert no.reason is Reason.UNSUPPORTED
+    assert "every hold on bakery has one, and on paxos every hold with a duration" in no.detail
 
 
 @pytest.mark.parametrize("decided", [True, False])

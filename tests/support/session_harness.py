@@ -16,7 +16,7 @@ from fencelock.actors.session.holds import ClientHold, Lease
 from fencelock.actors.session.lease import SessionTrust, Stage
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
-from support.expect import checked, present
+from support.expect import present
 from support.role_harness import RoleHarness, only_sent, sent
 from support.samples import READY
 
@@ -35,6 +35,12 @@ class First(Random):
 
     def random(self) -> float:
         return 0.5
+
+
+def last(kind: Any, said: list[Send]) -> tuple[Address, Any]:
+    """Return the last message of ``kind`` in ``said``, after the address to which it goes."""
+    asked = [send for send in said if isinstance(send.message, kind)][-1]
+    return asked.to, asked.message
 
 
 class KeptAlive(RoleHarness[ClientSession]):
@@ -133,53 +139,38 @@ class SessionHarness(KeptAlive):
 
     def open(self, said: list[Send], leader: str = "") -> list[Send]:
         """Answer the last `Open` in ``said`` with a new session; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, Open)][-1]
-        assert isinstance(asked.message, Open)
+        to, asked = last(Open, said)
         self.sessions += 1
         opened = Opened(
-            session=asked.message.session,
-            assigned=f"{asked.message.session}.{self.sessions}",
-            ttl_ms=asked.message.ttl_ms,
-            node=node_of(asked.to),
-            request=asked.message.request,
+            session=asked.session,
+            assigned=f"{asked.session}.{self.sessions}",
+            ttl_ms=asked.ttl_ms,
+            node=node_of(to),
+            request=asked.request,
             leader=leader,
         )
-        return self.hear(asked.to, opened)
+        return self.hear(to, opened)
 
     def grant(self, said: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
         """Grant the last `Acquire` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, api.AcquireRequest)][-1]
-        assert isinstance(asked.message, api.AcquireRequest)
-        granted = api.Granted(**asked.message.fields(), fence=fence, count=count)
-        return self.hear(asked.to, granted)
+        to, asked = last(api.AcquireRequest, said)
+        return self.hear(to, api.Granted(**asked.fields(), fence=fence, count=count))
 
     def free(self, said: list[Send], count: int = 0) -> list[Send]:
         """Confirm the last `Release` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, api.ReleaseRequest)][-1]
-        assert isinstance(asked.message, api.ReleaseRequest)
-        released = api.Released(**asked.message.fields(), count=count)
-        return self.hear(asked.to, released)
+        to, asked = last(api.ReleaseRequest, said)
+        return self.hear(to, api.Released(**asked.fields(), count=count))
 
     def undo(self, said: list[Send]) -> list[Send]:
         """Confirm the last `Cancel` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, api.Cancel)][-1]
-        cancel = checked(api.Cancel, asked.message)
-        return self.hear(asked.to, api.Cancelled(**cancel.fields()))
+        to, cancel = last(api.Cancel, said)
+        return self.hear(to, api.Cancelled(**cancel.fields()))
 
     def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
-        kinds = (api.AcquireRequest, api.ReleaseRequest, Open, api.KeepAlive)
-        asked = [send for send in said if isinstance(send.message, kinds)][-1]
-        question: Any = asked.message
-        refused = api.Refused(
-            lock=getattr(question, "lock", ""),
-            reason=reason,
-            detail="no",
-            session=question.session,
-            owner=getattr(question, "owner", ""),
-            request=question.request,
-        )
-        return self.hear(asked.to, refused)
+        kinds = api.AcquireRequest | api.ReleaseRequest | Open | api.KeepAlive
+        to, asked = last(kinds, said)
+        return self.hear(to, api.refused(asked, reason, "no"))
 
     def hold(
         self,
@@ -198,10 +189,8 @@ class SessionHarness(KeptAlive):
 
     def end(self, said: list[Send]) -> list[Send]:
         """Confirm the last `End` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, End)][-1]
-        assert isinstance(asked.message, End)
-        session, number = asked.message.session, asked.message.request
-        return self.hear(asked.to, Ended(session=session, detail="ended", request=number))
+        to, asked = last(End, said)
+        return self.hear(to, Ended(session=asked.session, detail="ended", request=asked.request))
 
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
