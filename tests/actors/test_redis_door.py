@@ -141,8 +141,8 @@ def test_set_with_nx_acquires_a_free_key_and_nothing_else(door: Door) -> None:
     assert request.ttl_ms == 5_000
     assert set(request.states) == {KeyState.FREE, KeyState.RESERVED}
     assert door.answer(request) == b"+OK\r\n"
-    request = door.ask("SET", "a", "token", "NX", "PX", "5000")
-    assert door.answer(request, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
+    again = door.ask("SET", "a", "token", "NX", "PX", "5000")
+    assert door.answer(again, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
 def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time(door: Door) -> None:
@@ -250,8 +250,7 @@ def test_a_wait_that_times_out_is_an_empty_array(door: Door) -> None:
     wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "1"))
     no = Refused(lock=wait.lock, reason=Reason.TIMED_OUT, detail="", request=wait.request)
     assert transmitted(door.role.handle(SESSION, no, T0))[0].data == b"*-1\r\n"
-    wait = door.ask("BLPOP", "lock-signal:a", "1")
-    assert door.answer(wait) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
+    assert door.answer(door.ask("BLPOP", "lock-signal:a", "1")) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
 
 
 def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
@@ -496,10 +495,10 @@ def test_an_unlock_has_the_reply_that_its_receipt_remembers(door: Door) -> None:
     request = checked(ChangeKeys, asked(door.receive(UNLOCK)))
     assert (request.receipt, request.receipt_ms) == ("redisson_unlock_latch:{a}:1", 600_000)
     assert door.answer(request, changed=False, value=b"1") == b":1\r\n"
-    request = asked(door.receive(UNLOCK))
-    assert door.answer(request, changed=False, value=b"what else") == b"$-1\r\n"
-    request = asked(door.receive(UNLOCK))
-    assert door.answer(request, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
+    second = asked(door.receive(UNLOCK))
+    assert door.answer(second, changed=False, value=b"what else") == b"$-1\r\n"
+    third = asked(door.receive(UNLOCK))
+    assert door.answer(third, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
 def test_a_lock_without_a_deadline_is_never_said_to_be_acquired(door: Door) -> None:

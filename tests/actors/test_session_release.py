@@ -243,7 +243,7 @@ def cut_off(ms: int) -> tuple[SessionHarness, list[Send]]:
 
 
 @pytest.fixture
-def harness() -> SessionHarness:
+def silenced() -> SessionHarness:
     return cut_off(CUT_MS)[0]
 
 
@@ -265,27 +265,27 @@ def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> N
 
 
 def test_signs_of_life_are_asked_for_each_second_while_a_cancel_is_owed(
-    harness: SessionHarness,
+    silenced: SessionHarness,
 ) -> None:
-    assert len(of(KeepAlive, harness.run(10_000))) >= 8
+    assert len(of(KeepAlive, silenced.run(10_000))) >= 8
 
 
-def test_cancels_are_not_repeated_with_every_sign_of_life(harness: SessionHarness) -> None:
-    said = harness.run(2_000)
-    first = of(Cancel, alive(harness, said))
+def test_cancels_are_not_repeated_with_every_sign_of_life(silenced: SessionHarness) -> None:
+    said = silenced.run(2_000)
+    first = of(Cancel, alive(silenced, said))
 
-    more = [cancel for _ in range(20) for cancel in of(Cancel, alive(harness, said))]
+    more = [cancel for _ in range(20) for cancel in of(Cancel, alive(silenced, said))]
 
     assert len(first) <= 2  # The endpoint was given up, which is one reason, and is back.
     assert more == []
 
 
-def test_a_confirmed_cancel_is_not_repeated(harness: SessionHarness) -> None:
-    cancel = of(Cancel, alive(harness, harness.run(2_000)))[-1]
-    cancelled = Cancelled(lock="x", session=harness.assigned, owner="ann", request=cancel.request)
-    harness.hear(harness.role.session_state.endpoints.current, cancelled)
+def test_a_confirmed_cancel_is_not_repeated(silenced: SessionHarness) -> None:
+    cancel = of(Cancel, alive(silenced, silenced.run(2_000)))[-1]
+    cancelled = Cancelled(lock="x", session=silenced.assigned, owner="ann", request=cancel.request)
+    silenced.hear(silenced.role.session_state.endpoints.current, cancelled)
 
-    assert of(Cancel, harness.run(60_000)) == []
+    assert of(Cancel, silenced.run(60_000)) == []
 
 
 def test_the_user_is_told_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:

@@ -185,7 +185,7 @@ class Bridged:
         return self._call(self._made.__aexit__, *error)
 
     def __repr__(self) -> str:
-        return repr(self._made)
+        return repr(self._made).replace("<Async", "<")
 
     def _call(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
         bare = [one._made if isinstance(one, Bridged) else one for one in args]
