@@ -250,7 +250,8 @@ def test_a_wait_that_times_out_is_an_empty_array(door: Door) -> None:
     wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "1"))
     no = Refused(lock=wait.lock, reason=Reason.TIMED_OUT, detail="", request=wait.request)
     assert transmitted(door.role.handle(SESSION, no, T0))[0].data == b"*-1\r\n"
-    assert door.answer(door.ask("BLPOP", "lock-signal:a", "1")) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
+    again = door.ask("BLPOP", "lock-signal:a", "1")
+    assert door.answer(again) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
 
 
 def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
