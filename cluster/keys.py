@@ -12,7 +12,8 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -23,6 +24,7 @@ from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, NAME_END
 from fencelock.actors.error import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, OPERATOR, ROLES, Rights
 from fencelock.transport.keys import LinkKey, ListedKeys
+from fencelock.transport.posix import posix
 
 LIST = "keys.toml"
 SERVER = "_server"
@@ -325,18 +327,18 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
                 f"--prefix is {prefix!r}, and must have 1 to {LOCK_NAME_BYTES_MAX} bytes; leave it "
                 "out for all names"
             )
-    known = read_list(folder)
-    if name in known.keys:
-        raise ConfigError(f'{name!r} has a key: "fencelock keys remove {name}" removes it')
-    key = _new_key(name, role, known.server)
     path = path or folder / f"{name}.key"
-    write_key(path, key)
-    entry = ListedKey(role=role, public=key.public, prefixes=prefixes)
-    try:
-        write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
-    except ConfigError:
-        path.unlink(missing_ok=True)  # Else a second try would find it.
-        raise
+    with _changing(folder) as known:
+        if name in known.keys:
+            raise ConfigError(f'{name!r} has a key: "fencelock keys remove {name}" removes it')
+        key = _new_key(name, role, known.server)
+        write_key(path, key)
+        entry = ListedKey(role=role, public=key.public, prefixes=prefixes)
+        try:
+            write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
+        except ConfigError:
+            path.unlink(missing_ok=True)  # Else a second try would find it.
+            raise
     return path
 
 
@@ -347,13 +349,26 @@ def remove_key(folder: Path, name: str) -> None:
         ConfigError: no key has the name, or a file cannot be written.
 
     """
-    known = read_list(folder)
-    if name not in known.keys:
-        listed = ", ".join(known.keys) or "none"
-        raise ConfigError(f"{name!r} has no key in {folder / LIST}, which lists {listed}")
-    rest = {other: entry for other, entry in known.keys.items() if other != name}
-    write_list(folder, known.model_copy(update={"keys": rest}))
-    (folder / f"{name}.key").unlink(missing_ok=True)
+    with _changing(folder) as known:
+        if name not in known.keys:
+            listed = ", ".join(known.keys) or "none"
+            raise ConfigError(f"{name!r} has no key in {folder / LIST}, which lists {listed}")
+        rest = {other: entry for other, entry in known.keys.items() if other != name}
+        write_list(folder, known.model_copy(update={"keys": rest}))
+        (folder / f"{name}.key").unlink(missing_ok=True)
+
+
+@contextmanager
+def _changing(folder: Path) -> Generator[KeyList]:
+    """Read the list, and let no other process change it before the body ends."""
+    fcntl = posix("fcntl", "a change of the keys")
+    read_list(folder)  # Refuses a folder without a list in words.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield read_list(folder)
+    finally:
+        os.close(descriptor)
 
 
 def write_key(path: Path, key: KeyFile) -> None:

@@ -46,7 +46,7 @@ from fencelock.actors.proxy.access import NODE
 from fencelock.cluster.client.reachability import UNANSWERED, why_unreached
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.keys import KeyFile, node_keys, read_key
+from fencelock.cluster.keys import KeyFile, node_keys, read_key, write_private
 from fencelock.cluster.node.config import Config, is_loopback, load, parse, toml_of
 from fencelock.cluster.node.topology import VOTING
 from fencelock.transport.cbor import MalformedFrameError
@@ -195,9 +195,9 @@ def joined(joining: Joining) -> tuple[Config, str]:
     path = joining.data / f"{node}.toml"
     try:
         joining.data.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--data: {path} cannot be written: {error.strerror}") from error
+    write_private(path, text, replace=True)
     return load(path), node
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,16 @@ def test_a_list_limits_only_clients_to_prefixes(keys: Path, role: str) -> None:
     path.write_text(path.read_text().replace('role = "client"', f'role = "{role}"'))
     with pytest.raises(ConfigError, match=rf"shop: .*the role {role} is for all names"):
         read_list(keys)
+
+
+def test_keys_that_are_added_and_removed_at_once_are_all_kept(keys: Path) -> None:
+    added = [f"k{number}" for number in range(12)]
+    with ThreadPoolExecutor(13) as threads:
+        writes = [threads.submit(add_key, keys, Rights(name, CLIENT)) for name in added]
+        writes.append(threads.submit(remove_key, keys, "shop"))
+        for write in writes:
+            write.result()
+    assert set(read_list(keys).keys) == {"n1", "n2", "alice", *added}
 
 
 def test_a_key_that_cannot_be_listed_leaves_no_secret(

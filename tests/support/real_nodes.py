@@ -45,12 +45,15 @@ def running_nodes(
 @contextmanager
 def running(config: Config) -> Generator[dict[str, Node], None, None]:
     """Run all nodes of ``config``; stop them afterwards and check that none of them failed."""
-    nodes = {node: Node.start(config, node, new=True) for node in config.nodes}
-    yield nodes
-    for node in nodes.values():
-        assert node.stop(PATIENCE_S)
-        if node.failure is not None:
-            raise node.failure
+    with ExitStack() as stack:
+        nodes = {
+            node: stack.enter_context(Node.start(config, node, new=True)) for node in config.nodes
+        }
+        yield nodes
+        for node in nodes.values():
+            assert node.stop(PATIENCE_S)
+            if node.failure is not None:
+                raise node.failure
 
 
 def ask(node: Node, message: Any) -> Any:
