@@ -19,10 +19,11 @@ same requests. Each key may have a quarter of the whole, unless an operator deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, Amounts, Quota
 from fencelock.actors.api.refusal import Cause, Why
@@ -57,8 +58,7 @@ SHARE = Amounts(*(most // SHARES for most in WHOLE))
 """What a key may have by default."""
 
 
-@dataclass(slots=True, eq=False)
-class Account:
+class Account(Struct, eq=False):
     """What one key has in the table, and may have.
 
     Attributes:

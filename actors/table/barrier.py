@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from zlib import crc32
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
@@ -23,8 +22,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import BarrierRecord, Result
 
 
-@dataclass(slots=True, eq=False)
-class Barrier(TableObject):
+class Barrier(TableObject, eq=False):
     """One generation of a barrier, from its first arrival until all parties pass or it is broken.
 
     Invariants:

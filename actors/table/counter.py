@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from zlib import crc32
 
 from fencelock.actors.api.counter import (
@@ -22,8 +21,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import CounterRecord, Result
 
 
-@dataclass(slots=True, eq=False)
-class Counter(TableObject):
+class Counter(TableObject, eq=False):
     """A counter whose value is not 0. Nobody waits for it.
 
     Attributes:

@@ -13,7 +13,6 @@ clock, which may be ahead of the former leader's by their drift since the last b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -103,8 +102,7 @@ class Deadlines:
         return self.ends + self.skipped_ms * self.marks
 
 
-@dataclass(slots=True, eq=False)
-class DatedHold(TableHold):
+class DatedHold(TableHold, eq=False):
     """A hold that may have a deadline.
 
     Attributes:
@@ -164,8 +162,7 @@ class DatedHold(TableHold):
             table.timeouts.add(self)
 
 
-@dataclass(slots=True, eq=False)
-class LeasedHold(DatedHold):
+class LeasedHold(DatedHold, eq=False):
     """A hold with a duration, which its owner can renew.
 
     The deadline belongs to the hold, not to one of its acquires: acquiring again does not move it.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import takewhile
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
 from fencelock.actors.table.report import page_of
@@ -33,8 +34,7 @@ RECORD_BYTES = 32 << 10
 """Size above which a record of a snapshot takes no more changes (bytes)."""
 
 
-@dataclass(slots=True, eq=False)
-class History:
+class History(Struct, eq=False):
     """The last changes of one object: all that came after version ``since``."""
 
     since: int

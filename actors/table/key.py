@@ -12,9 +12,10 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
+
+from msgspec import field
 
 from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.message import Reason
@@ -46,8 +47,7 @@ SHOWN_MAX = 200
 """Characters of a value that people see, as the owner."""
 
 
-@dataclass(slots=True, eq=False)
-class KeySession(Session):
+class KeySession(Session, eq=False):
     """The session of all these holds. It never ends, and no session has its number.
 
     Each hold is charged to an account of its own, and this session to none.
@@ -78,8 +78,7 @@ def key_session() -> KeySession:
     )
 
 
-@dataclass(slots=True, eq=False)
-class KeyHold(DatedHold):
+class KeyHold(DatedHold, eq=False, kw_only=True):
     """A hold that belongs to no client.
 
     Attributes:
@@ -87,7 +86,7 @@ class KeyHold(DatedHold):
 
     """
 
-    charged: Account = field(kw_only=True)
+    charged: Account
 
     @property
     def key(self) -> KeyRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
@@ -30,8 +29,7 @@ from fencelock.actors.table.state import ENDS_MAX, TableState
 from fencelock.actors.table.wire import LatchRecord, Result
 
 
-@dataclass(slots=True, eq=False)
-class Latch(TableObject):
+class Latch(TableObject, eq=False):
     """A count-down latch.
 
     Invariants:

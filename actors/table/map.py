@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from fencelock.actors.api.map import (
     KEY_BYTES_MAX,
@@ -48,8 +49,7 @@ BLOCK_MAX = 512
 """Maximum number of keys of a block of `SortedKeys`, into which an insertion takes about 1 us."""
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Struct, eq=False):
     """An entry of a map. It is immutable: a put makes a new one.
 
     Attributes:
@@ -71,7 +71,7 @@ class Entry:
     session: Session | None = None
     ticket: int = 0
     due_ms: int | None = None
-    mark: int = field(init=False)
+    mark: int = 0
 
     def __post_init__(self) -> None:
         number = 0 if self.session is None else self.session.number
@@ -180,8 +180,7 @@ class SortedKeys:
         self._firsts[place : place + count] = [block[0] for block in blocks]
 
 
-@dataclass(slots=True, eq=False)
-class EntryMap:
+class EntryMap(Struct, eq=False):
     """The entries of one map, which has at least one."""
 
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])

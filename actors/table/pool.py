@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from zlib import crc32
 
 from fencelock.actors.api.message import Reason
@@ -32,8 +31,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import PoolRecord, Result
 
 
-@dataclass(slots=True, eq=False)
-class Pool(TableObject):
+class Pool(TableObject, eq=False):
     """A pool of which some permits are taken or awaited.
 
     Invariants:

@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import utf8_size, without_secret

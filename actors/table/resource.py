@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from fencelock.actors.api.message import Contender, Granted, Reason
 from fencelock.actors.api.name import client_of
@@ -33,8 +34,7 @@ class Durations(NamedTuple):
     grace_ms: int
 
 
-@dataclass(slots=True, eq=False)
-class Awaited:
+class Awaited(Struct, eq=False, kw_only=True):
     """Something for which owners wait, in one queue.
 
     The queue is made with the first wait, since most objects never see one. It is an
@@ -46,7 +46,7 @@ class Awaited:
 
     """
 
-    queue: OrderedDict[int, Wait] | None = field(default=None, kw_only=True)
+    queue: OrderedDict[int, Wait] | None = None
 
     def enqueue(self, wait: Wait) -> None:
         """Append ``wait`` to the queue."""
@@ -68,8 +68,7 @@ class Awaited:
         return len(self.queue) if self.queue else 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimDetails:
+class ClaimDetails(Struct, frozen=True):
     """What only some claims have, besides their amount.
 
     ``label`` is a text for people. ``locks`` are the names of a claim for several locks, ``value``
@@ -90,8 +89,7 @@ PLAIN = ClaimDetails()
 """The details of a claim that has none."""
 
 
-@dataclass(slots=True, eq=False)
-class Claim:
+class Claim(Struct, eq=False):
     """What an owner has in the table of an object: a hold, or a wait."""
 
     owner_state: OwnerState
@@ -111,8 +109,7 @@ class Claim:
         )
 
 
-@dataclass(slots=True, eq=False)
-class TableHold(Claim):
+class TableHold(Claim, eq=False):
     """One ownership of an object, or of some of its permits.
 
     A hold of several locks has a fence for each of them: ``fence`` and those after it. A hold with
@@ -192,8 +189,7 @@ class TableHold(Claim):
         )
 
 
-@dataclass(slots=True, eq=False)
-class Wait(Claim):
+class Wait(Claim, eq=False):
     """An owner's last request in the queue of its object: an acquire, or an update that waits.
 
     Attributes:
@@ -236,8 +232,7 @@ class Wait(Claim):
         table.end_wait(wait, Reason.TIMED_OUT, out, why)
 
 
-@dataclass(slots=True, eq=False)
-class Resource(Awaited):
+class Resource(Awaited, eq=False):
     """An object that owners can hold: a capacity, its holds, and one queue.
 
     A lock is the case of capacity 1. Each claim names the capacity, and all must agree, since a
@@ -362,8 +357,11 @@ class Resource(Awaited):
         )
 
 
-@dataclass(slots=True, eq=False)
-class TableObject(Awaited, ABC):
+class AbstractStruct(type(Struct), ABCMeta):
+    """The class of structs that have abstract methods."""
+
+
+class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
     """An object without permits, whose kind defines its state and its rules.
 
     Attributes:

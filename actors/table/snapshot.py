@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
 from msgspec.json import Encoder
+from msgspec.structs import replace
 
 from fencelock.actors.api.account import Quota
 from fencelock.actors.api.message import Refused, Released
@@ -124,8 +125,7 @@ def take(table: TableState) -> TableSnapshot:
     return tuple(part.thaw() for part in freeze(table) if part is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenPart:
+class FrozenPart(Struct, frozen=True):
     """A part of a snapshot, as the records that it will have. Values are shared with the table."""
 
     index: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.object_request import UpdateReply
