@@ -134,8 +134,7 @@ def unpack(cls: type[M], items: list[Any]) -> M:
     try:
         return convert(items, cls, builtin_types=NATIVE)
     except ValidationError as error:
-        fields = ("tag", *cls.__struct_fields__)
-        raise explained(cls.__name__, fields, items, error) from error
+        raise _explained(cls, items, error) from error
 
 
 def class_of(value: Any) -> type[Message]:
@@ -172,12 +171,18 @@ def check_types(message: Message) -> Any:
         TypeError: naming the field and the value.
 
     """
-    items = plain(message)
+    cls, items = type(message), plain(message)
+    if cls not in _prepared:
+        prepare(cls)
     try:
-        unpack(type(message), items)
-    except MalformedFrameError as error:
-        raise TypeError(str(error)) from error
+        convert(items, cls, builtin_types=NATIVE)
+    except ValidationError as error:
+        raise TypeError(str(_explained(cls, items, error))) from error
     return items
+
+
+def _explained(cls: type[Message], items: list[Any], error: ValidationError) -> MalformedFrameError:
+    return explained(cls.__name__, ("tag", *cls.__struct_fields__), items, error)
 
 
 def explained(

@@ -146,19 +146,18 @@ def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
     It would be granted later than it is applied, and so may share a slot with a later command. A
     claim that makes the table recall a hold may not, since the release comes after the recall.
     """
-    names = claim.locks if isinstance(claim, AcquireAll) else (claim.lock,)
-    found = [one for one in map(table.resources.get, names) if one is not None]
-    if all(one.admits(claim.amount) for one in found):
-        return False
-    if any(one.spans and not one.queue for one in found):
-        return False
-    session = table.sessions.by_id.get(claim.session)
+    admitted = True
+    for name in claim.locks if isinstance(claim, AcquireAll) else (claim.lock,):
+        resource = table.resources.get(name)
+        if resource is not None:
+            if resource.capacity != claim.permits or (resource.spans and not resource.queue):
+                return False
+            admitted = admitted and resource.admits(claim.amount)
+    session = None if admitted else table.sessions.by_id.get(claim.session)
     if session is None:
         return False
     owner_state = session.owner_states.get((claim.owner, claim.lock))
-    if owner_state is not None and owner_state.hold is not None:
-        return False
-    return all(one.capacity == claim.permits for one in found)
+    return owner_state is None or owner_state.hold is None
 
 
 def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:

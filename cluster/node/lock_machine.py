@@ -233,30 +233,32 @@ def read_command(command: bytes) -> LogCommand | None:
         return None
 
 
-def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
-    """Return each of ``commands`` decoded, or None for one that cannot be read."""
-    values = load_each(commands)
-    if values is None:
-        return [read_command(command) for command in commands]
-    return _messages(values)
-
-
 _AnyCommand: Any = Union[COMMANDS]  # noqa: UP007
 _Commands: Any = defstruct("_Commands", [("each", list[_AnyCommand])], array_like=True)
 prepare(_Commands)
 
 
-def _messages(values: list[Any]) -> list[LogCommand | None]:
-    """Return the command that each value is, without fields that are not declared, or None.
+def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
+    """Return each of ``commands`` decoded, or None for one that cannot be read.
 
-    All of them are checked and converted in one call, and one by one only if one is wrong.
+    All of them are read and checked in one call, and one by one only if one is wrong.
     """
+    values = load_each(commands)
+    if values is not None:
+        return _messages(values)
+    return [read_command(command) for command in commands]
+
+
+def _messages(values: list[Any]) -> list[LogCommand | None]:
+    """Return the command that each value is, without fields that are not declared, or None."""
     try:
         read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
     except ValidationError:
         pass
     else:
-        pairs = zip(values, read, strict=True)
-        if not [items for items, command in pairs if len(items) > command.ITEMS]:
+        for items, command in zip(values, read, strict=True):
+            if len(items) > command.ITEMS:
+                break
+        else:
             return read
     return [None] if len(values) == 1 else [_messages([value])[0] for value in values]
