@@ -270,21 +270,17 @@ def hold_while(
         client = stack.enter_context(lazy_to(where, label))
         with _answered(name):
             hold, why = _acquired(client, wanted(client), whose, timeout, quiet=how.quiet)
-            if hold is not None and once is not None:
-                version = once.begin(client, hold, label)
-                why = once.why_not(client) if version is None else ""
-        if hold is None or (once is not None and version is None):
-            if not how.quiet:
-                say(
-                    f"{name} was not acquired: {why}" if hold is None else f"{name}: {why}",
-                    err=True,
-                )
-            sys.exit(how.conflict)
-        began = time.monotonic()
+        if hold is None:
+            _leave_it(how, f"{name} was not acquired: {why}")
         received: list[int] = []
         failed = True
         try:
-            renews = hold.deadline is not None
+            if once is not None:
+                with _answered(name), _deferred():
+                    version = once.begin(client, hold, label)
+                if version is None:
+                    _leave_it(how, f"{name}: {once.why_not(client)}")
+            began, renews = time.monotonic(), hold.deadline is not None
             status, lost = _run(command, hold, how.grace, received, renews=renews)
             failed = bool(status) and not lost
         except OSError as error:  # Such as a script without its interpreter.
@@ -301,6 +297,13 @@ def hold_while(
         say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)
         sys.exit(ExitStatus.LOST)
     sys.exit(SIGNALLED - status if status < 0 else status)
+
+
+def _leave_it(how: HoldOptions, why: str) -> NoReturn:
+    """Exit, since another runs the command, or has."""
+    if not how.quiet:
+        say(why, err=True)
+    sys.exit(how.conflict)
 
 
 def _check_command(program: str, name: str) -> None:
@@ -374,10 +377,6 @@ def _keep(hold: Hold, left_s: float) -> None:
 def _exit(number: int, _: object) -> None:
     """Exit cleanly while no command runs, so that a waiting client leaves the queue."""
     sys.exit(SIGNALLED + number)
-
-
-def _leave(number: int, _: object) -> None:
-    """Do nothing: the terminal sends the signal to the command, too."""
 
 
 def lost_advice(hold: Hold) -> str:
@@ -495,21 +494,16 @@ def _started(
     after ``nohup``, and nothing else.
     """
     started: list[subprocess.Popen[bytes]] = []
+    grouped = not at_terminal()
 
-    def pass_on(number: int, _: object) -> None:
+    def pass_on(number: int) -> None:
+        if not grouped and number == signal.SIGINT:
+            return  # The terminal sends it to the command, too.
         received.append(number)
         if started:
             started[0].send_signal(number)
 
-    former = {
-        one: handler
-        for one in (*FORWARDED, signal.SIGINT)
-        if (handler := signal.getsignal(one)) is not signal.SIG_IGN
-    }
-    grouped = not at_terminal()
-    for one in former:
-        signal.signal(one, pass_on if grouped or one in FORWARDED else _leave)
-    try:
+    with _handled(pass_on):
         process = subprocess.Popen(
             command, env=os.environ | environment, process_group=0 if grouped else None
         )
@@ -517,9 +511,33 @@ def _started(
         for number in tuple(received):
             process.send_signal(number)
         yield process
+
+
+@contextmanager
+def _handled(note: Callable[[int], None]) -> Generator[None]:
+    """Call ``note`` with the signals that would end this process; ignored ones stay ignored."""
+    former = {
+        one: handler
+        for one in (*FORWARDED, signal.SIGINT)
+        if (handler := signal.getsignal(one)) is not signal.SIG_IGN
+    }
+    for one in former:
+        signal.signal(one, lambda number, _: note(number))
+    try:
+        yield
     finally:
         for one, handler in former.items():
             signal.signal(one, handler)
+
+
+@contextmanager
+def _deferred() -> Generator[None]:
+    """Let a signal wait for the end of the body, which would leave something undone or unknown."""
+    numbers: list[int] = []
+    with _handled(numbers.append):
+        yield
+    for number in numbers:
+        signal.raise_signal(number)
 
 
 def _release(hold: Hold) -> str:

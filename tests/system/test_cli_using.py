@@ -51,9 +51,11 @@ class Shell:
         nodes = {"FENCELOCK_CONNECT": addresses, "FENCELOCK_CLUSTER": FACES}
         self._environment = {**os.environ, **nodes, "COLUMNS": "200"}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, program: tuple[str, ...] = ("-m", "fencelock")
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "fencelock", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=self._folder,
             env=self._environment,
             stdin=subprocess.PIPE,
@@ -489,6 +491,30 @@ def test_a_command_runs_once_a_period_unless_it_fails(
     entry = present(client.map("once").get("nightly"))
     assert entry.expires is not None
     assert 0.9 < entry.expires / 86_400 < 0.951  # The next night may begin a little early.
+
+
+KILLED = """
+import signal
+from fencelock.cluster.cli import lock, start
+begin = lock.Once.begin
+def begin_and_be_killed(*arguments):
+    version = begin(*arguments)
+    signal.raise_signal(signal.SIGTERM)
+    return version
+lock.Once.begin = begin_and_be_killed
+start.main()
+"""
+
+
+def test_a_signal_before_the_command_leaves_the_period_free(
+    shell: Shell, client: fencelock.Client
+) -> None:
+    once = ("killed", "--once", "killed", "--for", "1d")
+    killed = shell.start("lock", *once, *python(SHOWS), program=("-c", KILLED))
+    assert killed.communicate(timeout=PATIENCE_S)[0] == ""
+    assert killed.returncode == 128 + signal.SIGTERM
+    assert client.map("once").get("killed") is None
+    assert shell.run("lock", *once, *python(SHOWS))[0] == 0
 
 
 def test_a_lock_is_held_at_least_so_long(shell: Shell, client: fencelock.Client) -> None:
