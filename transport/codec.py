@@ -66,8 +66,12 @@ class FieldError(MalformedFrameError):
         self.place = place
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message, *, check: bool = True) -> bytes:
     """Return ``message`` as ``[tag, field, ...]``, fields in the order declared.
+
+    Args:
+        message: the message.
+        check: whether to check the types of its fields.
 
     Raises:
         TypeError: a field has a value that its declaration does not allow.
@@ -76,7 +80,7 @@ def encode(message: Message) -> bytes:
 
     """
     try:
-        data = dump(check_types(message))
+        data = dump(check_types(message) if check else plain(message))
     except UnicodeEncodeError as error:
         raise InvalidRequestError(
             f"{type(message).__name__}: the text {error.object[:80]!a} has a surrogate, which is "

@@ -92,6 +92,9 @@ EXPIRED_LINES_MAX = 10
 _NOTIFIED: frozenset[type[Message]] = frozenset({HoldLost, Recall, Ended, Evicted})
 """Outcomes that concern this node although no request of its clients waits for them."""
 
+_MAKES_ROOM: frozenset[type[Message]] = frozenset({Cancel, KeepAlive})
+"""Requests that make earlier ones needless."""
+
 
 class PaxosBackend(MembersBackend):
     """Puts requests into the log and sends their outcomes to clients.
@@ -125,7 +128,7 @@ class PaxosBackend(MembersBackend):
         self,
         node: str,
         members: tuple[str, ...],
-        encode: Callable[[Command], bytes],
+        encode: Callable[[Command, bool], bytes],
         endpoints: Mapping[str, str] | None = None,
         timing: Timing = TIMING,
     ) -> None:
@@ -225,7 +228,7 @@ class PaxosBackend(MembersBackend):
             )
         if isinstance(request, Open):
             self.sessions.check(request.session, self.clients.quotas.sessions, self.node)
-        if not isinstance(request, CancellableRequest | ReleaseRequest):
+        if type(request) in _MAKES_ROOM:
             in_flight.make_room(request, key, client)
         gathered = in_flight.gathered
         gathered.append(in_flight.add(request, key, now, sender=sender, client=client))

@@ -73,7 +73,8 @@ class InFlightRequests:
     Args:
         proxy: the proxy; outcomes are sent there.
         replica: the replica of the same node.
-        encode: encodes a command for the log.
+        encode: encodes a command for the log, and checks the types of its fields unless it is told
+            that they were checked.
         repeat_ms: a command without an outcome is proposed again after this: a message may be
             lost.
 
@@ -83,7 +84,7 @@ class InFlightRequests:
         self,
         proxy: Address,
         replica: Address,
-        encode: Callable[[Command], bytes],
+        encode: Callable[[Command, bool], bytes],
         repeat_ms: int = TIMING.outcome_ms,
     ) -> None:
         self.repeat_ms = repeat_ms
@@ -123,7 +124,7 @@ class InFlightRequests:
             key=key,
             request=request,
             number=number,
-            command=self._encode(request),
+            command=self._encode(request, client is not None),  # What came in a frame was checked.
             sender=sender,
             since=now,
             proposed_at=now,

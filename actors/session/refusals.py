@@ -210,25 +210,25 @@ def lost(lock_key: LockKey, fence: int, detail: str) -> Rejection:
 
 def as_requested(reply: SessionReply, request: UserRequest) -> SessionReply:
     """Return ``reply`` with the owner and the number that the user sent."""
-    match reply:
-        case Granted() | Released() | Renewed() | Refused() | UpdateReply():
-            owner = getattr(request, "owner", "")
-            return replace(reply, owner=owner, request=request.request)
-        case _:
-            return replace(reply, request=request.request)
+    if isinstance(reply, LockReply):
+        owner = getattr(request, "owner", "")
+        return replace(reply, owner=owner, request=request.request)
+    return replace(reply, request=request.request)
+
+
+Fenced = Granted | Renewed
 
 
 def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
     """Return whether ``reply`` is a possible reply to the request of ``pending``."""
     request = pending.request
-    late = isinstance(reply, Renewed) and isinstance(
-        request, AcquireRequest
-    )  # See `holds.is_late`.
-    if not (late or isinstance(reply, Refused) or isinstance(request, reply.REPLIES_TO)):
+    if not (isinstance(request, reply.REPLIES_TO) or isinstance(reply, Refused)):
+        late = isinstance(reply, Renewed) and isinstance(request, AcquireRequest)
+        if not late:  # See `holds.is_late`.
+            return False
+    if isinstance(reply, Fenced) and reply.fence <= 0:
         return False
-    if isinstance(reply, Granted | Renewed) and reply.fence <= 0:
-        return False
-    if isinstance(request, CancellableRequest | ReleaseRequest | Renew):
+    if pending.lock_key is not None:
         return isinstance(reply, LockReply) and pending.lock_key == (reply.lock, reply.owner)
     if isinstance(request, Inspect | Evict):
         return isinstance(reply, LockStatus | Evicted | Refused) and reply.lock == request.lock
