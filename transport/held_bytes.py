@@ -57,8 +57,8 @@ from fencelock.transport.descriptors import UnreadBytes, borrow, end_connection,
 from fencelock.transport.log import logger
 from fencelock.transport.posix import NODE, posix
 
-LOOK_S = 0.02
-"""Interval of looks (s): libzmq takes some 400 KiB of parts within it."""
+LOOK_S = 0.05
+"""Interval of looks (s): libzmq takes some 1 MiB of parts within it."""
 
 IDLE_S = 0.1
 """The same for a process that used less than `IDLE_NS` of processor time since the last look."""
@@ -112,6 +112,9 @@ number."""
 
 QUOTA_LOOK_S = 0.1
 """Shortest interval between looks at all unread replies of one key (s)."""
+
+UNLOOKED_BYTES = 64 << 10
+"""Replies that may be sent to a client, within its quota, between two looks at what it has read."""
 
 SHORT_MAX = 255
 """Bytes of a ZMTP frame whose header has 2 bytes; of a larger one it has 9."""
@@ -492,6 +495,7 @@ class UnreadReplies:
 
     def __init__(self, most: int, owner_of: Callable[[str], str] = str) -> None:
         self._most = most
+        self._unlooked = min(UNLOOKED_BYTES, most // 16)
         self._owner_of = owner_of
         self._readers: dict[str, _Reader] = {}
         self._by_owner: dict[str, dict[str, UnreadBytes]] = {}
@@ -503,7 +507,10 @@ class UnreadReplies:
     def take(self, client: str, descriptor: int, size: int) -> bool:
         """Count a reply of ``size`` bytes; return False if it must be dropped."""
         reader = self._readers.get(client)
-        if reader is None or reader.unread.descriptor != descriptor or not reader.unread.look():
+        unread = None if reader is None or reader.unread.descriptor != descriptor else reader.unread
+        if unread is not None and unread.count > self._unlooked and not unread.look():
+            unread = None
+        if reader is None or unread is None:
             self._forget(client)
             unread = unread_of(descriptor)
             if unread is None:
