@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -229,7 +229,7 @@ class Scheduler:
             if type(event) in role_slot.accepts:
                 self.post(role_slot, self.here, event)
 
-    def work(self, most: int) -> None:  # noqa: PLR0912, PLR0915  (the path of every message)
+    def work(self, most: int) -> None:  # noqa: PLR0912  (the path of every message)
         """Perform effects that wait, and give turns until no event waits, but at most ``most``.
 
         Raises:
@@ -274,17 +274,13 @@ class Scheduler:
                 elif type(effect) is Observe:
                     role_slot.counters[effect.name] += effect.count
                 elif type(effect) is Persist:
-                    self.records.append((role_slot.name, effect.record))
-                    if not role_slot.held:
-                        self._hold(role_slot)
+                    self._write(role_slot, (effect.record,))
                 elif type(effect) is Checkpoint:
-                    self.records += [(role_slot.name, one) for one in (None, *effect.records)]
-                    self._hold(role_slot)
+                    self._write(role_slot, (None, *effect.records))
                 elif type(effect) is CheckpointPart:
                     self._write_part(role_slot, effect)
                 elif type(effect) is CheckpointEnd:
-                    self.records.append((role_slot.name, _marks().END))
-                    self._hold(role_slot)
+                    self._write(role_slot, (_marks().END,))
                 elif role_slot.held:
                     self._held.append((role_slot, (effect,)))
                 else:
@@ -404,8 +400,10 @@ class Scheduler:
             self.records.append((name, _marks().BEGIN))
         self.records += [(name, record) for record in part.records]
 
-    def _hold(self, role_slot: RoleSlot) -> None:
-        """Let the later effects of a role wait until its records are durable."""
+    def _write(self, role_slot: RoleSlot, records: Sequence[Message | Mark | None]) -> None:
+        name = role_slot.name
+        for record in records:
+            self.records.append((name, record))
         if not role_slot.held:
             role_slot.held = True
             self._holding.append(role_slot)
