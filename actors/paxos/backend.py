@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.in_flight import (
     BYTES_MAX,
     CLIENT_BYTES_MAX,
+    CommandEncoder,
     InFlightRequest,
     InFlightRequests,
     QuorumContact,
@@ -128,7 +129,7 @@ class PaxosBackend(MembersBackend):
         self,
         node: str,
         members: tuple[str, ...],
-        encode: Callable[[Command, bool], bytes],
+        encode: CommandEncoder,
         endpoints: Mapping[str, str] | None = None,
         timing: Timing = TIMING,
     ) -> None:

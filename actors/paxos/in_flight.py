@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice, takewhile
 from operator import attrgetter
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -33,6 +34,14 @@ BYTES_MAX = 64 << 20
 
 CLIENT_BYTES_MAX = 16 << 20
 """The same limit for one client or, with keys, for all clients with one key (bytes, 16 MiB)."""
+
+
+class CommandEncoder(Protocol):
+    """Encodes a command for the log."""
+
+    def __call__(self, command: Command, /, *, check: bool) -> bytes:
+        """Return ``command`` as the log carries it; ``check`` the types of its fields or not."""
+        ...
 
 
 class InFlightRequest(Struct, eq=False):
@@ -73,8 +82,7 @@ class InFlightRequests:
     Args:
         proxy: the proxy; outcomes are sent there.
         replica: the replica of the same node.
-        encode: encodes a command for the log, and checks the types of its fields unless it is told
-            that they were checked.
+        encode: encodes a command for the log.
         repeat_ms: a command without an outcome is proposed again after this: a message may be
             lost.
 
@@ -84,7 +92,7 @@ class InFlightRequests:
         self,
         proxy: Address,
         replica: Address,
-        encode: Callable[[Command, bool], bytes],
+        encode: CommandEncoder,
         repeat_ms: int = TIMING.outcome_ms,
     ) -> None:
         self.repeat_ms = repeat_ms
@@ -124,7 +132,9 @@ class InFlightRequests:
             key=key,
             request=request,
             number=number,
-            command=self._encode(request, client is not None),  # What came in a frame was checked.
+            command=self._encode(
+                request, check=client is None
+            ),  # What came in a frame was checked.
             sender=sender,
             since=now,
             proposed_at=now,

@@ -47,18 +47,18 @@ class LockMachine:
         self._known: dict[bytes, LogCommand] = {}
         """Decoded commands by their bytes, so that this node's commands are not decoded again."""
 
-    def write(self, command: LogCommand, checked: bool = False) -> bytes:
+    def write(self, command: LogCommand, *, check: bool = True) -> bytes:
         """Return ``command`` as the log carries it.
 
         Args:
             command: the command.
-            checked: whether the types of its fields were checked, since it came in a frame.
+            check: whether to check the types of its fields.
 
         Raises:
             TypeError: a field has a value that its declaration does not allow.
 
         """
-        written, known = encode(command, check=not checked), self._known
+        written, known = encode(command, check=check), self._known
         if len(written) > KNOWN_BYTES_MAX:
             return written
         if len(known) >= KNOWN_MAX:
