@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 
 from fencelock.actors.api.message import Contender, Granted, Reason
 from fencelock.actors.api.name import client_of
@@ -357,7 +357,7 @@ class Resource(Awaited, eq=False):
         )
 
 
-class AbstractStruct(type(Struct), ABCMeta):
+class AbstractStruct(StructMeta, ABCMeta):
     """The class of structs that have abstract methods."""
 
 
