@@ -63,9 +63,7 @@ def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> 
     holds.release()  # Does nothing.
 
 
-def test_it_waits_for_all_and_holds_nothing_meanwhile(
-    connect: Connect, names: tuple[str, str, str]
-) -> None:
+def test_waiting_for_all_holds_nothing(connect: Connect, names: tuple[str, str, str]) -> None:
     one, two = connect(), connect()
     held = present(two.lock(names[1]).acquire())
     with ThreadPoolExecutor() as threads:
@@ -82,9 +80,7 @@ def test_it_waits_for_all_and_holds_nothing_meanwhile(
     holds.release()
 
 
-def test_threads_that_name_them_in_any_order_all_get_them(
-    connect: Connect, names: tuple[str, str, str]
-) -> None:
+def test_threads_get_them_in_any_order(connect: Connect, names: tuple[str, str, str]) -> None:
     inside, most, clients = list[str](), list[int](), [connect() for _ in range(3)]
     guard = threading.Lock()
 
@@ -120,9 +116,7 @@ def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str,
 # Latches and barriers
 
 
-def test_callers_pass_once_the_count_is_0(
-    connect: Connect, pool: ThreadPoolExecutor, name: str
-) -> None:
+def test_callers_pass_at_count_0(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     one, two = connect(), connect()
     waits = [pool.submit(client.latch(name, 3).wait, PATIENCE_S) for client in (one, two, two)]
     until(lambda: len(one.latch(name, 3).status().waiters) == 3)
@@ -155,7 +149,11 @@ def test_a_latch_is_gone_after_it_was_kept(connect: Connect, name: str) -> None:
 def test_threads_count_each_once(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     clients = [connect() for _ in range(3)]
     latches = itertools.cycle(client.latch(name, CALLS) for client in clients)
-    left = pool.map(lambda latch: latch.count_down(), itertools.islice(latches, CALLS))
+
+    def down(latch: fencelock.Latch) -> int:
+        return latch.count_down()
+
+    left = pool.map(down, itertools.islice(latches, CALLS))
     assert sorted(left) == list(range(CALLS))
 
 
@@ -202,9 +200,7 @@ def test_a_client_that_closes_ends_its_waits_for_a_latch(
     assert not stays.latch(name, 1).status().waiters
 
 
-def test_all_pass_together_each_with_its_own_index(
-    connect: Connect, pool: ThreadPoolExecutor, name: str
-) -> None:
+def test_all_pass_each_with_an_index(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     barriers = [connect().barrier(name, 4) for _ in range(4)]
     assert barriers[0].parties == 4
     for _ in range(5):
@@ -255,9 +251,7 @@ def test_a_client_that_closes_breaks_the_generation(
         leaves.result(PATIENCE_S)
 
 
-def test_another_number_of_parties_is_refused(
-    connect: Connect, pool: ThreadPoolExecutor, name: str
-) -> None:
+def test_other_parties_are_refused(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     client = connect()
     waits = pool.submit(client.barrier(name, 2).wait, PATIENCE_S)
     until(lambda: client.barrier(name, 9).n_waiting())
@@ -304,7 +298,11 @@ def test_a_value_is_set_only_from_the_expected_one(counter: fencelock.Counter) -
 def test_threads_add_each_once(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     clients = [connect() for _ in range(3)]
     counters = itertools.cycle(client.counter(name) for client in clients)
-    values = pool.map(lambda counter: counter.add(), itertools.islice(counters, CALLS))
+
+    def add(counter: fencelock.Counter) -> int:
+        return counter.add()
+
+    values = pool.map(add, itertools.islice(counters, CALLS))
     assert sorted(values) == list(range(1, CALLS + 1))
 
 
@@ -334,9 +332,7 @@ def test_a_change_is_refused_unless_its_lock_is_held(
     assert counter.get() == 6
 
 
-def test_a_sum_beyond_the_limits_is_refused_and_changes_nothing(
-    counter: fencelock.Counter, name: str
-) -> None:
+def test_a_sum_beyond_the_limits_changes_nothing(counter: fencelock.Counter, name: str) -> None:
     counter.set(VALUE_MAX)
     with pytest.raises(
         fencelock.InvalidRequestError,
@@ -548,9 +544,7 @@ HELD: dict[str, Callable[[Any, str], Any]] = {
 
 
 @pytest.mark.parametrize("kind", WAITS)
-async def test_the_wait_of_a_cancelled_task_ends(
-    paxos_addresses: str, name: str, kind: str
-) -> None:
+async def test_a_cancelled_tasks_wait_ends(paxos_addresses: str, name: str, kind: str) -> None:
     lock = name if kind == "lock_all" else object_name(kind, name)
     async with (
         fencelock.aio.connect(paxos_addresses, cluster=FACES) as client,
@@ -574,23 +568,11 @@ async def test_the_wait_of_a_cancelled_task_ends(
 # Callers inside a node
 
 
-def several(name: str, **fields: Any) -> AcquireAll:
-    return AcquireAll(locks=(name, f"{name}-b"), **fields)
-
-
-ASKED: dict[str, tuple[Callable[..., Any], str, int]] = {
-    SEMAPHORE: (
-        lambda name, **fields: AcquirePermits(semaphore=name, permits=3, amount=2, **fields),
-        SEMAPHORE,
-        2,
-    ),
-    RWLOCK: (
-        lambda name, **fields: AcquireReadWrite(rwlock=name, write=True, **fields),
-        RWLOCK,
-        1,
-    ),
-    ELECTION: (lambda name, **fields: Lead(election=name, value="me", **fields), ELECTION, 1),
-    SEVERAL: (several, "", 2),
+ASKED: dict[str, tuple[type[Any], dict[str, Any], str, int]] = {
+    SEMAPHORE: (AcquirePermits, {"permits": 3, "amount": 2}, SEMAPHORE, 2),
+    RWLOCK: (AcquireReadWrite, {"write": True}, RWLOCK, 1),
+    ELECTION: (Lead, {"value": "me"}, ELECTION, 1),
+    SEVERAL: (AcquireAll, {}, "", 2),
 }
 """Requests that hold an object, the kind under which it is listed, and how much is granted."""
 
@@ -599,14 +581,16 @@ ASKED: dict[str, tuple[Callable[..., Any], str, int]] = {
 def test_an_ask_holds_an_object_until_its_release_or_its_cancel(
     paxos_nodes: list[Node], name: str, kind: str
 ) -> None:
-    node, (request, listed, count) = paxos_nodes[0], ASKED[kind]
+    node, (request, fields, listed, count) = paxos_nodes[0], ASKED[kind]
+    named: dict[str, Any] = {"locks": (name, f"{name}-b")} if kind == SEVERAL else {kind: name}
+    about = named | fields
     seen = Inspect(lock=object_name(listed, name) if listed else name)
-    one = checked(Granted, ask(node, request(name)))
+    one = checked(Granted, ask(node, request(**about)))
     assert (one.lock, one.count) == (object_name(kind, name), count)
     assert ask(node, seen).holder.fence == one.fence
     assert checked(Released, ask(node, Release(lock=one.lock, fence=one.fence))).count == 0
     assert ask(node, seen).holder is None
-    assert ask(node, request(name, owner="me", request=7)).fence > one.fence
+    assert ask(node, request(**about, owner="me", request=7)).fence > one.fence
     ask(node, Cancel(lock=one.lock, session="", owner="me", request=7))
     until(lambda: ask(node, seen).holder is None)
 
