@@ -86,11 +86,7 @@ def make_roles(
 
 
 def bootstrap(
-    node: str,
-    *,
-    members: str = "abc",
-    start: Start | None = None,
-    **options: Any,
+    node: str, *, members: str = "abc", start: Start | None = None, **options: Any
 ) -> tuple[Bootstrap, Effects]:
     """Return a role that has begun, with ``options`` of `Bootstrap`, and its first effects."""
     own = start or start_of(node)
@@ -400,11 +396,7 @@ def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        group(to=8),
-        replace(group(20), founded_ms=FOUNDED_MS_MAX),
-        replace(group(20), founded_ms=0),
-    ],
+    [group(to=8), replace(group(20), founded_ms=FOUNDED_MS_MAX), replace(group(20), founded_ms=0)],
 )
 def test_a_group_that_is_for_another_life_or_none_is_dropped(wrong: GroupConfig) -> None:
     role, _ = bootstrap("b")
@@ -610,9 +602,7 @@ def test_the_first_member_founds_only_after_it_has_listened_for_members_that_are
 
 
 @pytest.mark.parametrize("founding", [Founding.NO, Founding.ONCE])
-def test_a_node_follows_only_after_it_has_listened_for_members_that_are_left(
-    founding: Founding,
-) -> None:
+def test_a_node_follows_only_after_listening_for_members_left(founding: Founding) -> None:
     role, _ = bootstrap("b", founding=founding)
     follows = [
         sent(receive(role, "a", join("a"), at_ms), JoinAck)[0].follows

@@ -98,9 +98,7 @@ def test_each_mode_answers_each_event_as_the_page_has_it(
         client.is_in(mode, number)
 
 
-def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(
-    lone_client: LoneClient,
-) -> None:
+def test_a_grant_after_the_owner_gave_up_is_released_at_once(lone_client: LoneClient) -> None:
     lone_client.wants(1)
     assert lone_client.gives(1) == [IDLE]
 
@@ -227,9 +225,7 @@ def replied(outcome: ReleaseOutcome, session: str = "s", holder: Contender | Non
     return Send(BROKER_C, reply)
 
 
-def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
-    server: LockServer,
-) -> None:
+def test_a_session_frees_its_hold_through_any_node_and_hears_it_again(server: LockServer) -> None:
     server.handle(A, request(A), T0)
 
     effects = not_counted(server.handle(BROKER_C, free(1), T0))
@@ -262,9 +258,7 @@ def test_an_operator_frees_whatever_is_held_and_its_session_is_told_so(server: L
     assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.TAKEN)]
 
 
-def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
-    server: LockServer,
-) -> None:
+def test_nothing_is_granted_through_a_node_unaware_of_a_revoke(server: LockServer) -> None:
     server.handle(A, request(A), T0)
     server.handle(BROKER_C, free(1), T0)
     other = Address("a/clients-1-2")

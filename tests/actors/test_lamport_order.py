@@ -42,9 +42,7 @@ def test_turns_go_by_stamp_and_ties_by_node() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 9))))
-def test_the_first_of_a_queue_is_the_least_of_those_not_removed(
-    steps: list[tuple[str, int]],
-) -> None:
+def test_the_first_of_a_queue_is_the_least_not_removed(steps: list[tuple[str, int]]) -> None:
     queue, model = Queue(), dict[str, int]()
     for node, stamp in steps:
         if node in model:

@@ -66,9 +66,7 @@ def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) 
     assert not alone.process.rejoin.ready
 
 
-def test_the_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(
-    alone: LoneProcess,
-) -> None:
+def test_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(alone: LoneProcess) -> None:
     alone.say(PeerJoined(node="a", boot=1))
     part = (KnownRequest("x", 3), KnownRequest("y", 4))
     effects = alone.hear("a", welcome(1, *part, stamp=9, complete=False))
@@ -123,9 +121,7 @@ def test_it_requests_once_and_never_stamps_itself(joined: LoneProcess) -> None:
     assert joined.process.pending.out["x"].turn is None
 
 
-def test_local_tickets_queue_first_come_first_served_with_one_request_out(
-    joined: LoneProcess,
-) -> None:
+def test_local_tickets_queue_in_order_with_one_request_out(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     assert posts(joined.want(2)) == []
     assert posts(joined.want(3)) == []
@@ -151,9 +147,7 @@ def test_who_leaves_the_line_is_forgotten_without_a_word(joined: LoneProcess) ->
     assert posts(joined.give(1)) == [release(5)]
 
 
-def test_a_wait_given_up_releases_its_request_though_it_was_not_granted(
-    joined: LoneProcess,
-) -> None:
+def test_a_wait_given_up_releases_its_request_though_not_granted(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.want(2)
 
@@ -247,9 +241,7 @@ def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int)
 
 
 @pytest.mark.parametrize("stamp", [-1, 0, 9, 10])
-def test_a_request_in_a_welcome_is_from_before_the_welcome(
-    process: LockProcess, stamp: int
-) -> None:
+def test_a_request_in_a_welcome_is_older_than_it(process: LockProcess, stamp: int) -> None:
     pending = (KnownRequest("x", stamp),)
     welcome = Welcome(boot=9, round=1, requests=pending, complete=True, stamp=9)
     effects = hear(process, "a", welcome)

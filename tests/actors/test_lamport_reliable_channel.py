@@ -55,11 +55,7 @@ def content(number: int) -> Acknowledge:
 
 def parcel(number: int, *, boot: int = THEIRS, your_boot: int = OURS, confirmed: int = 0) -> Parcel:
     return Parcel(
-        boot=boot,
-        your_boot=your_boot,
-        number=number,
-        confirmed=confirmed,
-        content=content(number),
+        boot=boot, your_boot=your_boot, number=number, confirmed=confirmed, content=content(number)
     )
 
 
@@ -122,9 +118,7 @@ def test_a_courier_first_asks_every_other_who_it_is() -> None:
     assert [type(m) for m in sent(effects, Hello)] == [Hello, Hello]
 
 
-def test_it_asks_the_same_question_again_ever_more_slowly_until_it_is_answered(
-    fresh: ChannelOfA,
-) -> None:
+def test_it_asks_again_ever_more_slowly_until_it_is_answered(fresh: ChannelOfA) -> None:
     waits = list[int]()
     for _ in range(6):
         effects = fresh.local(AskDue(node="b"))
@@ -143,9 +137,7 @@ def test_a_life_that_answers_the_question_is_met_and_the_process_told(fresh: Cha
     assert fresh.meet() == [Send(PROCESS, joined), Observe("lamport.peer_joined")]
 
 
-def test_a_parcel_of_a_life_not_met_is_dropped_and_answered_by_a_question(
-    bench: ChannelOfA,
-) -> None:
+def test_a_parcel_of_a_life_not_met_is_dropped_and_questioned(bench: ChannelOfA) -> None:
     bench.local(AskDue(node="b"))
     effects = bench.hear(parcel(0, boot=THEIR_NEXT))
 

@@ -120,9 +120,7 @@ def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProc
     assert alone.look("unwanted").waits_for == ()
 
 
-def test_a_dead_holder_is_found_out_by_a_probe_and_a_living_one_is_not_named(
-    joined: LoneProcess,
-) -> None:
+def test_a_dead_holder_is_found_by_a_probe_and_a_living_one_not_named(joined: LoneProcess) -> None:
     joined.hear("c", messages.Request(lock="x", stamp=4))
     effects = joined.want(1)
     assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in effects
@@ -162,9 +160,7 @@ def test_a_lock_nobody_wants_is_free(joined: LoneProcess) -> None:
     )
 
 
-def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
-    joined: LoneProcess,
-) -> None:
+def test_with_a_long_backlog_new_wants_are_refused_and_old_ones_go_on(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.say(messages.Congested(node="c", congested=True))
     full = only(QueueFull, to_proxy(joined.want(2)))
@@ -190,9 +186,7 @@ def seen_of(effects: Effects) -> LockDescription:
     return seen
 
 
-def test_nobody_is_told_of_a_free_lock_before_every_process_was_heard_later(
-    joined: LoneProcess,
-) -> None:
+def test_nobody_is_told_of_a_free_lock_before_all_were_heard_later(joined: LoneProcess) -> None:
     effects = joined.prove()
     assert to_proxy(effects) == []
     assert posts(effects) == [PROBE]

@@ -112,9 +112,7 @@ def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: Loc
     assert inside.locks_after_reply(TIMING.outcome_ms) == {}
 
 
-def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(
-    inside: LocalCallers,
-) -> None:
+def test_the_session_lives_while_anything_is_held_then_ends_itself(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.pass_time(3 * TTL_MS)
     assert "a" in inside.table.resources
@@ -127,9 +125,7 @@ def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(
     assert inside.fence(THREE) > inside.fence(ONE)
 
 
-def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
-    inside: LocalCallers,
-) -> None:
+def test_a_wait_never_heard_of_is_unavailable_and_withdrawn(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
@@ -236,9 +232,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCal
     assert inside.held() == []
 
 
-def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
-    inside: LocalCallers,
-) -> None:
+def test_a_node_that_is_stopped_ends_its_session_and_says_when(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.silent = True
@@ -252,9 +246,7 @@ def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
 
 
-def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(
-    inside: LocalCallers,
-) -> None:
+def test_a_quarantined_node_takes_the_holds_and_refuses_the_rest(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, A)

@@ -104,9 +104,7 @@ def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
     assert acceptor.votes.by_slot == {}
 
 
-def test_a_vote_is_written_and_then_said_and_reported_to_the_next_leader(
-    acceptor: Acceptor,
-) -> None:
+def test_a_vote_is_written_then_said_and_told_to_the_next_leader(acceptor: Acceptor) -> None:
     acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     effects = acceptor.handle(COMMANDER, accept(3), T0)
@@ -137,9 +135,7 @@ def test_a_vote_under_a_ballot_never_promised_promises_it(acceptor: Acceptor) ->
     assert acceptor.promised == LOW
 
 
-def test_applied_slots_are_left_out_of_a_promise_that_names_the_first_other(
-    acceptor: Acceptor,
-) -> None:
+def test_applied_slots_are_left_out_of_a_promise_naming_the_next(acceptor: Acceptor) -> None:
     for slot in (1, 2, 3):
         acceptor.handle(COMMANDER, accept(slot, committed=slot), T0)
     acceptor.handle(address_of("a", "replica"), Applied(slot=3), T0)
@@ -153,9 +149,7 @@ def test_applied_slots_are_left_out_of_a_promise_that_names_the_first_other(
     ]
 
 
-def test_what_others_decided_is_not_taken_for_a_win_of_the_ballot_before(
-    acceptor: Acceptor,
-) -> None:
+def test_what_others_decided_is_no_win_of_the_ballot_before(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)  # Lost: another batch was decided, elsewhere.
     acceptor.handle(address_of("a", "replica"), Applied(slot=2), T0)
 
@@ -233,9 +227,7 @@ def test_while_the_lease_lasts_no_other_leader_is_promised(acceptor: Acceptor) -
     assert over[0] == promised(HIGH)
 
 
-def test_a_heartbeat_is_answered_to_the_monitor_after_its_ballot_is_durable(
-    acceptor: Acceptor,
-) -> None:
+def test_a_heartbeat_is_answered_once_its_ballot_is_durable(acceptor: Acceptor) -> None:
     effects = acceptor.handle(COMMANDER, beat(7), T0)
 
     ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0, log_version=LOG_VERSION)

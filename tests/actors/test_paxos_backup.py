@@ -90,14 +90,7 @@ def test_a_client_reads_a_part_through_the_proxy(proxy: Proxy) -> None:
     (reply,) = sent(proxy.handle(REPLICA, exported, T0), BackupPart, ANN)
 
     assert reply == BackupPart(
-        node="n1",
-        slot=3,
-        time_ms=2,
-        chunk=1,
-        count=2,
-        content=b"two",
-        session="ann",
-        request=4,
+        node="n1", slot=3, time_ms=2, chunk=1, count=2, content=b"two", session="ann", request=4
     )
     assert proxy.handle(REPLICA, exported, T0) == ()
 
@@ -223,9 +216,7 @@ def test_a_snapshot_that_another_state_replaced_is_not_waited_for(role: Replica)
 
 
 @pytest.mark.parametrize("needed", [False, True])
-def test_a_backup_writes_no_snapshot_to_the_journal_unless_one_is_needed(
-    role: Replica, needed: bool
-) -> None:
+def test_a_backup_writes_a_snapshot_only_if_one_is_needed(role: Replica, needed: bool) -> None:
     grown = role.log.snapshots.grown
     export(role, 1)
 

@@ -185,12 +185,7 @@ ROWS = (
             "content": (b"x" * (messages.CHUNK_BYTES_MAX + 1),),
         },
     ),
-    Row(
-        a_replica,
-        replica_of("b"),
-        messages.ReadIndexReached(number=1, slot=1),
-        {"slot": SLOTS},
-    ),
+    Row(a_replica, replica_of("b"), messages.ReadIndexReached(number=1, slot=1), {"slot": SLOTS}),
     Row(
         a_replica,
         replica_of("b"),
@@ -245,10 +240,7 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
     messages.TakeOver: {"ballot": "must be that of the leader that is followed"},
     messages.Release: {"ballot": OF_NO_BALLOT},
     messages.Locate: {"ready": "a flag", "number": NAMES_A_REQUEST},
-    messages.Located: {
-        "number": NAMES_A_REQUEST,
-        "age_ms": "proves nothing outside of its limits",
-    },
+    messages.Located: {"number": NAMES_A_REQUEST, "age_ms": "proves nothing outside of its limits"},
     messages.TableDigest: {
         "scheme": "must be the same",
         "state": "only compared, and a majority must have it",

@@ -85,9 +85,7 @@ def test_a_slot_is_decided_by_more_than_half(members: str, needed: int) -> None:
     assert commander.committed == 2
 
 
-def test_each_acceptor_counts_once_and_strangers_and_other_ballots_never(
-    commander: Commander,
-) -> None:
+def test_each_acceptor_counts_once_strangers_and_other_ballots_never(commander: Commander) -> None:
     order(commander, 1)
     vote(commander, B, 1)
 
@@ -99,9 +97,7 @@ def test_each_acceptor_counts_once_and_strangers_and_other_ballots_never(
     assert commander.committed == 1
 
 
-def test_slots_may_be_decided_out_of_order_and_count_as_committed_without_a_gap(
-    commander: Commander,
-) -> None:
+def test_slots_decided_out_of_order_are_committed_without_a_gap(commander: Commander) -> None:
     for slot in (1, 2):
         order(commander, slot)
     for acceptor in (A, B):
@@ -151,9 +147,7 @@ def test_a_proposal_that_follows_soon_tells_what_is_decided(commander: Commander
     assert commander.handle(HERE, SpreadDecisions(), T0) == asked(2, committed=2, to="c")
 
 
-def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
-    commander: Commander,
-) -> None:
+def test_those_who_decided_are_asked_at_once_others_told_together(commander: Commander) -> None:
     decide(commander, 1, (A, C))
     assert asked(2, committed=2, to="ac") == order(commander, 2)[:2]
     for voter in (C, A):
@@ -167,9 +161,7 @@ def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
     assert effects == [*late, Send(C, commit)]  # The last proposal has told B the same.
 
 
-def test_a_silent_acceptor_is_dropped_from_the_quorum_when_the_spared_have_decided(
-    commander: Commander,
-) -> None:
+def test_a_silent_acceptor_leaves_the_quorum_once_the_spared_decided(commander: Commander) -> None:
     decide(commander, 1, (A, B))
     order(commander, 2)
     vote(commander, A, 2)
@@ -205,9 +197,7 @@ def test_everybody_is_asked_now_and_then_to_find_the_quickest() -> None:
     assert order(commander, EXPLORE) == asked(EXPLORE, committed=EXPLORE)
 
 
-def test_the_spared_are_asked_before_a_heartbeat_tells_them_what_is_decided(
-    commander: Commander,
-) -> None:
+def test_the_spared_are_asked_before_a_heartbeat_tells_them(commander: Commander) -> None:
     decide(commander, 1)
     decide(commander, 2)
 

@@ -154,9 +154,7 @@ def test_a_broken_link_to_the_leader_is_suspicious_once_its_lease_is_over_anothe
     assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
 
 
-def test_a_leadership_begins_with_a_heartbeat_and_goes_on_with_them(
-    monitor: FailureDetector,
-) -> None:
+def test_a_leadership_begins_and_goes_on_with_heartbeats(monitor: FailureDetector) -> None:
     begun = monitor.handle(LEADER, LEADING, at(0))
     next_beat = Wake(TIMING.heartbeat_ms, events.HeartbeatDue(ballot=BALLOT))
     assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
@@ -241,9 +239,7 @@ def test_a_leader_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
     assert late[0] == Send(LEADER, events.Withdraw())
 
 
-def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
-    monitor: FailureDetector,
-) -> None:
+def test_a_leader_without_a_majority_says_so_before_it_gives_up(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
     told: dict[int, events.Isolated] = {}
     for ms in range(TIMING.heartbeat_ms, TIMING.election_ms, TIMING.heartbeat_ms):
@@ -262,9 +258,7 @@ def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
     assert Send(PROXY, events.Isolated(isolated=False)) in answered
 
 
-def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
-    monitor: FailureDetector,
-) -> None:
+def test_a_leader_that_stood_still_waits_before_it_gives_up(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(1), at(1))

@@ -244,9 +244,7 @@ def proposal(number: int = 1, client: Address = LISTENER, command: bytes = b"x")
     return Propose(client=client, number=number, command=command)
 
 
-def test_a_command_goes_to_the_leader_once_and_is_declined_while_none_is_known(
-    follower: Replica,
-) -> None:
+def test_a_command_goes_to_the_leader_once_and_is_declined_without_one(follower: Replica) -> None:
     mine, forwarded = proposal(1), Propose(client=OTHER, number=2, command=b"y", forwarded=True)
     nobody = [Declined(number=number, why=Decline.NOT_LEADER, leader="") for number in (1, 2)]
     assert follower.handle(LISTENER, mine, T0) == (Send(LISTENER, nobody[0]),)
@@ -451,9 +449,7 @@ def claim(request: pytest.FixtureRequest, delaying_leader: DelayingLeader) -> Cl
     return held
 
 
-def test_a_claim_of_every_kind_that_must_wait_is_delayed(
-    delaying_leader: DelayingLeader, claim: Claim
-) -> None:
+def test_a_claim_that_must_wait_is_delayed(delaying_leader: DelayingLeader, claim: Claim) -> None:
     assert delaying_leader.propose(replace(claim, owner="2")) == [LATER]
     release = Release(session=claim.session, owner="1", request=2, lock=claim.lock, fence=2)
     assert delaying_leader.propose(release) == [GATHER]
@@ -482,9 +478,7 @@ def test_a_claim_of_one_lock_waits_for_a_holder_of_several(delaying_leader: Dela
     assert delaying_leader.propose(one) == [LATER]
 
 
-def test_a_claim_behind_others_waits_although_its_permits_are_free(
-    delaying_leader: DelayingLeader,
-) -> None:
+def test_a_claim_behind_others_waits_with_permits_free(delaying_leader: DelayingLeader) -> None:
     delaying_leader.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
     first = replace(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK), owner="2")
     assert delaying_leader.propose(first) == [LATER]

@@ -303,9 +303,7 @@ def test_a_client_that_repeats_its_wait_every_five_seconds_is_not_silent(leaderl
     assert len(proposals(leaderless.handle(PROXY, Tick(), late))) == 1
 
 
-def test_a_request_sent_again_is_charged_to_the_client_as_it_is_known_now(
-    leaderless: Proxy,
-) -> None:
+def test_a_request_sent_again_is_charged_to_the_client_as_now_known(leaderless: Proxy) -> None:
     leaderless.handle(ANN, acquire(), T0)
     happens(leaderless, queued())
     clients = leaderless.backend.clients
@@ -338,9 +336,7 @@ def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it
     assert (len(told(effects, api.Granted, moved)), len(told(effects, api.Granted))) == (1, 0)
 
 
-def test_a_request_that_comes_again_after_its_answer_is_for_the_table_to_answer(
-    leaderless: Proxy,
-) -> None:
+def test_a_request_that_comes_after_its_answer_is_for_the_table(leaderless: Proxy) -> None:
     first = proposed(leaderless.handle(ANN, acquire(), T0))
     happens(leaderless, held())
     assert proposed(leaderless.handle(ANN, acquire(), T0)) == first
@@ -488,9 +484,7 @@ def test_a_client_that_waits_for_nothing_gets_no_notice(leaderless: Proxy) -> No
 
 
 @pytest.mark.parametrize("reason", [*api.Reason])
-def test_a_refusal_of_the_table_reaches_the_client_as_it_is(
-    proxy: Proxy, reason: api.Reason
-) -> None:
+def test_a_refusal_of_the_table_reaches_the_client(proxy: Proxy, reason: api.Reason) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     why = denied(reason, "lock 'a': why")
     (answer,) = told(happens(proxy, why), api.Refused)

@@ -106,9 +106,7 @@ def put(request: int, session: str = ME) -> PutEntry:
     )
 
 
-def test_proposals_in_flight_are_bounded_in_bytes_too(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_in_flight_are_bounded_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client may have 16 MiB in flight, a node 64 MiB; releases may have twice as much."""
     in_flight = in_flight_at(proxy)
     fitting = 1 + CLIENT_BYTES_MAX // VALUE_BYTES_MAX
@@ -147,9 +145,7 @@ def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(proxy:
     assert heard == list(range(3, 21, 2))
 
 
-def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
-    proxy: Proxy,
-) -> None:
+def test_an_ask_inside_a_process_is_not_answered_by_a_loss_elsewhere(proxy: Proxy) -> None:
     """It takes any message for its reply, so it must get no unsolicited message."""
     ask = Address("n1/ask-9")
     proxy.handle(ask, acquire(4, "b"), T0)
@@ -250,9 +246,7 @@ def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_bad_request_is_told_its_field_value_and_limit(
-    proxy: Proxy, request_: Any, words: str
-) -> None:
+def test_a_bad_request_hears_field_value_and_limit(proxy: Proxy, request_: Any, words: str) -> None:
     effects = proxy.handle(ANN, request_, T0)
     (refused,) = told(effects, api.Refused)
     assert refused.reason is api.Reason.INVALID
@@ -327,9 +321,7 @@ REFUSED_BY_KEY = [
 
 
 @pytest.mark.parametrize(("quotas", "words"), REFUSED_BY_KEY)
-def test_a_key_has_one_quota_however_many_clients_use_it(
-    proxy: Proxy, quotas: Quotas, words: str
-) -> None:
+def test_a_key_has_one_quota_for_all_its_clients(proxy: Proxy, quotas: Quotas, words: str) -> None:
     keyed = by_keys(proxy, quotas)
 
     def send(client: str) -> list[api.Refused]:

@@ -76,9 +76,7 @@ def test_queries_sent_before_the_replica_runs_are_sent_again_when_it_begins() ->
     )  # It keeps its reads.
 
 
-def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
-    proxy: Proxy,
-) -> None:
+def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(proxy: Proxy) -> None:
     asked = read_request(proxy.handle(ANN, INSPECT, T0))
     assert asked == ReadMachine(number=1, query=api.Inspect(lock="a"), age_ms=None)
     assert sent(machine_read(proxy, 1, STATUS), api.LockStatus, ANN) == [
@@ -123,9 +121,7 @@ def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(("age_ms", "words"), [(900, "900 ms old"), (-1, "not known")])
-def test_a_local_read_that_would_be_too_old_is_refused(
-    proxy: Proxy, age_ms: int, words: str
-) -> None:
+def test_a_local_read_that_is_too_old_is_refused(proxy: Proxy, age_ms: int, words: str) -> None:
     local = api.Inspect(lock="a", session="ann", request=3, age_ms=500)
     assert read_request(proxy.handle(ANN, local, T0)).age_ms == 500
     (refused,) = sent(machine_read(proxy, 1, None, age_ms), api.Refused, ANN)
@@ -140,9 +136,7 @@ def test_a_local_read_tells_its_age(proxy: Proxy) -> None:
     assert status.age_ms == 120
 
 
-def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_itself(
-    proxy: Proxy,
-) -> None:
+def test_without_a_majority_a_caller_inside_is_told_and_a_client_is_not(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     proxy.handle(ASK, api.Inspect(lock="a"), T0)
     assert sent(proxy.handle(PROXY, Tick(), at(READ_MS - 1)), api.Refused, ASK) == []

@@ -403,9 +403,7 @@ def asks(proxy: Proxy, reader: str, count: int, now: Instant = T0) -> list[Effec
         effect
         for number in range(1, count + 1)
         for effect in proxy.handle(
-            Address(f"{reader}/x"),
-            ListEntries(map="large", session=reader, request=number),
-            now,
+            Address(f"{reader}/x"), ListEntries(map="large", session=reader, request=number), now
         )
     ]
 
@@ -421,9 +419,7 @@ def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[E
         effect
         for one in asked
         for effect in proxy.handle(
-            REPLICA,
-            MachineRead(number=one.number, reply=PAGE, slot=1, age_ms=0),
-            now,
+            REPLICA, MachineRead(number=one.number, reply=PAGE, slot=1, age_ms=0), now
         )
     ]
 

@@ -98,9 +98,7 @@ def test_a_leadership_begins_with_a_batch_of_its_own(replica: Replica) -> None:
     assert lead(replica) == [order(1, OPENING), Send(LISTENER, events.LeaderChanged(leader="a"))]
 
 
-def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
-    replica: Replica,
-) -> None:
+def test_a_command_gets_a_slot_at_once_later_ones_share_the_next(replica: Replica) -> None:
     lead(replica)
     for number in range(1, WINDOW):
         assert replica.handle(LISTENER, propose(number), T0) == [
@@ -137,9 +135,7 @@ def test_a_command_above_the_log_version_of_a_member_is_declined(
         assert (Send(LISTENER, declined) in effects) is too_new
 
 
-def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
-    leading: Replica,
-) -> None:
+def test_the_listener_hears_outcomes_once_and_far_clients_directly(leading: Replica) -> None:
     leading.handle(LISTENER, propose(7), T0)
     gather(leading)
     leading.handle(OTHER, propose(8, OTHER), T0)
@@ -170,9 +166,7 @@ def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -
     ]
 
 
-def test_a_heartbeat_that_proves_something_has_the_acceptor_learn_what_is_applied(
-    replica: Replica,
-) -> None:
+def test_a_heartbeat_with_proof_has_the_acceptor_learn_what_is_applied(replica: Replica) -> None:
     replica.handle(catchup_of("a"), learned(1), T0)
     fresh = events.Fresh(since=T0, slot=2)
 
@@ -248,9 +242,7 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
     assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2)]
 
 
-def test_a_leader_that_yields_finishes_what_has_a_slot_and_declines_the_rest(
-    leading: Replica,
-) -> None:
+def test_a_leader_that_yields_finishes_its_slots_and_declines_the_rest(leading: Replica) -> None:
     leading.handle(LISTENER, propose(7), T0)
     assert leading.handle(leader_of("a"), events.Drain(ballot=BALLOT), T0) == []
     declined = messages.Declined(number=8, why=messages.Decline.NOT_LEADER, leader="a")
@@ -261,9 +253,7 @@ def test_a_leader_that_yields_finishes_what_has_a_slot_and_declines_the_rest(
     assert done[-1] == Send(leader_of("a"), events.Drained(ballot=BALLOT))
 
 
-def test_a_leader_that_drains_or_a_lease_of_another_leadership_answers_no_read(
-    leading: Replica,
-) -> None:
+def test_a_leader_that_drains_or_has_anothers_lease_answers_no_read(leading: Replica) -> None:
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     query = events.ReadMachine(number=1, query=HowMany(), age_ms=None)
     machine_read = events.MachineRead(

@@ -102,9 +102,7 @@ def test_a_promise_that_comes_twice_counts_once(scout: Scout) -> None:
     assert again == (Observe("paxos.promise_ignored"),)
 
 
-def test_for_each_slot_the_vote_of_the_highest_ballot_is_adopted_and_holes_are_filled(
-    scout: Scout,
-) -> None:
+def test_each_slot_adopts_the_vote_of_the_highest_ballot_holes_are_filled(scout: Scout) -> None:
     scout.handle(B, promise(Vote(1, OLD, ONE), Vote(3, OLDER, ONE)), T0)
 
     effects = scout.handle(C, promise(Vote(1, OLDER, TWO), Vote(3, OLD, TWO)), T0)

@@ -67,9 +67,7 @@ def test_nobody_opens_a_session_of_another(proxy: Proxy, session: str) -> None:
     assert sent(effects, Opened) == []
 
 
-def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_there(
-    proxy: Proxy,
-) -> None:
+def test_a_client_whose_first_session_nobody_opened_is_served_later(proxy: Proxy) -> None:
     harness = client.SessionHarness()
 
     def through_the_proxy(said: list[Send]) -> list[Send]:
@@ -126,10 +124,7 @@ def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -
     ("request_", "told"),
     [
         (ListLocks(session="ann", request=1), "no table of locks"),
-        (
-            Evict(lock="a", fence=1, operator="o", session="ann", request=1),
-            "takes no lock by",
-        ),
+        (Evict(lock="a", fence=1, operator="o", session="ann", request=1), "takes no lock by"),
         (Acquire(lock="a", session="ann", owner="o", request=1, limit=2), "limit 2"),
         (Acquire(lock="a", session="ann", owner="o", request=1, limit=0), "limit 0"),
     ],

@@ -480,9 +480,7 @@ def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while(door: Do
             assert transmitted(effects)[0].data == reply
 
 
-def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repeat_it(
-    door: Door,
-) -> None:
+def test_a_request_that_counts_is_not_refused_with_a_code_clients_repeat_on(door: Door) -> None:
     def unlock() -> ChangeKeys | AwaitKey | ReadKeys:
         return asked(door.receive(UNLOCK))
 

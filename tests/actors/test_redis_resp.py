@@ -99,9 +99,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("data", "text"), ERRORS)
-def test_bytes_that_are_no_request_are_refused_in_the_words_of_redis(
-    data: bytes, text: str
-) -> None:
+def test_bytes_that_are_no_request_are_refused_in_words_of_redis(data: bytes, text: str) -> None:
     with pytest.raises(ProtocolError) as refusal:
         parsed(data)
     assert str(refusal.value) == text

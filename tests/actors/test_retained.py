@@ -113,9 +113,7 @@ def test_r2_a_used_up_span_is_given_back_and_another_acquired(client: Client) ->
     assert client.release(BEN) == [Admit(CEM, 102)]
 
 
-def test_r3_a_suspect_session_gives_the_lock_back_and_the_owner_takes_the_normal_way(
-    client: Client,
-) -> None:
+def test_r3_a_suspect_session_gives_back_and_the_owner_acquires_anew(client: Client) -> None:
     client.idle()
     client.trust.suspect_at = at(client.ms)
     assert client.acquire(BEN) == [GiveBack(1), Divert(BEN)]
@@ -129,9 +127,7 @@ def test_r3_the_clock_finds_a_loss_before_the_session_does(client: Client) -> No
     assert client.release(ANN) == []
 
 
-def test_r3_who_waits_when_the_session_becomes_suspect_takes_the_normal_way(
-    client: Client,
-) -> None:
+def test_r3_who_waits_when_the_session_becomes_suspect_takes_the_normal_way(client: Client) -> None:
     client.acquire(ANN)
     client.granted()
     client.acquire(BEN)
@@ -299,12 +295,7 @@ def test_r8_close_gives_all_back() -> None:
     held.acquire(BEN)
     wanted.acquire(CEM)
     locks.by_key.update({A: idle.lock, B: held.lock, C: wanted.lock})
-    assert locks.close() == [
-        (A, GiveBack(1)),
-        (B, Divert(BEN)),
-        (C, Withdraw(1)),
-        (C, Divert(CEM)),
-    ]
+    assert locks.close() == [(A, GiveBack(1)), (B, Divert(BEN)), (C, Withdraw(1)), (C, Divert(CEM))]
     assert held.acquire(DAN) == []
     assert held.release(ANN) == [GiveBack(9), Divert(DAN)]
 

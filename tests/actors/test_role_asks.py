@@ -78,9 +78,7 @@ def test_a_request_is_dropped_when_its_client_has_stopped_waiting(proxy: Proxy) 
     assert not sent(proxy.handle(NODE, AskReplied(number=1, body=b"\x80"), T0), RoleReply)
 
 
-def test_each_client_has_a_limit_of_unanswered_requests_and_the_node_one_for_all(
-    proxy: Proxy,
-) -> None:
+def test_each_client_has_a_limit_of_open_requests_and_the_node_one_for_all(proxy: Proxy) -> None:
     for number in range(CLIENT_MAX):
         assert sent(proxy.handle(ANN, ask(number), T0), PassAsk)
     no = refusal(proxy, ANN, ask(CLIENT_MAX))
@@ -129,11 +127,7 @@ def test_a_caller_inside_the_process_asks_the_role_itself(proxy: Proxy) -> None:
 
 
 def keyed_proxy() -> Proxy:
-    rights = (
-        Rights("shop", CLIENT),
-        Rights("eve", OPERATOR, ("orders/",)),
-        Rights("op", OPERATOR),
-    )
+    rights = (Rights("shop", CLIENT), Rights("eve", OPERATOR, ("orders/",)), Rights("op", OPERATOR))
     backend = LockManager("n1", ("n1", "n2"), "lamport", BACKEND)
     return Proxy(PROXY, HOST, backend=backend, rights=rights)
 
@@ -370,9 +364,7 @@ def passed_and_refused(asker: Asker, node: str = "n2") -> str:
     return refusal_text(asker.handle(FIRST, no, T0))
 
 
-def test_a_short_request_does_not_wait_for_names_of_nodes_until_its_time_is_up(
-    asker: Asker,
-) -> None:
+def test_a_short_request_does_not_wait_for_names_until_its_time_is_up(asker: Asker) -> None:
     asker.handle(OWN_NODE, LinkUp(node="endpoint.1"), T0)
     asker.handle(USER, ask_node(wait_ms=600), T0)
     assert not sent(asker.handle(OWN_NODE, AskTick(), at(299)), AskRole)

@@ -32,9 +32,7 @@ from fencelock.actors.session.requests import lock_key_named
 from fencelock.actors.session.session import HANDLERS, TICK_MS, ClientSession
 
 
-def test_a_request_goes_to_the_endpoint_in_use_under_the_session_and_a_number(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_request_goes_to_the_endpoint_in_use_with_a_number(unkept: UnkeptSession) -> None:
     asked = unkept.acquire(wait_ms=500, token=99)
     assert asked == Send(A, Acquire(lock="x", session="c", owner="ann", request=1, wait_ms=500))
     assert unkept.acquire(BEN).message == Acquire(lock="x", session="c", owner="ben", request=2)
@@ -63,9 +61,7 @@ def test_an_answer_reaches_the_user_once_under_the_users_own_number(unkept: Unke
     assert unkept.counted[-1] == "client.late_answer_dropped"
 
 
-def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(
-    unkept: UnkeptSession,
-) -> None:
+def test_answers_of_strangers_and_unfit_ones_are_dropped(unkept: UnkeptSession) -> None:
     unkept.acquire()
     for unfit in (
         Granted(lock="x", fence=7, session="d", owner="ann", request=1),
@@ -89,9 +85,7 @@ def test_a_user_on_another_node_is_no_user(unkept: UnkeptSession) -> None:
     assert unkept.counted == ["client.stranger_dropped"]
 
 
-def test_a_request_is_repeated_under_its_number_ever_more_slowly_until_answered(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_request_is_repeated_ever_more_slowly_until_answered(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
     repeats = of(Acquire, unkept.run_kept(60_000, A))
     assert set(repeats) == {asked.message}

@@ -100,9 +100,7 @@ def test_a_question_ends_unanswered_after_its_time(
     assert unkept.alarms == []
 
 
-def test_when_every_endpoint_is_of_another_cluster_every_request_ends_so(
-    unkept: UnkeptSession,
-) -> None:
+def test_with_all_endpoints_of_another_cluster_each_request_ends_so(unkept: UnkeptSession) -> None:
     unkept.acquire()
     assert of(Refused, unkept.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))) == []
     answer = refusal(unkept.hear(ME, LinkRefused(node="b", detail="cluster 'e'")))
@@ -119,9 +117,7 @@ def test_a_refused_endpoint_is_not_asked_while_another_is_there(unkept: UnkeptSe
     assert unkept.acquire().to == B
 
 
-def test_a_survey_asks_every_endpoint_and_returns_what_was_said_in_their_order(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_survey_asks_every_endpoint_and_keeps_their_order(unkept: UnkeptSession) -> None:
     said = unkept.hear(ANN, Survey())
     assert [send.to for send in said] == [A, B]
     assert unkept.hear(B, node_status("b", 2)) == []
@@ -163,9 +159,7 @@ def test_closing_releases_cancels_and_answers_when_all_is_confirmed(unkept: Unke
     assert unkept.hear(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
 
 
-def test_closing_does_not_wait_for_ever_nor_for_an_endpoint_that_is_down(
-    unkept: UnkeptSession,
-) -> None:
+def test_closing_waits_neither_for_ever_nor_for_a_broken_link(unkept: UnkeptSession) -> None:
     unkept.held()
     assert Closed(unanswered=1) not in [send.message for send in unkept.hear(ANN, Close())]
     said = unkept.run(2_200)
@@ -215,9 +209,7 @@ def ms(instant: Instant) -> float:
     return instant / NS_PER_MS
 
 
-def test_trust_in_a_session_counts_from_when_it_was_asked_for(
-    harness: SessionHarness,
-) -> None:
+def test_trust_in_a_session_counts_from_when_it_was_asked_for(harness: SessionHarness) -> None:
     said = harness.acquire()
     harness.now_ms += 400
     harness.open(said)
@@ -233,9 +225,7 @@ def test_a_second_attempt_to_open_counts_from_when_it_was_made(harness: SessionH
     assert harness.open(first) == []
 
 
-def test_trust_grows_with_every_confirmed_keep_alive_from_when_it_was_sent(
-    harness: SessionHarness,
-) -> None:
+def test_trust_grows_with_each_keep_alive_from_when_it_was_sent(harness: SessionHarness) -> None:
     harness.hold()
     (keep,) = [s for s in harness.run(3_100) if isinstance(s.message, api.KeepAlive)]
     sent_ms = 4_000
@@ -253,9 +243,7 @@ def test_a_confirmed_command_counts_as_a_keep_alive(harness: SessionHarness) -> 
     assert ms(harness.trust.until) == pytest.approx(6_000 + SURE_MS)
 
 
-def test_a_grant_after_a_long_wait_proves_only_what_was_so_when_it_was_asked(
-    harness: SessionHarness,
-) -> None:
+def test_a_grant_after_a_long_wait_proves_only_what_was_so_before(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
     harness.run_kept(9_000, A)
     until = harness.trust.until
@@ -360,9 +348,7 @@ def test_an_operators_eviction_loses_that_hold_alone(harness: SessionHarness) ->
     assert harness.hear(A, word) == []
 
 
-def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(
-    harness: SessionHarness,
-) -> None:
+def test_an_eviction_that_overtakes_its_grant_is_told_instead(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
     harness.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
     said = harness.grant(asked)
@@ -371,9 +357,7 @@ def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(
     assert harness.role.session_state.holds == {}
 
 
-def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(
-    harness: SessionHarness,
-) -> None:
+def test_an_eviction_not_heard_of_is_learned_from_the_release(harness: SessionHarness) -> None:
     harness.hold()
     said = harness.refuse(harness.release(), api.Reason.OWNERSHIP_LOST)
     assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
@@ -423,9 +407,7 @@ def test_the_session_is_confirmed_at_once_through_another_endpoint_when_a_link_b
     assert keep.session == "c.1"
 
 
-def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(
-    harness: SessionHarness,
-) -> None:
+def test_a_release_done_before_an_eviction_is_confirmed_after_it(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     harness.hold(limit=0, count=2)
     leaving = harness.release(token=3)
@@ -434,9 +416,7 @@ def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
 
 
-def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(
-    harness: SessionHarness,
-) -> None:
+def test_a_session_nobody_waits_for_is_not_opened_for_ever(harness: SessionHarness) -> None:
     harness.acquire()
     harness.hear(ANN, api.Abandon())
     assert of(Open, harness.run(60_000))
@@ -444,9 +424,7 @@ def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(
     assert harness.alarms == []
 
 
-def test_a_close_that_nobody_confirms_ends_and_keeps_nothing_alive(
-    harness: SessionHarness,
-) -> None:
+def test_a_close_that_nobody_confirms_ends_and_keeps_nothing_alive(harness: SessionHarness) -> None:
     harness.hold()
     said = [*harness.hear(BEN, Close()), *harness.run(2_500)]
     assert len(of(End, said)) > 1

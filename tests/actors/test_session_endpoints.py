@@ -48,9 +48,7 @@ def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
     assert of(api.Cancel, unkept.run(5_000), A)
 
 
-def test_an_answer_for_another_endpoint_by_one_that_comes_back_does_no_harm(
-    unkept: UnkeptSession,
-) -> None:
+def test_an_answer_for_another_endpoint_by_one_back_does_no_harm(unkept: UnkeptSession) -> None:
     """After its keep-alive reply the request goes to it under a new number; its old reply is
     late."""
     unkept.hear(BEN, api.Inspect(lock="y"))
@@ -111,9 +109,7 @@ def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> N
     assert "Start one" not in endpoints.describe(Instant(0))
 
 
-def test_an_acquire_that_waits_ends_as_its_user_wishes_and_a_hold_stays(
-    harness: SessionHarness,
-) -> None:
+def test_an_acquire_ends_its_wait_as_its_user_wishes_a_hold_stays(harness: SessionHarness) -> None:
     harness.hold(token=1)
     harness.acquire(BEN, token=2)
     for user, token in ((ANN, 1), (BEN, 1)):
@@ -135,35 +131,27 @@ def test_an_endpoint_that_is_silent_while_something_waits_is_left(unkept: Unkept
     assert "client.endpoint_silent" in unkept.counted
 
 
-def test_an_endpoint_that_answers_greetings_is_kept_however_long_the_wait(
-    unkept: UnkeptSession,
-) -> None:
+def test_an_endpoint_that_answers_is_kept_however_long_the_wait(unkept: UnkeptSession) -> None:
     unkept.acquire()
     said = unkept.run_kept(60_000, A)
     assert of(api.Acquire, said, B) == []
     assert of(api.Refused, said) == []
 
 
-def test_a_first_endpoint_that_was_never_heard_is_left_sooner_if_another_was(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_first_endpoint_never_heard_is_left_sooner_if_another_was(unkept: UnkeptSession) -> None:
     unkept.hear(B, api.Alive(session="c", node="b", request=3))
     unkept.acquire()
     assert of(api.Acquire, unkept.run_kept(800, B), B)
 
 
-def test_a_session_stays_with_the_new_endpoint_when_the_old_one_is_back(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_session_stays_with_the_new_endpoint_if_the_old_is_back(unkept: UnkeptSession) -> None:
     unkept.acquire()
     unkept.hear(ME, LinkDown(node="a"))
     assert of(api.Acquire, unkept.hear(ME, LinkUp(node="a"))) == []
     assert unkept.acquire(BEN).to == B
 
 
-def test_with_no_endpoint_left_a_wait_stays_and_goes_to_the_first_that_is_back(
-    unkept: UnkeptSession,
-) -> None:
+def test_with_no_endpoint_left_a_wait_goes_to_the_first_that_is_back(unkept: UnkeptSession) -> None:
     unkept.acquire()
     unkept.hear(ME, LinkDown(node="b"))
     assert of(api.Acquire, unkept.hear(ME, LinkDown(node="a"))) == []
@@ -186,9 +174,7 @@ def test_an_endpoint_that_is_heard_again_takes_what_is_stranded(unkept: UnkeptSe
     assert of(api.Acquire, unkept.hear(A, done), A)
 
 
-def test_moving_to_and_fro_never_keeps_more_than_one_pending_cancel_per_endpoint(
-    unkept: UnkeptSession,
-) -> None:
+def test_moving_to_and_fro_keeps_at_most_one_cancel_per_endpoint(unkept: UnkeptSession) -> None:
     unkept.acquire()
     for _ in range(20):
         for node in ("a", "b"):
@@ -218,18 +204,12 @@ def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(unkept: UnkeptSes
 
 
 def test_links_that_are_no_endpoints_are_counted(unkept: UnkeptSession) -> None:
-    for event in (
-        LinkUp(node="z"),
-        LinkDown(node="z"),
-        LinkRefused(node="z", detail=""),
-    ):
+    for event in (LinkUp(node="z"), LinkDown(node="z"), LinkRefused(node="z", detail="")):
         assert unkept.hear(ME, event) == []
     assert unkept.counted == ["client.unknown_link"] * 3
 
 
-def test_a_hold_keeps_its_endpoint_greeted_and_a_silent_endpoint_does_not_lose_it(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_hold_keeps_its_endpoint_greeted_and_outlives_its_silence(unkept: UnkeptSession) -> None:
     unkept.held()
     said = unkept.run(20_000)
     assert 15 <= len(of(api.KeepAlive, said, A)) <= 25
@@ -282,9 +262,7 @@ def leave_only_d(connected: SessionHarness) -> None:
     connected.hear(ME, LinkDown(node="b"))
 
 
-def test_a_new_member_is_connected_to_and_used_once_its_link_is_up(
-    connected: SessionHarness,
-) -> None:
+def test_a_new_member_is_connected_and_used_once_its_link_is_up(connected: SessionHarness) -> None:
     named(connected, 1, "a", "b", "d")
     assert connected.links == {"d": "tcp://host-d:4040"}
     connected.hear(ME, LinkDown(node="a"))
@@ -295,9 +273,7 @@ def test_a_new_member_is_connected_to_and_used_once_its_link_is_up(
     assert {node_of(one.to) for one in connected.run(2_000) if one.to != WATCHER} == {"d"}
 
 
-def test_the_members_are_followed_although_each_of_the_first_is_replaced(
-    connected: SessionHarness,
-) -> None:
+def test_the_members_are_followed_though_all_first_are_replaced(connected: SessionHarness) -> None:
     named(connected, 1, "a", "b", "d")
     connected.hear(ME, LinkUp(node="d"))
     connected.hear(ME, LinkDown(node="a"))
@@ -343,9 +319,7 @@ def test_a_list_that_is_not_newer_changes_nothing(connected: SessionHarness) -> 
     assert connected.links == {"d": "tcp://host-d:4040"}
 
 
-def test_a_learned_member_that_left_is_dropped_with_its_requests_moved(
-    connected: SessionHarness,
-) -> None:
+def test_a_learned_member_that_left_is_dropped_its_requests_move(connected: SessionHarness) -> None:
     leave_only_d(connected)
     connected.hear(connected.role.address, Describe())  # It waits at D.
     connected.hear(ME, LinkUp(node="b"))
@@ -355,9 +329,7 @@ def test_a_learned_member_that_left_is_dropped_with_its_requests_moved(
     assert of(Describe, said, B)
 
 
-def test_a_member_that_left_stays_while_it_is_the_only_one_that_answers(
-    connected: SessionHarness,
-) -> None:
+def test_a_member_that_left_stays_while_it_alone_answers(connected: SessionHarness) -> None:
     leave_only_d(connected)
     connected.hear(D, Alive(session="c", node="d", view=2, members=members("e")))
     assert set(connected.links) == {"d", "e"}
@@ -442,9 +414,7 @@ def silent(waiting: SessionHarness) -> list[Send]:
     return sent
 
 
-def test_an_unanswered_request_has_its_endpoint_probed_and_no_other(
-    waiting: SessionHarness,
-) -> None:
+def test_an_unanswered_request_has_only_its_endpoint_probed(waiting: SessionHarness) -> None:
     sent = waiting.run(PROBED_MS)
 
     assert len(of(Probe, sent, A)) == 1
@@ -468,9 +438,7 @@ def test_an_endpoint_that_replies_keeps_what_it_was_asked(waiting: SessionHarnes
     assert of(Acquire, sent, B) == []
 
 
-def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
-    waiting: SessionHarness,
-) -> None:
+def test_silence_has_the_others_probed_and_the_first_reply_wins(waiting: SessionHarness) -> None:
     began = waiting.now_ms
     sent = silent(waiting)
     assert waiting.now_ms - began <= PROBE_AFTER_MS + REPLY_MS + 3 * TICK_MS
@@ -483,9 +451,7 @@ def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
     assert waiting.role.session_state.endpoints.current == B
 
 
-def test_a_client_that_stood_still_itself_hears_its_endpoint_before_it_leaves(
-    waiting: SessionHarness,
-) -> None:
+def test_a_client_that_stood_still_hears_its_endpoint_first(waiting: SessionHarness) -> None:
     silent(waiting)
     reply(waiting, A)
 
@@ -493,9 +459,7 @@ def test_a_client_that_stood_still_itself_hears_its_endpoint_before_it_leaves(
     assert waiting.role.session_state.endpoints.current == A
 
 
-def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(
-    waiting: SessionHarness,
-) -> None:
+def test_a_leader_without_a_majority_is_left_for_one_that_serves(waiting: SessionHarness) -> None:
     asked = reply(waiting, A, serving=False, leader="a", session="c.1")
     assert of(Probe, asked, B)
 
@@ -503,9 +467,7 @@ def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(
     assert waiting.role.session_state.endpoints.current == B
 
 
-def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(
-    waiting: SessionHarness,
-) -> None:
+def test_with_no_node_serving_a_client_asks_ever_more_seldom(waiting: SessionHarness) -> None:
     reply(waiting, A, serving=False)
     assert of(Acquire, reply(waiting, B, serving=False), B) == []
     described = waiting.role.session_state.endpoints.describe(Instant(0))

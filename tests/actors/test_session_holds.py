@@ -57,9 +57,7 @@ def test_a_hold_is_held_then_releasing_then_released(threaded: SessionHarness) -
     assert X not in threaded.role.session_state.holds
 
 
-def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(
-    threaded: SessionHarness,
-) -> None:
+def test_a_hold_of_two_acquires_is_held_when_one_is_released(threaded: SessionHarness) -> None:
     threaded.hold(limit=0)
     threaded.grant(threaded.acquire(token=2, limit=0), fence=7, count=2)
     hold = hold_of(threaded)
@@ -78,9 +76,7 @@ def test_a_release_that_is_refused_as_not_held_ends_the_hold(threaded: SessionHa
     assert hold.state is HoldState.RELEASED
 
 
-def test_an_unconfirmed_release_stays_releasing_though_its_user_gives_up(
-    threaded: SessionHarness,
-) -> None:
+def test_an_unconfirmed_release_goes_on_though_its_user_gives_up(threaded: SessionHarness) -> None:
     threaded.hold()
     hold = hold_of(threaded)
     threaded.release()
@@ -173,9 +169,7 @@ def down(harness: SessionHarness, node: str = "a") -> list[Send]:
     return harness.hear(ME, LinkDown(node=node))
 
 
-def test_a_wait_moves_under_its_number_for_what_is_left_and_nothing_is_withdrawn(
-    harness: SessionHarness,
-) -> None:
+def test_a_wait_moves_under_its_number_and_nothing_is_withdrawn(harness: SessionHarness) -> None:
     asked = one(api.Acquire, harness.open(harness.acquire(wait_ms=9_000)))
     harness.run(150)
     said = down(harness)
@@ -209,9 +203,7 @@ def test_a_cancel_that_the_key_does_not_allow_is_given_up(harness: SessionHarnes
     assert of(api.Cancel, harness.run(60_000)) == []
 
 
-def test_a_hold_belongs_to_the_session_and_is_released_where_the_session_is(
-    harness: SessionHarness,
-) -> None:
+def test_a_hold_is_released_where_its_session_is(harness: SessionHarness) -> None:
     harness.hold()
     down(harness)
     assert one(api.Release, harness.release(), B).session == "c.1"
@@ -295,9 +287,7 @@ def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: Sessi
     assert of(api.KeepAlive, harness.run(400), A)
 
 
-def test_without_any_usable_endpoint_the_session_is_kept_through_all(
-    harness: SessionHarness,
-) -> None:
+def test_with_no_usable_endpoint_the_session_is_kept_through_all(harness: SessionHarness) -> None:
     harness.hold()
     down(harness)
     down(harness, "b")
@@ -306,9 +296,7 @@ def test_without_any_usable_endpoint_the_session_is_kept_through_all(
     assert of(api.KeepAlive, said, B)
 
 
-def test_a_part_of_a_backup_is_requested_from_the_node_that_has_it(
-    harness: SessionHarness,
-) -> None:
+def test_a_part_of_a_backup_is_requested_from_the_node_that_has_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.hear(B, api.Alive(session="c", node="n2", request=0))
     for node, endpoint in (("n2", B), ("", A), ("n9", A)):
@@ -334,12 +322,7 @@ def test_questions_without_a_session_are_answered_in_the_clients_own_name(
     assert isinstance(asked.message, api.Inspect)
     assert asked.message.age_ms == 50
     status = api.LockStatus(
-        lock="x",
-        holder=None,
-        waiters=(),
-        waits_for=(),
-        session="c",
-        request=asked.message.request,
+        lock="x", holder=None, waiters=(), waits_for=(), session="c", request=asked.message.request
     )
     assert one(api.LockStatus, harness.hear(A, status), ANN).request == 5
 
@@ -420,9 +403,7 @@ def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_rel
     assert harness.role.session_state.holds == {}
 
 
-def test_a_cancelled_reentry_keeps_the_release_waiting_until_it_is_undone(
-    harness: SessionHarness,
-) -> None:
+def test_a_cancelled_reentry_keeps_the_release_waiting_till_undone(harness: SessionHarness) -> None:
     harness.hold(limit=0, token=1)
     harness.acquire(limit=0, token=2)
     said = harness.hear(ANN, api.Cancel(lock="x", session="", owner="ann", request=2))
@@ -431,9 +412,7 @@ def test_a_cancelled_reentry_keeps_the_release_waiting_until_it_is_undone(
     assert of(api.Release, harness.undo(said), A)
 
 
-def test_a_hold_granted_under_another_fence_replaces_one_that_was_lost_unheard(
-    harness: SessionHarness,
-) -> None:
+def test_a_hold_granted_anew_replaces_one_that_was_lost_unheard(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     said = harness.hold(limit=0, fence=9)
     assert one(HoldsLost, said).losses[0].fence == 7
@@ -457,9 +436,7 @@ def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(harness: SessionHarn
     assert one(Closed, said, BEN).unanswered == 1
 
 
-def test_to_close_while_a_session_is_being_opened_leaves_nothing_behind(
-    harness: SessionHarness,
-) -> None:
+def test_a_close_while_a_session_is_opened_leaves_nothing_behind(harness: SessionHarness) -> None:
     said = harness.acquire()
     closing = harness.hear(BEN, Close())
     assert one(api.Refused, closing, ANN).reason is api.Reason.CANCELLED

@@ -71,9 +71,7 @@ def unlocking(harness: SessionHarness, fence: int = FENCE) -> list[Send]:
     return harness.hear(A, word)
 
 
-def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(
-    harness: SessionHarness,
-) -> None:
+def test_a_lease_counts_from_when_the_lock_was_asked_for(harness: SessionHarness) -> None:
     asked_ms = harness.now_ms
     held(harness, 1_000)
     leased = present(harness.lease())
@@ -98,9 +96,7 @@ def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_t
     assert bool(of(Granted, said, ANN)) != late
 
 
-def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
-    harness: SessionHarness,
-) -> None:
+def test_a_late_grant_is_told_and_counts_as_its_renewal_says(harness: SessionHarness) -> None:
     said = held(harness, 9_000)
     at_ms = harness.now_ms
     harness.run(100)
@@ -111,9 +107,7 @@ def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
     assert ns(at_ms + 24_000 * SURE - 1) <= until <= ns(at_ms + 24_000 * SURE)
 
 
-def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(
-    harness: SessionHarness,
-) -> None:
+def test_a_late_grant_over_at_the_cluster_is_asked_for_anew(harness: SessionHarness) -> None:
     renew = one(Renew, held(harness, 9_000), A)
     no = refused(renew, Reason.NOT_HELD, "over")
     assert of(Refused, harness.hear(A, no), ANN) == []
@@ -140,9 +134,7 @@ def test_acquiring_again_leaves_the_deadline_as_it_is(harness: SessionHarness) -
     assert one(HoldsLost, harness.run_kept(GRACE_MS, A), WATCHER).losses[0].fence == FENCE
 
 
-def test_all_acquires_of_a_lost_hold_are_released_one_after_the_other(
-    harness: SessionHarness,
-) -> None:
+def test_all_acquires_of_a_lost_hold_are_released_one_by_one(harness: SessionHarness) -> None:
     """Otherwise the next acquire would join what is left of the lost hold."""
     again = entered_again(harness, 3_000)
     harness.hear(A, replace(grant(again, hold_ms=7_000), count=2))
@@ -152,11 +144,7 @@ def test_all_acquires_of_a_lost_hold_are_released_one_after_the_other(
     assert of(Acquire, harness.acquire(limit=0, token=6), A) == []  # It waits for the releases.
     for left in (1, 0):
         done = Released(
-            lock="x",
-            session=release.session,
-            owner="ann",
-            request=release.request,
-            count=left,
+            lock="x", session=release.session, owner="ann", request=release.request, count=left
         )
         said = harness.hear(A, done)
         if left:
@@ -164,9 +152,7 @@ def test_all_acquires_of_a_lost_hold_are_released_one_after_the_other(
     assert one(Acquire, said, A).limit == 0
 
 
-def test_a_second_acquire_of_a_hold_that_the_client_forgot_begins_what_is_left(
-    harness: SessionHarness,
-) -> None:
+def test_a_second_acquire_of_a_forgotten_hold_begins_what_is_left(harness: SessionHarness) -> None:
     asked = wanted(harness)
     left = Granted(**asked.fields(), fence=FENCE, count=2, hold_ms=500, grace_ms=100)
     sent_ms = harness.now_ms
@@ -199,9 +185,7 @@ def test_the_clusters_word_comes_first_where_its_clock_is_faster(harness: Sessio
 
 
 @pytest.mark.parametrize("fence", [FENCE, FENCE + 1])
-def test_a_word_of_an_earlier_duration_or_another_hold_is_dropped(
-    harness: SessionHarness, fence: int
-) -> None:
+def test_a_word_of_another_duration_or_hold_is_dropped(harness: SessionHarness, fence: int) -> None:
     held(harness)
     harness.run_kept(HOLD_MS - 2_000, A)
     assert of(Unlocking, unlocking(harness, fence), WATCHER) == []
@@ -230,9 +214,7 @@ def test_a_renewal_makes_no_lease_shorter(harness: SessionHarness) -> None:
     assert harness.until() == until
 
 
-def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(
-    harness: SessionHarness,
-) -> None:
+def test_after_the_grace_a_hold_is_lost_and_also_given_back(harness: SessionHarness) -> None:
     held(harness)
     said = harness.run_kept(HOLD_MS + GRACE_MS, A)
     lost = one(HoldsLost, said, WATCHER)
@@ -334,9 +316,7 @@ def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant_and_is_give
     assert again.request > renew.request
 
 
-def test_an_acquire_that_entered_a_hold_which_is_lost_by_now_has_its_deadline(
-    harness: SessionHarness,
-) -> None:
+def test_an_acquire_that_entered_a_lost_hold_has_its_deadline(harness: SessionHarness) -> None:
     again = entered_again(harness)
     at_ms = harness.now_ms
     said = harness.run_kept(HOLD_MS + GRACE_MS, A)
@@ -362,9 +342,7 @@ def test_a_grant_of_a_lost_hold_that_is_being_released_is_a_loss(harness: Sessio
     assert harness.role.session_state.holds == {}
 
 
-def test_a_release_is_not_sent_under_the_number_of_a_release_of_another_hold(
-    harness: SessionHarness,
-) -> None:
+def test_a_release_is_not_sent_under_the_number_of_another_holds(harness: SessionHarness) -> None:
     """The release of a lost hold may still be in flight when its owner holds the lock again."""
     again = entered_again(harness)
     harness.run_kept(HOLD_MS + GRACE_MS, A)

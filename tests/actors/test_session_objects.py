@@ -106,9 +106,7 @@ def hold_permits(harness: SessionHarness) -> None:
     harness.grant(harness.open(said), count=3)
 
 
-def test_a_claim_goes_out_with_session_and_number_and_its_grant_comes_back(
-    harness: SessionHarness,
-) -> None:
+def test_a_claim_goes_out_in_its_session_and_its_grant_comes_back(harness: SessionHarness) -> None:
     said = harness.open(acquire_permits(harness))
     sent = one(AcquirePermits, said)
     assert (sent.lock, sent.session, sent.amount, sent.permits) == (SEMAPHORE_NAME, "c.1", 3, 5)
@@ -273,9 +271,7 @@ def test_an_owner_sends_one_update_at_a_time(harness: SessionHarness) -> None:
     assert of(CountDown, count_down(harness, BEN)) != []
 
 
-def test_an_update_that_nobody_answers_ends_with_an_unknown_outcome(
-    harness: SessionHarness,
-) -> None:
+def test_an_update_nobody_answers_ends_with_an_unknown_outcome(harness: SessionHarness) -> None:
     harness.open(count_down(harness))
     said = harness.run_kept(12_000, A, B)
     refused = one(Refused, said, ANN)
@@ -284,18 +280,14 @@ def test_an_update_that_nobody_answers_ends_with_an_unknown_outcome(
     assert of(Cancel, said) != []
 
 
-def test_an_update_that_was_never_sent_says_that_no_node_could_be_asked(
-    harness: SessionHarness,
-) -> None:
+def test_an_update_never_sent_says_that_no_node_could_be_asked(harness: SessionHarness) -> None:
     count_down(harness)
     refused = one(Refused, harness.run(12_000), ANN)
     assert "no node could be asked for it" in refused.detail
     assert "unknown" not in refused.detail
 
 
-def test_a_session_that_ends_leaves_the_outcome_of_a_sent_update_unknown(
-    harness: SessionHarness,
-) -> None:
+def test_a_session_that_ends_leaves_a_sent_update_unknown(harness: SessionHarness) -> None:
     sent = one(CountDown, harness.open(count_down(harness)))
     refused = refuse(harness, sent, Reason.SESSION_EXPIRED)
     assert refused.reason is Reason.SESSION_EXPIRED
@@ -450,9 +442,7 @@ def attach(harness: SessionHarness) -> list[Send]:
     return harness.hear(ANN, Attach(lock="S", secret=b"s", owner="ann", request=5))
 
 
-def test_an_attach_is_granted_or_refused_and_one_without_a_reply_is_cancelled(
-    harness: SessionHarness,
-) -> None:
+def test_an_attach_is_granted_refused_or_cancelled_without_a_reply(harness: SessionHarness) -> None:
     said = harness.refuse(harness.open(attach(harness)), Reason.NOT_HELD)
     assert one(Refused, said, ANN).reason is Reason.NOT_HELD
     sent = attach(harness)

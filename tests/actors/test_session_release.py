@@ -48,18 +48,14 @@ def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use
 
 
 @pytest.mark.parametrize("fence", [0, 8])
-def test_a_release_under_another_fence_is_refused_without_asking(
-    unkept: UnkeptSession, fence: int
-) -> None:
+def test_a_release_under_another_fence_is_refused_here(unkept: UnkeptSession, fence: int) -> None:
     unkept.held()
     (sent,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=fence))
     assert refusal([sent]).reason is api.Reason.NOT_HELD
     assert "fence 7" in refusal([sent]).detail
 
 
-def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(
-    unkept: UnkeptSession,
-) -> None:
+def test_an_unconfirmed_release_is_reported_and_goes_on(unkept: UnkeptSession) -> None:
     unkept.held()
     unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     said = unkept.run(10_500)
@@ -107,9 +103,7 @@ def test_an_unawaited_release_that_is_asked_for_again_is_sent_once(unkept: Unkep
     assert "already" in answer.detail
 
 
-def test_the_next_acquire_of_the_lock_is_sent_right_after_an_unawaited_release(
-    unkept: UnkeptSession,
-) -> None:
+def test_the_next_acquire_is_sent_right_after_an_unawaited_release(unkept: UnkeptSession) -> None:
     unkept.held()
     release = api.Release(lock="x", owner="ann", fence=7)
     (sent,) = unkept.hear(ANN, ReleaseUnawaited(release=release))
@@ -190,9 +184,7 @@ def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(unkept: UnkeptSe
     assert unkept.role.session_state.holds == {}
 
 
-def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(
-    unkept: UnkeptSession,
-) -> None:
+def test_an_abandoned_release_goes_on_an_abandoned_question_ends(unkept: UnkeptSession) -> None:
     unkept.held()
     unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7))
     unkept.hear(BEN, api.Inspect(lock="x"))
@@ -203,9 +195,7 @@ def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(
     assert of(api.Inspect, said) == []
 
 
-def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_new_wait_of_an_owner_waits_until_its_old_one_is_cancelled(unkept: UnkeptSession) -> None:
     unkept.acquire()
     unkept.hear(ANN, api.Abandon())
     (sent,) = unkept.hear(ANN, api.Acquire(lock="x", owner="ann"))
@@ -264,9 +254,7 @@ def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> N
     assert cancels != []
 
 
-def test_signs_of_life_are_asked_for_each_second_while_a_cancel_is_owed(
-    silenced: SessionHarness,
-) -> None:
+def test_signs_of_life_are_asked_for_while_a_cancel_is_owed(silenced: SessionHarness) -> None:
     assert len(of(KeepAlive, silenced.run(10_000))) >= 8
 
 
@@ -334,18 +322,14 @@ def test_a_wait_that_was_said_once_is_over_when_its_proxy_says_so(harness: Sessi
 CONFIRM = ConfirmHold(lock="x", fence=7, session="c")
 
 
-def test_a_session_that_is_asked_about_a_hold_of_its_own_does_not_answer(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_session_asked_about_a_hold_of_its_own_does_not_answer(unkept: UnkeptSession) -> None:
     unkept.held()
 
     assert unkept.hear(A, CONFIRM) == []
     assert unkept.hear(B, CONFIRM) == []
 
 
-def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(
-    unkept: UnkeptSession,
-) -> None:
+def test_a_session_disowns_what_it_does_not_hold_for_good(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
 
     said = unkept.hear(A, CONFIRM)

@@ -24,9 +24,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Queued, Result
 
 
-def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
-    harness: SessionHarness,
-) -> None:
+def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(harness: SessionHarness) -> None:
     said = harness.acquire(token=9)
     assert one(Open, said) == Open(
         session="c", ttl_ms=15_000, label="here:1", request=one(Open, said).request
@@ -37,9 +35,7 @@ def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
     assert one(api.Granted, harness.grant(asked), ANN).request == 9
 
 
-def test_a_session_that_is_refused_ends_the_acquire_at_once(
-    harness: SessionHarness,
-) -> None:
+def test_a_session_that_is_refused_ends_the_acquire_at_once(harness: SessionHarness) -> None:
     said = harness.refuse(harness.acquire(), api.Reason.OVERLOADED)
     assert one(api.Refused, said, ANN).reason is api.Reason.OVERLOADED
     assert "session" in one(api.Refused, said, ANN).detail
@@ -61,9 +57,7 @@ def test_an_acquire_in_an_expired_session_goes_on_in_the_next_one_for_what_is_le
     assert again.wait_ms == 3_000
 
 
-def test_to_enter_again_what_the_session_lost_is_refused_as_lost(
-    harness: SessionHarness,
-) -> None:
+def test_to_enter_again_what_the_session_lost_is_refused_as_lost(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     said = harness.refuse(harness.acquire(limit=0), api.Reason.SESSION_EXPIRED)
     assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
@@ -77,9 +71,7 @@ def test_a_wait_that_the_cluster_gave_up_is_asked_for_anew(harness: SessionHarne
     assert one(api.Acquire, harness.run(300)).request > one(api.Acquire, asked).request
 
 
-def test_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
-    harness: SessionHarness,
-) -> None:
+def test_an_acquire_refused_otherwise_leaves_nothing(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
     said = harness.refuse(asked, api.Reason.INVALID)
     assert one(api.Refused, said, ANN).reason is api.Reason.INVALID
@@ -99,9 +91,7 @@ def test_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
 
 
 @pytest.mark.parametrize("fence", [7, 8])
-def test_a_release_of_what_is_not_held_is_refused_without_asking(
-    harness: SessionHarness, fence: int
-) -> None:
+def test_a_release_of_what_is_not_held_is_refused_here(harness: SessionHarness, fence: int) -> None:
     assert one(api.Refused, harness.release(fence=7), ANN).reason is api.Reason.NOT_HELD
     harness.hold(BEN)
     said = harness.release(fence=fence)
@@ -110,9 +100,7 @@ def test_a_release_of_what_is_not_held_is_refused_without_asking(
 
 
 @pytest.mark.parametrize("way", ["expired", "ended"])
-def test_a_release_after_the_session_ended_is_refused_as_lost_once(
-    harness: SessionHarness, way: str
-) -> None:
+def test_a_release_after_the_session_ended_is_lost_once(harness: SessionHarness, way: str) -> None:
     harness.hold()
     if way == "expired":
         said = harness.refuse(harness.run(3_100), api.Reason.SESSION_EXPIRED)
@@ -123,9 +111,7 @@ def test_a_release_after_the_session_ended_is_refused_as_lost_once(
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
-def test_a_release_under_way_when_the_session_ends_is_refused_as_lost(
-    harness: SessionHarness,
-) -> None:
+def test_a_release_under_way_when_the_session_ends_is_lost(harness: SessionHarness) -> None:
     harness.hold()
     said = harness.refuse(harness.release(token=3), api.Reason.SESSION_EXPIRED)
     answer = one(api.Refused, said, ANN)
@@ -133,9 +119,7 @@ def test_a_release_under_way_when_the_session_ends_is_refused_as_lost(
     assert "fence 7" in answer.detail
 
 
-def test_a_lost_hold_stays_lost_though_another_owner_holds_in_a_new_session(
-    harness: SessionHarness,
-) -> None:
+def test_a_lost_hold_stays_lost_though_another_owner_holds_anew(harness: SessionHarness) -> None:
     harness.hold()
     harness.hear(A, Ended(session="c.1", detail="expired"))
     harness.hold(BEN, fence=9)
@@ -144,9 +128,7 @@ def test_a_lost_hold_stays_lost_though_another_owner_holds_in_a_new_session(
     assert one(api.Released, harness.free(harness.release(BEN, fence=9)), BEN).lock == "x"
 
 
-def test_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
-    harness: SessionHarness,
-) -> None:
+def test_a_loss_is_remembered_apart_from_its_owners_later_hold(harness: SessionHarness) -> None:
     harness.hold()
     harness.hear(A, Ended(session="c.1", detail="expired"))
     harness.hold(fence=9)
@@ -154,9 +136,7 @@ def test_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
     assert one(api.Released, harness.free(harness.release(fence=9)), ANN)
 
 
-def test_a_limit_that_is_reached_is_told_and_changes_nothing(
-    harness: SessionHarness,
-) -> None:
+def test_a_limit_that_is_reached_is_told_and_changes_nothing(harness: SessionHarness) -> None:
     harness.hold(limit=2)
     harness.hold(limit=2, count=2)
     said = harness.refuse(harness.acquire(limit=2), api.Reason.LIMIT_REACHED)
@@ -166,9 +146,7 @@ def test_a_limit_that_is_reached_is_told_and_changes_nothing(
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
-def test_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
-    harness: SessionHarness,
-) -> None:
+def test_an_owner_that_waits_goes_on_whatever_its_other_threads_do(harness: SessionHarness) -> None:
     harness.open(harness.acquire(limit=0))
     refused = one(api.Refused, harness.acquire(limit=0), ANN)
     assert (refused.reason, "waits" in refused.detail) == (api.Reason.ALREADY_HELD, True)
@@ -199,9 +177,7 @@ def test_no_session_is_opened_by_questions_that_need_none(harness: SessionHarnes
     assert of(Open, harness.run(5_000)) == []
 
 
-def test_later_needs_find_the_session_that_the_first_one_opened(
-    harness: SessionHarness,
-) -> None:
+def test_later_needs_find_the_session_that_the_first_one_opened(harness: SessionHarness) -> None:
     harness.hold()
     said = harness.acquire(BEN, lock="y")
     assert of(Open, said) == []
@@ -224,9 +200,7 @@ def test_to_close_what_never_was_opened_does_nothing(harness: SessionHarness) ->
     assert [send.message for send in said] == [Closed(unanswered=0)]
 
 
-def test_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
-    harness: SessionHarness,
-) -> None:
+def test_there_are_keep_alives_with_use_and_none_without(harness: SessionHarness) -> None:
     harness.run(1_000)
     assert of(api.KeepAlive, harness.run(60_000)) == []
     harness.hold()
@@ -239,9 +213,7 @@ def test_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
     assert harness.alarms == []
 
 
-def test_an_unused_session_that_may_have_expired_is_left_without_a_word(
-    harness: SessionHarness,
-) -> None:
+def test_an_unused_session_that_may_have_expired_is_left(harness: SessionHarness) -> None:
     harness.hold()
     harness.free(harness.release())
     said = harness.run_kept(60_000, A)
@@ -250,9 +222,7 @@ def test_an_unused_session_that_may_have_expired_is_left_without_a_word(
     assert one(Open, harness.acquire()).session == "c~2"
 
 
-def test_to_close_ends_the_session_with_all_that_is_in_it(
-    harness: SessionHarness,
-) -> None:
+def test_to_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.acquire(BEN)
     said = harness.hear(ANN, Close())

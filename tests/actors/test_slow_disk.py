@@ -117,9 +117,7 @@ def test_a_leader_with_a_far_slower_disk_hands_over_and_says_why() -> None:
         (40_000, {"b": QUICK_US, "c": QUICK_US}),  # Quick enough for a busy machine.
     ],
 )
-def test_a_leader_stays_if_another_would_gain_little(
-    own_us: int, others_us: dict[str, int]
-) -> None:
+def test_a_leader_stays_if_another_gains_little(own_us: int, others_us: dict[str, int]) -> None:
     assert LeadingNode().handed_over_at(20, own_us, **others_us) == []
 
 

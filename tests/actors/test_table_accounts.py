@@ -77,8 +77,7 @@ class Log:
 
     def limit(self, account: str, quota: Quota) -> None:
         self.table.apply(
-            0,
-            SetQuota(account=account, quota=quota, operator="a", request=next(self.numbers)),
+            0, SetQuota(account=account, quota=quota, operator="a", request=next(self.numbers))
         )
 
     def purge(self, kind: str = MAP, **fields: object) -> Purged:
@@ -199,9 +198,7 @@ def test_waits_count_as_work_of_a_purge(monkeypatch: pytest.MonkeyPatch) -> None
     assert log.used("shop") == (0, 0, 0, 0, 1)
 
 
-def test_only_what_others_may_miss_is_audited_one_line_a_purge(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_what_others_may_miss_is_audited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account_rules, "PURGE_MAX", 1)
     log = Log()
     for key in "ab":
@@ -375,8 +372,7 @@ RARE_LOGS = 200
 
 
 @pytest.mark.parametrize(
-    "bug",
-    [pytest.param(bug, marks=[pytest.mark.long] * (bug == RARE)) for bug in PLANTS],
+    "bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug == RARE)) for bug in PLANTS]
 )
 def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     place, name, plant = PLANTS[bug]

@@ -173,9 +173,7 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
 
 
 @pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])
-def test_holds_and_waits_have_a_limit(
-    table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_claims_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(f"fencelock.actors.table.requests.{limit}", 2)
     table.apply(0, acquire(1, "L", "a"))
     table.apply(0, acquire(2, "L", "b"))

@@ -76,9 +76,7 @@ def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:
     ]
 
 
-def test_a_hold_ends_after_duration_and_grace_and_the_next_gets_a_higher_fence(
-    table: LockTable,
-) -> None:
+def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: LockTable) -> None:
     granted = outcome(table, acquire())
     assert (granted.hold_ms, granted.grace_ms) == (400, 100)
     assert applied(table, plain(B)) == ["t.2 waits"]
@@ -158,9 +156,7 @@ def test_a_grant_may_be_renewed_under_the_number_of_its_acquire(table: LockTable
     ],
     ids=["fence", "owner", "lock", "duration", "session"],
 )
-def test_what_is_not_held_so_is_not_renewed(
-    table: LockTable, command: Renew, reason: Reason
-) -> None:
+def test_what_is_not_held_is_not_renewed(table: LockTable, command: Renew, reason: Reason) -> None:
     table.apply(0, acquire())
     assert outcome(table, command).reason is reason
     assert ended_at(table) == [LEASE_MS]
@@ -208,9 +204,7 @@ def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTa
     assert (table.resources, table.claims) == ({}, 0)
 
 
-def test_an_owner_that_acquires_again_in_the_last_millisecond_gets_one_more(
-    table: LockTable,
-) -> None:
+def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
     """Log time is rounded down, so the client can rely on nothing of that millisecond."""
     table.apply(0, acquire(limit=0))
     table.advance(LEASE_MS - 1)
@@ -264,9 +258,7 @@ def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) ->
     ],
     ids=["release", "cancel", "end", "evict"],
 )
-def test_no_deadline_is_left_of_a_hold_that_ended_otherwise(
-    table: LockTable, ends: LogCommand
-) -> None:
+def test_no_deadline_is_left_of_a_hold_that_ended(table: LockTable, ends: LogCommand) -> None:
     table.apply(0, acquire())
     table.apply(0, ends)
     assert (table.timeouts.items, table.deadlines.checksum(), table.resources) == ({}, 0, {})
@@ -290,9 +282,7 @@ def test_a_new_leader_does_not_lengthen_a_hold_that_it_grants(table: LockTable) 
     assert ended_at(table, 5_000) == [4_000 + LEASE_MS]
 
 
-def test_ends_come_in_the_order_of_their_times_even_after_a_change_of_the_leader(
-    table: LockTable,
-) -> None:
+def test_ends_come_in_the_order_of_their_times_also_with_another_leader(table: LockTable) -> None:
     """A wait, whose timeout does not move, may end before a deadline that has moved."""
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=600))

@@ -131,9 +131,7 @@ def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) 
 
 
 @held_kinds
-def test_a_repeated_grant_and_a_repeated_release_have_no_second_effect(
-    table: LockTable, kind: Kind
-) -> None:
+def test_a_repeated_grant_or_release_has_no_second_effect(table: LockTable, kind: Kind) -> None:
     """Rule one-outcome."""
     first = applied(table, kind.claim(A))
     assert applied(table, kind.claim(A)) == first
@@ -231,9 +229,7 @@ def test_a_cancelled_grant_goes_to_the_next(table: LockTable, kind: Kind) -> Non
 
 
 @held_kinds
-def test_an_operator_takes_a_hold_once_and_its_owner_learns_of_it(
-    table: LockTable, kind: Kind
-) -> None:
+def test_an_operator_takes_a_hold_once_its_owner_learns_it(table: LockTable, kind: Kind) -> None:
     make_wait(table, kind, kind.claim(B))
     evict = Evict(lock=kind.seen, fence=1, operator="root", request=1)
     *taken, held = applied(table, evict)
@@ -274,9 +270,7 @@ def test_every_request_is_a_sign_of_life(table: LockTable, kind: Kind) -> None:
 
 
 @all_kinds
-def test_a_restored_table_has_the_holder_the_queue_and_the_deadlines(
-    table: LockTable, kind: Kind
-) -> None:
+def test_a_restored_table_has_holder_queue_and_deadlines(table: LockTable, kind: Kind) -> None:
     """Rule snapshots-are-complete."""
     make_wait(table, kind, kind.claim(B, wait_ms=100), kind.claim(C))
     copy = restored(table)
@@ -297,10 +291,7 @@ LIMITS: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (SEMAPHORES, {"semaphore": ("", "a\x1fb")}),
     (AcquirePermits(semaphore="S", permits=3, wait_ms=50), {"amount": (0,)}),  # A drain must not.
     (ResizeSemaphore(semaphore="S", permits=3, size=3), {"size": (0, MOST)}),
-    (
-        AcquireReadWrite(rwlock="S"),
-        {"rwlock": ("", "a\x1fb"), "label": (LONG,), "wait_ms": (-1,)},
-    ),
+    (AcquireReadWrite(rwlock="S"), {"rwlock": ("", "a\x1fb"), "label": (LONG,), "wait_ms": (-1,)}),
     (
         AcquireAll(locks=("a", "b")),
         {
@@ -342,9 +333,7 @@ OUT_OF_LIMITS = [
 
 
 @pytest.mark.parametrize("wrong", OUT_OF_LIMITS, ids=lambda one: type(one).__name__)
-def test_a_field_out_of_its_limits_is_refused_and_changes_nothing(
-    table: LockTable, wrong: Any
-) -> None:
+def test_a_field_out_of_its_limits_changes_nothing(table: LockTable, wrong: Any) -> None:
     command = replace(wrong, session=A, owner="o", request=1)
     refused = only(Refused, table.apply(0, command))
     assert refused.reason is Reason.INVALID
@@ -387,12 +376,7 @@ TAKEN = Evict(lock="a", fence=1, operator="eve", session="root", request=1)
         ((MINE, release(3, 1)), acquire(2), Reason.SUPERSEDED, "a later request"),
         ((MINE, TAKEN), MINE, Reason.OWNERSHIP_LOST, "has lost it; taken by 'eve (root)'"),
         ((MINE, TAKEN), release(2, 1), Reason.OWNERSHIP_LOST, "has lost it; nobody holds it"),
-        (
-            (PATS,),
-            release(2, 1),
-            Reason.NOT_HELD,
-            "fence 1 was shown, which does not hold it; hel",
-        ),
+        ((PATS,), release(2, 1), Reason.NOT_HELD, "fence 1 was shown, which does not hold it; hel"),
         ((), release(2, 5), Reason.NOT_HELD, "lock 'a': fence 5 was shown, which does not hold it"),
         ((), TAKEN, Reason.NOT_HELD, "fence 1 was shown, which does not hold it; nobody holds it"),
         ((), acquire(1, session="ann.7"), Reason.SESSION_EXPIRED, "'ann.7' does not exist (any"),

@@ -192,9 +192,7 @@ def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: TableLog) -
 
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("wait_ms", [None, 0, 60_000])
-def test_beyond_the_limit_an_acquire_fails_at_once(
-    log: TableLog, limit: int, wait_ms: int | None
-) -> None:
+def test_beyond_the_limit_acquires_fail(log: TableLog, limit: int, wait_ms: int | None) -> None:
     """Rule holds-are-limited: it does not wait, for it would wait for itself."""
     for _ in range(limit):
         log.acquire("a", limit=limit)
@@ -243,9 +241,7 @@ def test_a_release_while_waiting_cancels_the_wait_and_is_refused(log: TableLog) 
     assert log.release("a", 1) == ["a#4 freed x0"]
 
 
-def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_another(
-    log: TableLog,
-) -> None:
+def test_what_an_owner_does_with_one_lock_does_not_touch_another(log: TableLog) -> None:
     """Rules one-outcome, new-request-ends-the-wait: for each lock by itself."""
     log.acquire("a")
     log.acquire("b")
@@ -257,9 +253,7 @@ def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_anoth
     assert log.release("a", 1, again=4) == ["a#4 freed x0"]
 
 
-def test_a_release_that_later_requests_for_other_locks_overtook_is_still_done(
-    log: TableLog,
-) -> None:
+def test_a_release_that_requests_for_other_locks_overtook_is_done(log: TableLog) -> None:
     """A release may be repeated in the background long after later requests."""
     log.acquire("a")
     log.acquire("a", again=9, lock="M")
@@ -342,9 +336,7 @@ def test_a_new_leader_lets_what_was_asked_before_it_be_asked_again(log: TableLog
     assert log.release("a", 1, again=2) == ["a#2 FORGOTTEN"]
 
 
-def test_an_owner_that_holds_or_waits_is_not_forgotten_however_old_its_request(
-    log: TableLog,
-) -> None:
+def test_an_owner_that_holds_or_waits_is_never_forgotten(log: TableLog) -> None:
     """Rule outcomes-are-kept."""
     log.acquire("a")
     log.acquire("b")
@@ -365,9 +357,7 @@ def test_one_outcome_is_kept_of_an_owner_and_lock_however_much_it_asks(log: Tabl
     assert owner_states["b", "L"].request == 4_999
 
 
-def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_redone(
-    log: TableLog,
-) -> None:
+def test_the_quietest_are_forgotten_and_what_they_asked_is_not_redone(log: TableLog) -> None:
     """Rule outcomes-are-bounded: an owner per task is no leak."""
     log.acquire("holder")
     for i in range(IDLE_MAX + 10):

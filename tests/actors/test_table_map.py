@@ -256,9 +256,7 @@ def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Wr
     ],
     ids=str,
 )
-def test_fields_beyond_their_limits_change_nothing(
-    table: LockTable, ann: Writer, fields: dict[str, Any]
-) -> None:
+def test_wrong_fields_change_nothing(table: LockTable, ann: Writer, fields: dict[str, Any]) -> None:
     assert checked(Refused, ann.put(**fields)).reason is Reason.INVALID
     assert (table.histories.version, table.maps.count) == (0, 0)
 

@@ -115,14 +115,7 @@ def test_long_logs_too(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "composer",
-    [
-        MixedComposer,
-        RWComposer,
-        SeveralComposer,
-        DeadlineComposer,
-        RetainedComposer,
-        AllComposer,
-    ],
+    [MixedComposer, RWComposer, SeveralComposer, DeadlineComposer, RetainedComposer, AllComposer],
 )
 @pytest.mark.parametrize("seed", log_seeds(10))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
@@ -250,11 +243,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a wait that timed out stays": (TableState, "end_wait", timed_out_wait_stays),
     "a retry is applied again": (requests, "begin", repetitions_count),
     "any fence releases": (RULES, Release, release_as("fence")),
-    "any owner releases": (
-        RULES,
-        Release,
-        release_as("session", "owner", "fence"),
-    ),
+    "any owner releases": (RULES, Release, release_as("session", "owner", "fence")),
     "a snapshot without memos": (
         snapshot,
         "_claimant_record",
@@ -321,11 +310,7 @@ def waits_of_a_closed_session_block(
 
 
 PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a smaller claim overtakes the head": (
-        Resource,
-        "next_wait",
-        instead(smaller_claims_overtake),
-    ),
+    "a smaller claim overtakes the head": (Resource, "next_wait", instead(smaller_claims_overtake)),
     "a drain overtakes the queue": (Resource, "admits", instead(a_drain_overtakes_the_queue)),
     "a smaller size frees as many": (Resource, "resize", a_smaller_size_is_not_counted),
     "claims that are too large wait on": (RULES, ResizeSemaphore, too_large_claims_wait_on),

@@ -242,9 +242,7 @@ def passed(table: LockTable, command: AwaitBarrier) -> list[tuple[str, int, int]
     ]
 
 
-def test_all_pass_when_the_last_one_has_arrived_and_the_next_generation_begins(
-    table: LockTable,
-) -> None:
+def test_all_pass_when_the_last_has_arrived_and_the_next_can_begin(table: LockTable) -> None:
     generations: list[int] = []
     for request in (1, 2):
         for session in (B, A, A):  # An arrival that is sent again is no other party.
@@ -298,9 +296,7 @@ def test_a_session_that_ends_breaks_the_generation(table: LockTable) -> None:
     assert left_behind(table) == NOTHING
 
 
-def test_a_party_that_does_not_wait_breaks_the_generation_unless_it_is_the_last(
-    table: LockTable,
-) -> None:
+def test_a_party_that_does_not_wait_breaks_it_unless_it_is_the_last(table: LockTable) -> None:
     assert applied(table, arrive(C, wait_ms=0)) == ["u.3 TIMED_OUT"]
     two_wait(table)
     assert len(passed(table, arrive(C, 2, wait_ms=0))) == 3
@@ -420,9 +416,7 @@ def test_permits_are_taken_until_none_is_free_and_then_in_order(table: LockTable
     assert (left(table, POOL), table.claims) == (0, 0)
 
 
-def test_a_taken_permit_outlives_its_session_and_is_given_back_by_another(
-    table: LockTable,
-) -> None:
+def test_a_taken_permit_outlives_its_session_and_is_given_back_by_another(table: LockTable) -> None:
     applied(table, take(A, 3))
     applied(table, take(B))
     assert applied(table, End(session=A)) == ["Ended"]

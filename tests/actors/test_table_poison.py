@@ -185,9 +185,7 @@ def strikes(command: Command) -> Iterator[tuple[LockTable, list[Any] | None]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: type(one).__name__)
-def test_an_exception_at_any_line_refuses_the_command_or_stops_the_member(
-    command: Command,
-) -> None:
+def test_an_exception_at_any_line_refuses_the_command_or_stops_the_member(command: Command) -> None:
     refusals = 0
     for table, outcomes in strikes(command):
         if outcomes is None:
@@ -220,9 +218,7 @@ def test_a_skipped_command_is_refused_when_its_client_sends_it_again() -> None:
     assert not isinstance(table.apply(1, later)[0], Refused)
 
 
-def test_an_error_of_the_process_or_of_an_invariant_is_not_a_refusal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_of_process_or_invariant_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(error: Exception) -> Any:
         def broken(*args: Any) -> None:
             raise error

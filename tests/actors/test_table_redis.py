@@ -126,12 +126,7 @@ def test_a_key_ends_at_its_deadline_by_log_time(table: LockTable) -> None:
 
 @pytest.mark.parametrize(
     ("expiry", "left_ms"),
-    [
-        (Expiry.KEEP, 500),
-        (Expiry.NEVER, None),
-        (Expiry.AFTER, 300),
-        (Expiry.FURTHER, 800),
-    ],
+    [(Expiry.KEEP, 500), (Expiry.NEVER, None), (Expiry.AFTER, 300), (Expiry.FURTHER, 800)],
 )
 def test_a_deadline_is_moved(table: LockTable, expiry: Expiry, left_ms: int | None) -> None:
     """Rule deadlines-are-exact."""
@@ -528,9 +523,7 @@ def test_keys_are_listed_by_name_in_pages(table: LockTable) -> None:
         (change(EXPIRE, "k", FREE), "EXPIRE is for keys that are held through a door"),
     ],
 )
-def test_a_field_beyond_its_limits_is_refused(
-    table: LockTable, command: ChangeKeys, text: str
-) -> None:
+def test_a_field_beyond_limits_is_refused(table: LockTable, command: ChangeKeys, text: str) -> None:
     with pytest.raises(InvalidRequestError, match=text):
         command.check_new()
     assert applied(table, command) == ["n1/5f.1 INVALID"]

@@ -146,18 +146,14 @@ def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) 
     assert outcomes[-1] == recall(2)
 
 
-def test_a_writer_recalls_all_readers_and_readers_do_not_recall_each_other(
-    table: LockTable,
-) -> None:
+def test_a_writer_recalls_all_readers_and_readers_none(table: LockTable) -> None:
     applied(table, read(A))
     assert recalls(table, read(B)) == []
     write = AcquireReadWrite(rwlock="a", write=True, session=C, owner="o", request=1)
     assert recalls(table, write) == [recall(1, A, READ_WRITE), recall(11, B, READ_WRITE)]
 
 
-def test_readers_that_are_granted_together_are_not_recalled_for_each_other(
-    table: LockTable,
-) -> None:
+def test_readers_granted_together_are_not_recalled_for_each_other(table: LockTable) -> None:
     applied(table, AcquireReadWrite(rwlock="a", write=True, session=C, owner="o", request=1))
     applied(table, read(A))
     applied(table, read(B))
@@ -239,8 +235,7 @@ def test_a_snapshot_with_a_span_that_cannot_be_is_refused(table: LockTable) -> N
         replace(part, owner_states=(holds._replace(hold=holds.hold._replace(span=-1)), waits)),
         replace(part, owner_states=(holds, waits._replace(locks=("a", "b")))),
         replace(
-            part,
-            owner_states=(holds, waits._replace(wait=waits.wait._replace(span=SPAN_MAX + 1))),
+            part, owner_states=(holds, waits._replace(wait=waits.wait._replace(span=SPAN_MAX + 1)))
         ),
     ):
         with pytest.raises(ValueError, match="wrong span of lock 'a'"):
@@ -248,9 +243,7 @@ def test_a_snapshot_with_a_span_that_cannot_be_is_refused(table: LockTable) -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_repeated_recalls_take_turns_in_random_logs(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_repeated_recalls_take_turns_at_random(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(retained, "RECALLS_MAX", 1)
     compare(steps_of(seed), RetainedComposer)
 

@@ -196,9 +196,7 @@ def test_a_larger_size_serves_the_queue(table: LockTable) -> None:
     assert (status_of(table, LOCK).free, status_of(table, LOCK).permits) == (0, 6)
 
 
-def test_a_smaller_size_takes_nothing_and_grants_nothing_until_enough_is_given_back(
-    table: LockTable,
-) -> None:
+def test_a_smaller_size_grants_nothing_until_enough_is_given_back(table: LockTable) -> None:
     applied(table, acquire(A, 3))
     applied(table, acquire(B))
     assert resized(table, resize(C, 2)) == (2, -1)

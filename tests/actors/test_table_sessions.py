@@ -105,9 +105,7 @@ def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: L
     assert table.resources == {}
 
 
-def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
-    table: LockTable,
-) -> None:
+def test_without_a_sign_of_life_a_session_ends_just_after_its_ttl(table: LockTable) -> None:
     """Rule requests-keep-alive."""
     name = opened(table, "client", at=5)
     assert table.due_ms() == 5 + TTL_MS
@@ -129,9 +127,7 @@ def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
     ],
     ids=["keep", "open again", "acquire", "acquire again", "refused release", "cancel"],
 )
-def test_every_command_of_a_session_is_a_sign_of_life(
-    table: LockTable, command: LogCommand
-) -> None:
+def test_each_command_of_a_session_is_a_sign_of_life(table: LockTable, command: LogCommand) -> None:
     """Rule requests-keep-alive."""
     opened(table, "client")
     table.apply(0, acquire("client.1", 1))
@@ -169,9 +165,7 @@ def test_a_new_leader_may_raise_the_fences_and_never_lowers_them(table: LockTabl
 
 
 @pytest.mark.parametrize("reason", CloseReason)
-def test_a_close_is_one_step_waits_then_holds_then_grants(
-    table: LockTable, reason: CloseReason
-) -> None:
+def test_a_close_ends_waits_then_holds_then_grants(table: LockTable, reason: CloseReason) -> None:
     """Rules outcomes-are-kept, close-is-one-step: and none of its own waits is granted."""
     dying, other = opened(table, "dying"), opened(table, "other", ttl_ms=TTL_MS * 9)
     for request, lock in ((1, "L"), (2, "M")):
@@ -223,12 +217,7 @@ def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTab
             one.apply(0, acquire(other, request, owner=f"o{request}", wait_ms=wait_ms))
     told = leaps.advance(1_000)
     words = [(type(one).__name__, getattr(one, "owner", "")) for one in told]
-    assert words == [
-        ("Refused", "o3"),
-        ("Refused", "o1"),
-        ("Ended", ""),
-        ("Granted", "o2"),
-    ]
+    assert words == [("Refused", "o3"), ("Refused", "o1"), ("Ended", ""), ("Granted", "o2")]
     assert [one for at in range(1, 1_001) for one in steps.advance(at)] == told
     assert status_of(leaps, "L").holder is not None
 
@@ -265,9 +254,7 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
     ],
     ids=str,
 )
-def test_requests_out_of_limits_are_denied_and_change_nothing(
-    table: LockTable, command: LogCommand
-) -> None:
+def test_requests_out_of_limits_change_nothing(table: LockTable, command: LogCommand) -> None:
     opened(table, "client")
     before = table.digest()
     ((_, reason),) = denials(table.apply(0, command))
@@ -463,9 +450,7 @@ def grants(outcomes: list[Result]) -> list[tuple[str, str, int]]:
     return [(o.session, o.lock, o.fence) for o in outcomes if isinstance(o, api.Granted)]
 
 
-def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
-    table_of_two: LockTable,
-) -> None:
+def test_a_closed_sessions_locks_go_to_others_and_its_waits_end(table_of_two: LockTable) -> None:
     applied(table_of_two, claim(NEXT, 1, "c"), claim(VICTIM, 2, "a"), claim(VICTIM, 3, "b", "p"))
     applied(table_of_two, claim(VICTIM, 4, "c", "q"), claim(NEXT, 5, "a"), claim(NEXT, 6, "b", "p"))
     assert [line.holder.session for line in held(table_of_two)] == [HANDLE, HANDLE, NEXT]
@@ -494,9 +479,7 @@ def test_permits_of_a_closed_session_are_granted_to_others(table_of_two: LockTab
     ] == [1]
 
 
-def test_the_audit_lists_a_closed_session_with_the_operator_and_the_time(
-    table_of_two: LockTable,
-) -> None:
+def test_the_audit_lists_a_closed_session_with_operator_and_time(table_of_two: LockTable) -> None:
     applied(table_of_two, claim(VICTIM, 1), claim(VICTIM, 2, "b"))
     table_of_two.apply(50, CLOSE)
     table_of_two.apply(50, Open(session="late", ttl_ms=9_000))
@@ -539,9 +522,7 @@ def test_a_handle_of_no_session_is_refused_in_words(table_of_two: LockTable, han
     assert table_of_two.forced() == ()
 
 
-def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
-    table_of_two: LockTable,
-) -> None:
+def test_a_session_closed_before_is_not_closed_by_another_request(table_of_two: LockTable) -> None:
     table_of_two.apply(0, CLOSE)
     refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, request=8)))
     assert refused.reason is api.Reason.NOT_HELD

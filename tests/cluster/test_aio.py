@@ -119,9 +119,7 @@ async def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
         assert fence_of(await lock.acquire()) > fence
 
 
-async def test_an_error_of_a_callback_goes_to_the_exception_handler_of_the_loop(
-    paxos_addresses: str,
-) -> None:
+async def test_an_error_of_a_callback_goes_to_the_loops_handler(paxos_addresses: str) -> None:
     async with connect(paxos_addresses) as client:
         loop = asyncio.get_running_loop()
         reported: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -155,9 +153,7 @@ def test_closing_ends_what_waits_and_leaves_no_thread(paxos_addresses: str) -> N
     assert threading.active_count() == before
 
 
-def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
-    paxos_addresses: str,
-) -> None:
+def test_a_program_that_ends_without_closing_frees_its_locks(paxos_addresses: str) -> None:
     program = (
         "import asyncio, sys\n"
         "from fencelock import aio\n"
@@ -289,9 +285,7 @@ async def limited(client: aio.Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("work", [acquire_and_release, inside_with, nested, limited])
-def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(
-    paxos_addresses: str, work: Work
-) -> None:
+def test_a_task_cancelled_anywhere_leaves_nothing_held(paxos_addresses: str, work: Work) -> None:
     async def run() -> int:
         async with two_clients(paxos_addresses) as (client, other):
             for count, steps in enumerate(every_step()):

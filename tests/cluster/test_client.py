@@ -78,9 +78,7 @@ def test_threads_and_clients_that_fight_hold_one_at_a_time_with_rising_fences(
     assert fences == sorted(set(fences))
 
 
-def test_a_lock_that_another_holds_is_not_to_be_had_and_its_holder_is_named(
-    cluster: Cluster,
-) -> None:
+def test_a_lock_that_another_holds_is_refused_naming_its_holder(cluster: Cluster) -> None:
     holder, other = cluster.connect(), cluster.connect()
     with holder.lock("x") as held:
         lock = other.lock("x", timeout=0.2)
@@ -205,9 +203,7 @@ def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: flo
         connect("tcp://127.0.0.1:4040", cluster=cluster, connect_timeout=timeout)
 
 
-def test_a_request_with_a_field_of_the_wrong_type_is_refused_locally(
-    cluster: Cluster,
-) -> None:
+def test_a_request_with_a_field_of_the_wrong_type_is_refused_locally(cluster: Cluster) -> None:
     client, wrong = cluster.connect(), cast("Any", True)
     with pytest.raises(TypeError, match=r"^limit is True, and must be an int of at least 1"):
         client.rlock("x", limit=wrong)
@@ -232,9 +228,7 @@ def test_a_wait_given_up_at_a_wrong_proxy_is_withdrawn_since_an_earlier_proxy_he
     assert of(Cancel, said)
 
 
-def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(
-    harness: SessionHarness,
-) -> None:
+def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionHarness) -> None:
     """An operator took the first hold, without a notice: the owner acquires again, and waits."""
     harness.hold(limit=0)
     again = harness.acquire(user=ANN, token=2, limit=0)
@@ -248,9 +242,7 @@ def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(
     assert one(Released, harness.free(harness.release(fence=9)), ANN).count == 0
 
 
-def test_what_is_not_held_on_a_release_of_one_level_is_lost_on_the_others(
-    harness: SessionHarness,
-) -> None:
+def test_what_is_not_held_at_one_level_is_lost_at_the_others(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
     said = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
@@ -282,9 +274,7 @@ def waiting(cluster: Cluster, name: str, count: int) -> Callable[[], bool]:
     return seen
 
 
-def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
-    cluster: Cluster, pool: ThreadPoolExecutor
-) -> None:
+def test_an_interrupted_wait_leaves_nothing(cluster: Cluster, pool: ThreadPoolExecutor) -> None:
     holder, other = cluster.connect(), cluster.connect()
     waits = waiting(cluster, "x", 1)
     main = threading.get_ident()
@@ -304,9 +294,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
     assert lock.acquire(timeout=PATIENCE_S)
 
 
-def test_closing_releases_what_is_held_and_ends_what_waits(
-    cluster: Cluster, pool: ThreadPoolExecutor
-) -> None:
+def test_closing_releases_holds_and_ends_waits(cluster: Cluster, pool: ThreadPoolExecutor) -> None:
     first, second = cluster.connect(), cluster.connect()
     waits = waiting(cluster, "y", 1)
     assert (_held := first.lock("x").acquire())
@@ -408,9 +396,7 @@ def test_any_node_will_do_and_one_that_goes_away_is_left_for_another(central: Cl
         until(lambda: len(client.describe()) == 2)
 
 
-def test_a_wait_moves_to_another_node_when_its_own_goes_away(
-    central: Cluster, pool: ThreadPoolExecutor
-) -> None:
+def test_a_wait_moves_when_its_node_goes_away(central: Cluster, pool: ThreadPoolExecutor) -> None:
     holder, other = central.connect("n1"), central.connect("n2", "n3")
     held = holder.lock("x")
     held.acquire()

@@ -333,7 +333,7 @@ def test_the_times_of_paxos_are_derived_from_each_other_and_checked() -> None:
 
     assert complaints(known + "lease_ms = 700\nelection_ms = 700\n") == [
         "paxos: election_ms is 700, but must be at least isolated_ms (800) + heartbeat_ms (50), "
-        "which is 850",
+        "which is 850"
     ]
     assert complaints(known + "lease_ms = 0\nheartbeat_ms = 5\n") == [
         "paxos.heartbeat_ms: 5 is not usable: 10 to 10000 ms is expected",
@@ -511,9 +511,7 @@ def test_a_problem_of_a_variable_names_it_its_value_and_the_limit(
     assert str(caught.value) == f"{file} with {name} of the environment is not usable:\n{line}"
 
 
-def test_a_variable_for_a_whole_table_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_variable_sets_a_whole_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c.toml").write_text(written(BASE))
     monkeypatch.setenv("FENCELOCK_PAXOS", "{}")
     with pytest.raises(ConfigError, match="FENCELOCK_PAXOS: paxos is a table: set its keys, like"):

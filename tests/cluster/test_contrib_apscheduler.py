@@ -89,9 +89,7 @@ def second(fencelock_cluster: LocalCluster, runs: Runs, first: Process) -> Itera
     process.close()
 
 
-def test_the_other_goes_on_when_the_leader_is_closed(
-    runs: Runs, first: Process, second: Process
-) -> None:
+def test_the_other_goes_on_without_its_leader(runs: Runs, first: Process, second: Process) -> None:
     assert present(first.client.election("jobs").leader()).value == "first"
     assert second.leader.term is None
     first.close()

@@ -90,9 +90,7 @@ def test_a_watch_begins_with_the_present_leader_and_waits(connect: Connect, name
     assert next(watch) == fencelock.Leader("again", fence)
 
 
-def test_a_term_ends_by_force_and_with_its_client(
-    connect: Connect, name: str, pool: ThreadPoolExecutor
-) -> None:
+def test_terms_end_by_force_or_close(connect: Connect, name: str, pool: ThreadPoolExecutor) -> None:
     gone, stays = connect(), connect()
     election = stays.election(name)
     watch = election.watch()

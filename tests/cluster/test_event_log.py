@@ -91,9 +91,7 @@ def test_the_logs_of_the_server_and_of_the_holders_node_tell_of_an_eviction_by_c
                 operator.evictions()
 
 
-def test_a_node_of_lamport_says_for_whom_it_waits_and_when_it_is_ready(
-    lines: Lines, tmp_path: Path
-) -> None:
+def test_a_node_of_lamport_says_for_whom_it_waits_until_ready(lines: Lines, tmp_path: Path) -> None:
     with running_nodes(tmp_path, "lamport") as nodes:
         for node in nodes:
             lines.until(lambda line, node=node: line[2] == f"{node} is ready: it can grant locks")  # type: ignore[misc]
@@ -265,9 +263,7 @@ def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
     assert any(text.startswith("n1/clock has time ") for text in traced)
 
 
-def test_an_operator_changes_the_level_and_the_traced_roles_of_a_running_node(
-    tmp_path: Path,
-) -> None:
+def test_an_operator_changes_the_level_and_traced_roles_of_a_running_node(tmp_path: Path) -> None:
     file = log.LogFile(tmp_path / "logs" / "n1.log", bytes_max=10**6, kept=3)
     log.set_up("INFO", stream=StringIO(), file=file)
     try:

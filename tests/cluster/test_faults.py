@@ -76,9 +76,7 @@ def test_a_read_that_raises_refuses_its_request_and_is_logged_once(
     assert len([one for one in lines.values if BUG in one[2]]) == 1
 
 
-def test_a_reply_that_cannot_be_made_refuses_its_request(
-    alone: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_not_made_refuses_its_request(alone: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordList, "at", broken)
     with pytest.raises(InternalError):
         ask(alone, ListRecords())
@@ -169,9 +167,7 @@ class Wire:
 
 
 @pytest.mark.parametrize("wrong", [2**63, "text", None, object()])
-def test_an_effect_that_cannot_be_encoded_is_dropped_and_its_neighbours_are_sent(
-    wrong: Any,
-) -> None:
+def test_an_effect_not_to_be_encoded_is_dropped_and_its_neighbours_are_sent(wrong: Any) -> None:
     counters: Counter[str] = Counter()
     scheduler = Scheduler("n1", lambda role_slot: None, counters)
     wire: Any = Wire()

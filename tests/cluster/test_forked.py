@@ -170,12 +170,7 @@ def refused(use: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("dev",),
-        ("serve", "--id", "n1"),
-        ("simulate", "--seeds", "0..1"),
-    ],
+    "command", [("dev",), ("serve", "--id", "n1"), ("simulate", "--seeds", "0..1")]
 )
 def test_without_assertions_no_node_starts_and_one_line_says_so(
     command: tuple[str, ...], tmp_path: Path

@@ -68,9 +68,7 @@ class Protected:
         self.inside.remove(name)
 
 
-def fenced(
-    lock_of: Callable[[str], fencelock.Lock],
-) -> Callable[[str], Iterator[fencelock.Hold]]:
+def fenced(lock_of: Callable[[str], fencelock.Lock]) -> Callable[[str], Iterator[fencelock.Hold]]:
     def dependency(name: str) -> Iterator[fencelock.Hold]:
         with lock_of(name) as hold:
             yield hold
@@ -242,9 +240,7 @@ def test_a_pytest_asyncio_fixture_holds_and_releases(
         assert_free(other, name)
 
 
-def test_a_hold_may_be_released_by_any_thread(
-    client: fencelock.Client, other: fencelock.Client
-) -> None:
+def test_any_thread_may_release_a_hold(client: fencelock.Client, other: fencelock.Client) -> None:
     """A lock that another thread acquired is not lost with that thread."""
     lock = client.lock("handed on")
     releases: list[Callable[[fencelock.Hold], None]] = [

@@ -36,9 +36,7 @@ class Lacking(NamedTuple):
 
 LACKING: dict[str, Lacking] = {
     "semaphore": Lacking(
-        Guarantee.SEMAPHORES,
-        "paxos has it",
-        (AcquirePermits(semaphore="a", permits=1),),
+        Guarantee.SEMAPHORES, "paxos has it", (AcquirePermits(semaphore="a", permits=1),)
     ),
     "read/write lock": Lacking(
         Guarantee.RWLOCKS,
@@ -46,9 +44,7 @@ LACKING: dict[str, Lacking] = {
         (AcquireReadWrite(rwlock="a"),),
     ),
     "several locks": Lacking(
-        Guarantee.LOCK_ALL,
-        "lock all .several locks.*paxos has it",
-        (AcquireAll(locks=("a", "b")),),
+        Guarantee.LOCK_ALL, "lock all .several locks.*paxos has it", (AcquireAll(locks=("a", "b")),)
     ),
     "election": Lacking(
         Guarantee.ELECTIONS,
@@ -65,21 +61,9 @@ LACKING: dict[str, Lacking] = {
         "paxos has it",
         (AwaitLatch(latch="a", count=1), CountDown(latch="a", count=1)),
     ),
-    "barrier": Lacking(
-        Guarantee.BARRIERS,
-        "paxos has it",
-        (AwaitBarrier(barrier="a", parties=2),),
-    ),
-    "counter": Lacking(
-        Guarantee.COUNTERS,
-        "paxos has it",
-        (AddToCounter(counter="a", amount=1),),
-    ),
-    "pool": Lacking(
-        Guarantee.POOLS,
-        "paxos has it",
-        (TakePermits(pool="a", size=1),),
-    ),
+    "barrier": Lacking(Guarantee.BARRIERS, "paxos has it", (AwaitBarrier(barrier="a", parties=2),)),
+    "counter": Lacking(Guarantee.COUNTERS, "paxos has it", (AddToCounter(counter="a", amount=1),)),
+    "pool": Lacking(Guarantee.POOLS, "paxos has it", (TakePermits(pool="a", size=1),)),
 }
 
 

@@ -172,9 +172,7 @@ class Counting(sqlite3.Connection):
         return super().cursor(factory)
 
 
-def test_a_driver_that_counts_changed_rows_is_refused_and_not_asked_for_ever(
-    tmp_path: Path,
-) -> None:
+def test_a_driver_that_counts_changed_rows_is_refused_not_asked_for_ever(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "db", factory=Counting)
     guard = made(SqlGuard(connection))
     guard.check("a", 5)
@@ -204,9 +202,7 @@ def test_autocommit_below_sqlalchemy_is_refused(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_a_connection_of_django_is_protected_within_atomic_and_refused_outside(
-    tmp_path: Path,
-) -> None:
+def test_a_connection_of_django_is_protected_in_atomic_and_refused_outside(tmp_path: Path) -> None:
     engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db")}
     protects_django(django_connection("guarded", engine))
 
@@ -318,9 +314,7 @@ def test_a_stale_request_does_not_reach_the_application(
     assert ask("GET", fence_headers(name, 17)).status_code == 200
 
 
-def test_a_handler_that_is_overtaken_gives_the_same_answer(
-    protected: Callable[..., Ask], store: Store
-) -> None:
+def test_an_overtaken_handler_answers_alike(protected: Callable[..., Ask], store: Store) -> None:
     store.overtaken = StaleFenceError("orders/42", 17, 18)
     refused = protected()("PUT", fence_headers("orders/42", 17))
     assert (refused.status_code, refused.json()["highest"]) == (412, 18)

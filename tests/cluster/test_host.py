@@ -150,9 +150,7 @@ def test_an_ask_that_times_out_is_taken_back(start: Start) -> None:
 
 
 @pytest.mark.parametrize("stranger", ["hello", Granted(lock="a", fence=1)], ids=["str", "message"])
-def test_a_message_that_a_role_does_not_accept_is_refused_at_the_caller(
-    start: Start, stranger: Any
-) -> None:
+def test_a_message_no_role_accepts_is_refused_at_the_caller(start: Start, stranger: Any) -> None:
     ref = start().ref(ROLE)
     with pytest.raises(TypeError, match="Clerk does not accept"):
         ref.ask(stranger, timeout=PATIENCE_S)
@@ -318,9 +316,7 @@ def dispatcher() -> Iterator[Dispatcher]:
         yield start(RoleSet((Spawn(ROLE, Granter),)))
 
 
-def test_a_caller_that_gives_up_as_the_answer_comes_gives_its_hold_back(
-    dispatcher: Dispatcher,
-) -> None:
+def test_a_caller_that_gives_up_as_the_answer_comes_frees_it(dispatcher: Dispatcher) -> None:
     ref = dispatcher.ref(ROLE)
     answered = ref.ask(Acquire(lock="a"), block=False)
     assert answered.get(timeout=PATIENCE_S)
@@ -341,9 +337,7 @@ def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Di
     assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S) == Granted(lock="a", fence=1)
 
 
-def test_the_caller_that_starts_a_role_that_cannot_begin_is_not_left_hanging(
-    dispatcher: Dispatcher,
-) -> None:
+def test_the_caller_that_starts_a_role_unable_to_begin_is_told(dispatcher: Dispatcher) -> None:
     starter = threading.Thread(
         target=RaisesOnEvent.start, args=(address_of("n1", "broken"), dispatcher), daemon=True
     )
@@ -449,9 +443,7 @@ def test_parts_for_which_no_other_record_comes_are_synced_together(
     assert journal.syncs == 2
 
 
-def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
-    start_on_disk: Start, tmp_path: Path
-) -> None:
+def test_nothing_leaves_before_the_sync_of_a_persist(start_on_disk: Start, tmp_path: Path) -> None:
     """The second reply depends on the record of the first event, and must also wait for it."""
     seen: list[bool] = []
 
@@ -478,9 +470,7 @@ def _is_set(future: pykka.Future[Any]) -> bool:
     return True
 
 
-def test_a_disk_that_fails_stops_the_node_before_it_speaks_of_what_it_could_not_write(
-    tmp_path: Path,
-) -> None:
+def test_a_disk_that_fails_stops_the_node_before_it_speaks(tmp_path: Path) -> None:
     class RaisesAfterPersist(Journal):
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")

@@ -350,9 +350,7 @@ def test_a_role_opens_a_link_and_closes_it(nodes: tuple[Dispatcher, str]) -> Non
     assert ref.ask(Acquire(lock=endpoint), timeout=PATIENCE_S).lock == "welcome"
 
 
-def test_an_endpoint_that_cannot_be_parsed_does_not_stop_the_node(
-    nodes: tuple[Dispatcher, str],
-) -> None:
+def test_an_endpoint_not_parsed_does_not_stop_the_node(nodes: tuple[Dispatcher, str]) -> None:
     node, endpoint = nodes
     ref = node.ref(N1)
     ref.tell(Acquire(lock="tcp://nowhere"))

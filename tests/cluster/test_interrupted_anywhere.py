@@ -108,9 +108,7 @@ def at_every_instant(kind: str, clients: Clients, once: Callable[[int], bool], l
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_an_acquire_that_is_interrupted_anywhere_leaves_nothing_held(
-    clients: Clients, kind: str
-) -> None:
+def test_an_acquire_interrupted_anywhere_leaves_nothing_held(clients: Clients, kind: str) -> None:
     def once(instant: int) -> bool:
         lock, hold = MAKERS[kind](clients[0], "interrupted"), None
 
@@ -128,9 +126,7 @@ def test_an_acquire_that_is_interrupted_anywhere_leaves_nothing_held(
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_release_that_is_interrupted_anywhere_may_be_repeated(
-    clients: Clients, kind: str
-) -> None:
+def test_a_release_interrupted_anywhere_may_be_repeated(clients: Clients, kind: str) -> None:
     def once(instant: int) -> bool:
         hold = MAKERS[kind](clients[0], "interrupted").acquire(timeout=PATIENCE_S)
 
@@ -164,9 +160,7 @@ def test_a_detach_that_is_interrupted_anywhere_keeps_the_lock_for_its_time_at_mo
     at_every_instant(kind, clients, once, least=15)
 
 
-def test_an_attach_that_is_interrupted_anywhere_leaves_the_token_good_or_the_lock_free(
-    clients: Clients,
-) -> None:
+def test_an_attach_interrupted_anywhere_leaves_token_good_or_lock_free(clients: Clients) -> None:
     client, other = clients
     instant, used = 0, 0
     while True:

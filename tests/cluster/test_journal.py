@@ -80,9 +80,7 @@ def test_each_role_gets_its_own_records_once(tmp_path: Path) -> None:
         assert journal.take_records() == {}
 
 
-def test_any_cut_and_any_flipped_byte_of_the_last_group_is_cut_and_the_journal_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_any_cut_or_flip_of_the_last_group_is_cut_and_the_journal_goes_on(tmp_path: Path) -> None:
     path = keep(tmp_path, b"a", b"b")
     before = path.stat().st_size
     with closing(Journal.open(tmp_path)) as journal:  # Makes the records that it found durable.
@@ -268,9 +266,7 @@ def say(dispatcher: Dispatcher, role: Address, *words: str) -> None:
         dispatcher.ref(role).ask(Acquire(lock=word), timeout=PATIENCE_S)
 
 
-def test_a_checkpoint_stands_for_what_its_own_role_wrote_before(
-    start: StartRoles, tmp_path: Path
-) -> None:
+def test_a_checkpoint_stands_for_what_its_role_wrote(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, Journal.open(tmp_path))
     say(dispatcher, FIRST, "persist", "persist")
     say(dispatcher, SECOND, "persist")
@@ -323,9 +319,7 @@ def failing(step: str) -> type[Journal]:
     return type("FullDisk", (Journal,), {step: fail})
 
 
-def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
-    start: StartRoles, tmp_path: Path
-) -> None:
+def test_nothing_leaves_before_the_sync_of_a_checkpoint(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, failing("sync").open(tmp_path))
     asked = dispatcher.ref(FIRST).ask(Acquire(lock="checkpoint"), block=False)
     assert dispatcher.stopped.wait(PATIENCE_S)
@@ -493,9 +487,7 @@ def test_of_a_write_into_the_room_any_sectors_may_have_reached_the_disk(tmp_path
     assert found == {2, 5}
 
 
-def test_crash_after_crash_leaves_what_was_promised_and_nothing_of_what_was_not(
-    tmp_path: Path,
-) -> None:
+def test_crash_after_crash_leaves_what_was_promised_and_nothing_else(tmp_path: Path) -> None:
     """Each crash tears a write at the place where others were torn before it."""
     random = Random(7)
     promised: list[bytes] = []

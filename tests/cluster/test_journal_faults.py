@@ -158,9 +158,7 @@ def test_after_any_call_that_the_disk_refuses_nothing_more_is_done_and_nothing_p
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_a_process_killed_before_any_step_loses_nothing_promised(
-    tmp_path: Path, halves: bool
-) -> None:
+def test_a_process_killed_before_a_step_loses_nothing_said(tmp_path: Path, halves: bool) -> None:
     for at in range(len(calls_of_a_diary(tmp_path / "all"))):
         diary = Diary(tmp_path / f"{at}")
         with Fate(Killed(), at, halves=halves).strikes(), suppress(Killed):

@@ -101,9 +101,7 @@ def test_a_list_that_others_may_change_is_refused(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["keys.toml", "n1.key", "."])
-def test_keys_of_another_user_are_refused(
-    keys: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_others_are_refused(keys: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to another user")
     os.chown(keys / name, 10002, -1)
@@ -128,9 +126,7 @@ def test_a_folder_in_which_others_may_not_replace_keys_is_used(keys: Path, mode:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_a_group_may_read_a_secret_of_root_as_in_kubernetes(
-    keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_may_read_a_secret_of_root(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (keys / "shop.key").chmod(0o440)
     monkeypatch.setattr(os, "geteuid", lambda: 10001)
     client_key(keys / "shop.key")
@@ -140,9 +136,7 @@ def test_a_group_may_read_a_secret_of_root_as_in_kubernetes(
 
 
 @pytest.mark.parametrize(("change", "text"), CHANGES)
-def test_unusable_keys_of_a_node_are_named(
-    keys: Path, change: Callable[[Path], object], text: str
-) -> None:
+def test_unusable_keys_are_named(keys: Path, change: Callable[[Path], object], text: str) -> None:
     change(keys)
     with pytest.raises(ConfigError, match=text):
         node_keys(keys, "n1")
@@ -195,9 +189,7 @@ def test_keys_that_are_added_and_removed_at_once_are_all_kept(keys: Path) -> Non
     assert set(read_list(keys).keys) == {"n1", "n2", "alice", *added}
 
 
-def test_a_key_that_cannot_be_listed_leaves_no_secret(
-    keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_not_listed_leaves_no_secret(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 

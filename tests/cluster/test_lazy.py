@@ -197,9 +197,7 @@ def test_a_service_starts_while_no_node_runs() -> None:
         late.acquire()
 
 
-def test_a_client_that_is_closed_while_it_connects_stays_closed(
-    fencelock_cluster: LocalCluster,
-) -> None:
+def test_a_client_closed_while_it_connects_stays_closed(fencelock_cluster: LocalCluster) -> None:
     def settings() -> Settings:
         client.close()
         return Settings(Target.find(fencelock_cluster.addresses, None))
@@ -309,9 +307,7 @@ def test_a_dropped_client_is_freed_with_what_it_held(
     assert observer.lock("x").acquire(blocking=False)
 
 
-def test_a_dropped_hold_is_released_unless_its_lock_object_lives(
-    fencelock_cluster: LocalCluster,
-) -> None:
+def test_a_dropped_hold_is_released_unless_its_lock_lives(fencelock_cluster: LocalCluster) -> None:
     client, other = fencelock_cluster.connect(), fencelock_cluster.connect()
     kept = client.lock("kept")
     kept.acquire()
@@ -324,9 +320,7 @@ def test_a_dropped_hold_is_released_unless_its_lock_object_lives(
     assert other.lock("named").acquire(blocking=False) is None
 
 
-def test_a_program_that_leaves_everything_to_the_end_ends_well(
-    fencelock_cluster: LocalCluster,
-) -> None:
+def test_a_program_that_leaves_all_to_the_end_ends_well(fencelock_cluster: LocalCluster) -> None:
     program = "import fencelock\nhold = fencelock.lock('x').acquire()\nprint(hold.fence)\n"
     ended = run_to_end([sys.executable, "-W", "error", "-c", program], check=True)
     assert (int(ended.stdout) > 0, ended.stderr) == (True, "")

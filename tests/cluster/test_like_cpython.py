@@ -84,9 +84,7 @@ def suite(name: str, client: fencelock.Client) -> Any:
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_an_object_for_threads_passes_the_tests_of_cpython(
-    client: fencelock.Client, name: str
-) -> None:
+def test_an_object_for_threads_passes_tests_of_cpython(client: fencelock.Client, name: str) -> None:
     package("test.lock_tests", "this Python was installed without its own tests")
     kind = suite(name, client)
     names = [
@@ -188,12 +186,7 @@ async def sleep(delay: float) -> None:
         await asyncio.sleep(0)
 
 
-LIKE_ASYNCIO = {
-    "Lock": lock,
-    "Semaphore": semaphore,
-    "BoundedSemaphore": semaphore,
-    "sleep": sleep,
-}
+LIKE_ASYNCIO = {"Lock": lock, "Semaphore": semaphore, "BoundedSemaphore": semaphore, "sleep": sleep}
 
 
 @pytest.fixture

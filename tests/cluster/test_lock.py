@@ -68,9 +68,7 @@ def elsewhere(work: Callable[[], object]) -> object:
     return results[0]
 
 
-def test_acquire_returns_a_hold_and_release_gives_it_back(
-    lock: Lock, script: ScriptedSession
-) -> None:
+def test_acquire_returns_a_hold_release_ends_it(lock: Lock, script: ScriptedSession) -> None:
     hold = lock.acquire()
     assert hold
     (acquire,) = script.asks()
@@ -141,9 +139,7 @@ def test_a_timeout_of_minus_one_is_without_limit(scene: Scene, script: ScriptedS
     assert wait_ms == pytest.approx(WAIT_MS_MAX, abs=10_000)  # It counts from the call.
 
 
-def test_the_timeout_of_the_lock_is_the_one_acquire_and_with_use(
-    scene: Scene, script: ScriptedSession
-) -> None:
+def test_a_lock_has_the_timeout_of_acquire_and_with(scene: Scene, script: ScriptedSession) -> None:
     lock = scene.lock(timeout=2)
     with lock:
         pass
@@ -188,9 +184,7 @@ def test_of_two_threads_that_acquired_a_lock_each_sees_and_releases_its_own(
     assert lock.held  # By the other thread.
 
 
-def test_each_acquire_of_a_lock_is_an_owner_of_its_own(
-    scene: Scene, script: ScriptedSession
-) -> None:
+def test_each_acquire_of_a_lock_is_its_own_owner(scene: Scene, script: ScriptedSession) -> None:
     locks = [scene.lock(owner=None) for _ in range(3)]
     for lock in locks:
         lock.acquire()
@@ -244,9 +238,7 @@ def test_with_holds_or_raises_and_never_enters_unheld(lock: Lock, script: Script
     assert not entered
 
 
-def test_the_bodys_error_wins_over_a_failed_release_which_is_noted(
-    lock: Lock, script: ScriptedSession
-) -> None:
+def test_the_bodys_error_notes_a_failed_release(lock: Lock, script: ScriptedSession) -> None:
     def work() -> None:
         with lock:
             script.refusal = UnavailableError("n1 is silent")
@@ -302,9 +294,7 @@ def test_an_unconfirmed_release_leaves_the_hold_and_may_be_repeated(
     hold.release()
 
 
-def test_a_release_that_never_reached_the_session_did_not_happen(
-    hold: Hold, script: ScriptedSession
-) -> None:
+def test_a_release_that_never_left_did_not_happen(hold: Hold, script: ScriptedSession) -> None:
     script.refusal = OverloadedError("too many events wait")
     script.before = script.holds.clear
     held = dict(script.holds)

@@ -128,9 +128,7 @@ def test_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
     assert lock.fence == 2
 
 
-def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(
-    scene: Scene,
-) -> None:
+def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(scene: Scene) -> None:
     lock = scene.rlock()
     lock.acquire()
     scene.session.before = lambda: scene.lose(fence=1)
@@ -250,9 +248,7 @@ def tokens(script: ScriptedSession) -> list[int]:
     return [asked.request for asked in script.asks()]
 
 
-def test_each_level_is_released_though_no_release_is_confirmed(
-    lock: RLock, script: ScriptedSession
-) -> None:
+def test_each_level_is_released_though_unconfirmed(lock: RLock, script: ScriptedSession) -> None:
     """The session repeats the inner release; of the outer one it has to be told."""
 
     def work() -> None:

@@ -64,9 +64,7 @@ def is_patient(machine: LockMachine, claim: AcquireRequest) -> bool:
 
 @pytest.mark.parametrize("kind", whole())
 @pytest.mark.parametrize("among_others", [False, True])
-def test_a_claim_of_any_kind_that_would_wait_may_share_a_later_slot(
-    kind: str, among_others: bool
-) -> None:
+def test_a_claim_that_would_wait_may_share_a_later_slot(kind: str, among_others: bool) -> None:
     """So may a claim for a lock that its holder has with others."""
     machine = LockMachine()
     machine.table.apply(0, Open(session="s", ttl_ms=1_000))

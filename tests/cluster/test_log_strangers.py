@@ -57,12 +57,7 @@ def sent(effects: Effects, to: Address) -> list[object]:
 
 def new_leader() -> Leader:
     """Return the leader of a member that has just started for the first time."""
-    return Leader(
-        config.leader_of("a"),
-        HOST,
-        **MEMBER,
-        random=Random(1),
-    )
+    return Leader(config.leader_of("a"), HOST, **MEMBER, random=Random(1))
 
 
 def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:

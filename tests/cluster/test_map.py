@@ -100,9 +100,7 @@ def test_an_entry_expires_and_a_put_without_ttl_makes_it_last(kv: fencelock.Map)
     assert keys_of(kv) == ["kept", "long"]
 
 
-def test_an_ephemeral_entry_lives_as_long_as_its_client(
-    connect: Connect, kv: fencelock.Map, name: str
-) -> None:
+def test_ephemeral_entries_end_with_clients(connect: Connect, kv: fencelock.Map, name: str) -> None:
     worker = connect()
     worker.map(name).put("worker/1", b"", ephemeral=True)
     worker.map(name).put("worker/2", b"", ephemeral=True)
@@ -153,9 +151,7 @@ def test_a_late_holder_cannot_write(
     assert kv.get("new") is None
 
 
-def test_holds_of_other_objects_guard_too(
-    client: fencelock.Client, kv: fencelock.Map, name: str
-) -> None:
+def test_holds_of_all_kinds_guard(client: fencelock.Client, kv: fencelock.Map, name: str) -> None:
     with client.lock_all(f"{name}/a", f"{name}/b") as both:
         assert kv.put("both", b"", fence=both)
     with client.semaphore(name, 2) as permit:
@@ -341,9 +337,7 @@ def test_a_watch_of_a_prefix_sees_no_other_keys(connect: Connect, name: str) -> 
     assert [change.key for change in seen if isinstance(change, MapChange)] == ["b/2", "b/3"]
 
 
-def test_entries_that_expire_or_end_with_their_session_are_changes(
-    connect: Connect, name: str
-) -> None:
+def test_entries_that_expire_or_end_with_a_session_are_changes(connect: Connect, name: str) -> None:
     gone, stays = connect(), connect().map(name)
     watch = stays.watch()
     assert listing(watch) == {}
@@ -407,9 +401,7 @@ def test_a_watch_that_is_too_far_behind_gets_another_listing(connect: Connect, n
 
 
 @threads_only
-def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
-    connect: Connect, name: str
-) -> None:
+def test_a_large_map_comes_in_pages_and_no_change_twice(connect: Connect, name: str) -> None:
     kv = connect().map(name)
     for number in range(9):
         kv.put(f"k{number}", bytes(60_000))

@@ -107,9 +107,7 @@ def test_any_flipped_bit_before_the_last_group_is_damage() -> None:
 
 
 @given(PATTERNS)
-def test_holes_anywhere_in_the_last_group_are_an_unfinished_write(
-    holes: list[tuple[int, int]],
-) -> None:
+def test_holes_in_the_last_group_are_an_unfinished_write(holes: list[tuple[int, int]]) -> None:
     """Its pages reach the disk in any order, and look like records of others."""
     inner = file_of(A, B)
     big = [Entry("server", inner * 8), Entry("server", encode_header(HEADER) * 30)]
@@ -190,9 +188,7 @@ def preamble(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("more", [b"", b"\2\0\0\0\x3a\x5a\x50\x23ab" * 20])
-def test_a_journal_of_an_earlier_format_is_refused_with_what_to_do(
-    version: int, more: bytes
-) -> None:
+def test_a_journal_of_an_old_format_is_refused_with_what_to_do(version: int, more: bytes) -> None:
     assert preamble(1) == bytes.fromhex("66656e63656c6f6701000000a645e889")
     told = f"format {version}, of a development version"
     with pytest.raises(JournalDamagedError, match=told) as caught:

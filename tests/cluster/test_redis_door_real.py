@@ -33,11 +33,7 @@ def client_of(node: Node, **options: Any) -> Any:
 
 
 def test_clients_of_the_door_and_native_clients_exclude_each_other() -> None:
-    with (
-        door_node() as node,
-        fencelock.connect(node.address) as native,
-        client_of(node) as client,
-    ):
+    with door_node() as node, fencelock.connect(node.address) as native, client_of(node) as client:
         assert client.set("a", "token", nx=True, px=60_000)
         first = client.execute_command("LOCK.FENCE", "a")
         assert native.lock("a").acquire(timeout=0) is None
@@ -62,11 +58,7 @@ def status_owner(native: fencelock.Client, lock: str) -> str:
 
 
 def test_a_native_client_waits_for_a_deadline_of_the_door() -> None:
-    with (
-        door_node() as node,
-        fencelock.connect(node.address) as native,
-        client_of(node) as client,
-    ):
+    with door_node() as node, fencelock.connect(node.address) as native, client_of(node) as client:
         assert client.set("a", "token", nx=True, px=300)
         with native.lock("a", timeout=PATIENCE_S):
             assert not client.set("a", "other", nx=True)
@@ -74,11 +66,7 @@ def test_a_native_client_waits_for_a_deadline_of_the_door() -> None:
 
 def test_they_wait_in_one_queue() -> None:
     served: list[str] = []
-    with (
-        door_node() as node,
-        fencelock.connect(node.address) as native,
-        client_of(node) as client,
-    ):
+    with door_node() as node, fencelock.connect(node.address) as native, client_of(node) as client:
         assert client.set("lock:a", "first", nx=True)
 
         def door_waits() -> None:

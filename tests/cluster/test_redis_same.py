@@ -266,9 +266,7 @@ def without_time(reply: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("version", [b"2", b"3"])
-def test_the_same_commands_get_the_same_replies(
-    servers: tuple[str, Node], name: str, version: bytes
-) -> None:
+def test_same_commands_same_replies(servers: tuple[str, Node], name: str, version: bytes) -> None:
     path, node = servers
     replies: list[Any] = []
     for where in (path, port_of(node)):

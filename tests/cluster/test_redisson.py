@@ -86,9 +86,7 @@ def test_threads_of_two_clients_hold_a_lock_one_at_a_time_and_count(
         assert lock.lock(FAR_S)  # What was reserved is taken, or has been given back.
 
 
-def test_a_native_client_and_redisson_wait_in_one_queue(
-    node: Node, clients: tuple[Redisson, Redisson]
-) -> None:
+def test_redisson_and_clients_share_a_queue(node: Node, clients: tuple[Redisson, Redisson]) -> None:
     """A native hold has no deadline, so only the message wakes who waits."""
     (first, _), order = clients, list[str]()
     with fencelock.connect(node.address) as native, closing(RLock(first, "mixed", 1)) as lock:
@@ -116,9 +114,7 @@ def test_a_native_client_and_redisson_wait_in_one_queue(
     assert order == ["redisson", "native"]
 
 
-def test_a_newcomer_does_not_overtake_whose_turn_it_is(
-    clients: tuple[Redisson, Redisson],
-) -> None:
+def test_a_newcomer_does_not_overtake_whose_turn_it_is(clients: tuple[Redisson, Redisson]) -> None:
     first, second = clients
     with closing(RLock(first, "fair", 1)) as holder, closing(RLock(second, "fair", 1)) as waiter:
         for _ in range(5):
@@ -132,14 +128,9 @@ def test_a_newcomer_does_not_overtake_whose_turn_it_is(
             assert waiter.unlock() == b":1"
 
 
-def test_a_lock_that_expires_or_is_forced_wakes_who_waits(
-    clients: tuple[Redisson, Redisson],
-) -> None:
+def test_a_lock_expired_or_forced_wakes_who_waits(clients: tuple[Redisson, Redisson]) -> None:
     first, second = clients
-    with (
-        closing(RLock(first, "lost", 1)) as holder,
-        closing(RLock(second, "lost", 1)) as waiter,
-    ):
+    with closing(RLock(first, "lost", 1)) as holder, closing(RLock(second, "lost", 1)) as waiter:
         assert holder.try_acquire(150) is None
         assert waiter.lock(FAR_S)
         assert holder.unlock() == b"$-1"

@@ -55,9 +55,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @kinds
-def test_release_returns_before_it_is_confirmed(
-    scene: Scene, script: ScriptedSession, kind: str
-) -> None:
+def test_a_release_returns_unconfirmed(scene: Scene, script: ScriptedSession, kind: str) -> None:
     lock = KINDS[kind](scene, True)
     lock.acquire()
     script.mute = True
@@ -161,9 +159,7 @@ def test_a_refused_release_leaves_the_hold_and_is_raised_by_the_next_call(
     lock.release(wait=True)
 
 
-def test_a_release_that_is_turned_away_raises_and_can_be_repeated(
-    scene: Scene, script: ScriptedSession
-) -> None:
+def test_a_release_turned_away_can_be_repeated(scene: Scene, script: ScriptedSession) -> None:
     lock = scene.lock(owner=None)
     lock.acquire()
 
@@ -190,9 +186,7 @@ def test_an_owner_releases_twice_without_waiting(scene: Scene, script: ScriptedS
     assert [type(one) for one in script.told] == [Cancel]
 
 
-def test_another_acquire_does_not_wait_for_the_release(
-    scene: Scene, script: ScriptedSession
-) -> None:
+def test_other_acquires_do_not_wait_for_the_release(scene: Scene, script: ScriptedSession) -> None:
     lock = scene.lock(owner=None, confirm_release=False)
     lock.acquire()
 
@@ -289,9 +283,7 @@ def test_pairs_without_confirmation_rise_and_leave_nothing_held(
     lock.release(wait=True)
 
 
-def test_a_hold_that_an_operator_took_is_reported_after_its_release(
-    client: fencelock.Client, name: str
-) -> None:
+def test_a_hold_taken_by_force_is_told_after_release(client: fencelock.Client, name: str) -> None:
     lost = threading.Event()
     lock = client.lock(name, confirm_release=False)
     lock.on_lost(lambda notice: lost.set())
@@ -307,9 +299,7 @@ def test_a_hold_that_an_operator_took_is_reported_after_its_release(
         lock.acquire()
 
 
-def test_close_releases_what_was_not_confirmed(
-    client: fencelock.Client, paxos_addresses: str, name: str
-) -> None:
+def test_close_releases_the_rest(client: fencelock.Client, paxos_addresses: str, name: str) -> None:
     with fencelock.connect(paxos_addresses, cluster=FACES) as other:
         _held = other.lock(name).acquire()
         with other.lock(f"{name}-2", confirm_release=False):

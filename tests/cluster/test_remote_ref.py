@@ -118,9 +118,7 @@ def test_an_ask_that_does_not_block_returns_a_future_of_pykka(client: fencelock.
         gone.get(timeout=PATIENCE_S)
 
 
-def test_a_role_that_a_node_does_not_have_is_refused_with_those_it_has(
-    client: fencelock.Client,
-) -> None:
+def test_a_role_a_node_lacks_is_refused_with_those_it_has(client: fencelock.Client) -> None:
     with pytest.raises(RoleGoneError, match=r"node n2 has no role 'clokc'; it has .*\bclock, "):
         client.ref("n2/clokc").ask(ReadClock(), timeout=PATIENCE_S)
 
@@ -130,9 +128,7 @@ def test_a_node_that_there_is_not_is_refused_with_those_there_are(client: fencel
         client.ref("n9/clock").ask(ReadClock(), timeout=PATIENCE_S)
 
 
-def test_a_client_that_knows_one_node_asks_roles_of_another_through_it(
-    nodes: dict[str, Node],
-) -> None:
+def test_a_client_of_one_node_asks_roles_of_another_through_it(nodes: dict[str, Node]) -> None:
     n1 = nodes["n1"].address
     with fencelock.connect(n1, connect_timeout=PATIENCE_S, stay=True) as client:
         until(lambda: answers(client.ref("n2/clock")))  # The nodes may just have started.
@@ -149,9 +145,7 @@ def test_a_client_that_knows_one_node_asks_roles_of_another_through_it(
             client.ref("n2/clock").ask(Count(amount=0), timeout=PATIENCE_S)
 
 
-def test_a_request_that_a_role_does_not_take_is_refused_with_those_it_takes(
-    client: fencelock.Client,
-) -> None:
+def test_a_request_no_role_takes_is_refused_with_those_it_takes(client: fencelock.Client) -> None:
     takes = "from another process; it takes DescribeRole, ReadClock, ReadState"
     with pytest.raises(
         UnsupportedError, match=f"clock of node n1 does not take ReadLeaders {takes}"
@@ -347,9 +341,7 @@ def test_a_node_that_stops_ends_the_asks_that_wait_for_its_roles(tmp_path: Path)
                 counter.ask(Count(amount=1), timeout=PATIENCE_S)
 
 
-def test_a_node_that_is_killed_is_gone_for_those_who_wait_and_is_back_when_it_is(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_node_is_gone_for_who_waits_and_back_when_it_is(tmp_path: Path) -> None:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=True) as members,
         members.ready_client() as client,
@@ -369,9 +361,7 @@ def test_a_node_that_is_killed_is_gone_for_those_who_wait_and_is_back_when_it_is
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "lamport"])
-def test_with_keys_only_operators_ask_other_roles_than_the_proxy(
-    protocol: str, tmp_path: Path
-) -> None:
+def test_with_keys_only_operators_ask_more_than_the_proxy(protocol: str, tmp_path: Path) -> None:
     with keyed_nodes(tmp_path, protocol) as keyed:
         with keyed.connect("alice") as operator:
             for node in NODES:

@@ -48,9 +48,7 @@ def test_all_permits_that_are_free_are_taken_in_one_step(connect: Connect, name:
     two.release(5)
 
 
-def test_a_semaphore_is_resized_while_it_is_held(
-    connect: Connect, pool: ThreadPoolExecutor, name: str
-) -> None:
+def test_a_held_semaphore_is_resized(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     client = connect()
     one, two = client.semaphore(name, 2), connect().semaphore(name, 2)
     assert one.resize(3) == one.permits == 3  # Nobody holds it.
@@ -115,9 +113,7 @@ def test_with_holds_one_permit(client: fencelock.Client, name: str) -> None:
     assert semaphore.status().holder is None
 
 
-def test_objects_of_one_name_and_different_kinds_are_separate(
-    client: fencelock.Client, name: str
-) -> None:
+def test_objects_of_one_name_and_other_kinds_differ(client: fencelock.Client, name: str) -> None:
     with (
         client.semaphore(name, 1),
         client.lock(name, timeout=0),
@@ -195,9 +191,7 @@ def test_a_reader_holds_it_several_times_and_a_writer_reads(connect: Connect, na
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_an_upgrade_is_refused_and_the_hold_stays(
-    connect: Connect, name: str, blocking: bool
-) -> None:
+def test_a_refused_upgrade_keeps_the_hold(connect: Connect, name: str, blocking: bool) -> None:
     rw = connect().rwlock(name)
     with rw.read() as hold:
         with pytest.raises(
@@ -257,9 +251,7 @@ def test_an_operator_takes_the_hold_of_a_reader(connect: Connect, name: str) -> 
 
 
 @threads_only
-def test_a_downgrade_that_was_interrupted_may_have_taken_effect(
-    connect: Connect, name: str
-) -> None:
+def test_an_interrupted_downgrade_may_have_taken_effect(connect: Connect, name: str) -> None:
     rw = connect().rwlock(name)
     with rw.write() as hold:
         side = rw.write()

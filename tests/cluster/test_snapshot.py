@@ -156,9 +156,7 @@ def test_a_successor_that_was_being_made_is_made_anew(segmented: Path) -> None:
         assert not segment_path(segmented, 5).exists()
 
 
-def test_a_damaged_snapshot_refuses_at_every_byte_once_the_segments_are_gone(
-    trimmed: Path,
-) -> None:
+def test_a_damaged_snapshot_refuses_at_every_byte_once_the_segments_are_gone(trimmed: Path) -> None:
     (path,) = trimmed.glob("*.snapshot")
     whole = path.read_bytes()
     spoilt = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
@@ -196,9 +194,7 @@ def test_a_damaged_snapshot_does_no_harm_while_all_it_stands_for_is_there(
     assert kept(trimmed) == found
 
 
-def test_the_rest_of_an_interrupted_removal_or_snapshot_is_removed(
-    trimmed: Path, tmp_path: Path
-) -> None:
+def test_rests_of_interrupted_removals_or_snapshots_go(trimmed: Path, tmp_path: Path) -> None:
     found, files = kept(trimmed), names(trimmed)
     shutil.copy(segment_path(tmp_path / "before", 1), trimmed)
     (trimmed / "00000009.partial").write_bytes(b"half a snapshot")

@@ -53,9 +53,7 @@ SHORT = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "i
     "attack",
     [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in ATTACKS],
 )
-def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
-    members: NodeProcesses, attack: str
-) -> None:
+def test_attacked_nodes_go_on_and_a_hold_is_kept(members: NodeProcesses, attack: str) -> None:
     with fencelock.connect(
         members.connect, cluster=members.cluster, connect_timeout=READY_S
     ) as client:

@@ -133,9 +133,7 @@ def _wait_for(client: fencelock.Client, name: str) -> None:
 
 
 @pytest.mark.long
-def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
-    old: NodeProcesses, tmp_path: Path
-) -> None:
+def test_nodes_of_an_old_cluster_cannot_join_the_new(old: NodeProcesses, tmp_path: Path) -> None:
     file = tmp_path / "monday.backup"
     with fencelock.connect(old.connect, cluster=old.cluster) as client:
         _held = client.lock("kept", owner="worker").acquire()
@@ -184,9 +182,7 @@ def wait_until_learned(members: NodeProcesses, node: str, fence: int) -> None:
         until(is_known)
 
 
-def test_a_backup_comes_from_the_last_member_if_no_majority_is_left(
-    old: NodeProcesses, tmp_path: Path
-) -> None:
+def test_a_backup_comes_from_the_last_member_left(old: NodeProcesses, tmp_path: Path) -> None:
     file = tmp_path / "rescue.backup"
     with fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client:
         held = present(client.lock("kept", owner="worker").acquire())

@@ -238,9 +238,7 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(
         assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (0, 0)
 
 
-def test_an_operator_finds_a_holder_and_frees_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operator_frees_a_holders_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = write_config(tmp_path, "paxos")
     monkeypatch.chdir(tmp_path)  # The commands find the nodes in its cluster.toml.
     with running(load(Path("cluster.toml"))):

@@ -143,9 +143,7 @@ def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
         assert "Does `fencelock dev` run already?" in done.stderr
 
 
-def test_a_store_that_saw_fences_in_memory_accepts_those_of_a_folder_that_lasts(
-    tmp_path: Path,
-) -> None:
+def test_a_store_that_saw_fences_in_memory_accepts_those_of_a_folder(tmp_path: Path) -> None:
     fences: list[int] = []
     for options in ((), ("--data", "kept"), ("--data", "kept")):
         with (
@@ -209,9 +207,7 @@ def test_plain_lines_tell_each_holder_with_its_share_and_the_number_of_waiters()
     assert in_words(replace(shared, holder=None, holders=())) == "semaphore:pens is free"
 
 
-def test_connect_finds_it_without_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connect_needs_no_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FENCELOCK_CONNECT", raising=False)
     config = config_of(4040, None)
@@ -241,9 +237,7 @@ def test_lines_of_the_log_are_printed_by_the_console_of_the_view() -> None:
     assert console.file.getvalue() == "a [bold]line[/bold]\n"
 
 
-def test_a_node_that_does_not_answer_in_time_is_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     config, output = config_of(free_ports(1)[0], None), StringIO()
     with fencelock.Node.start(config, "dev", found=True) as node:
         view = plain(Console(file=output), Looks({"dev": node}), "")

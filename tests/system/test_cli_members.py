@@ -117,9 +117,7 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     assert done.stdout == "The members are n1, n2, n4.\n"
 
 
-def test_a_change_of_a_node_that_nobody_knows_changes_nothing_and_says_so(
-    client: MadeCluster,
-) -> None:
+def test_a_change_of_an_unknown_node_changes_nothing_and_says_so(client: MadeCluster) -> None:
     client.answers = [DONE]
     done = run("leave", "n9")
     assert done.stdout == "Nothing had to be changed for n9.\nThe members are n1, n2, n4.\n"
@@ -180,9 +178,7 @@ def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster)
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-def test_a_member_that_runs_is_not_removed_not_even_the_leader(
-    client: MadeCluster, node: str
-) -> None:
+def test_no_running_member_is_removed_not_even_the_leader(client: MadeCluster, node: str) -> None:
     client.answers = [DONE]
     done = run("remove", node)
     assert isinstance(done.exception, MembershipError)
@@ -288,9 +284,7 @@ def test_what_a_node_logs_is_shown_and_changed(lamport: str) -> None:
     assert (status, "--level is LOUD" in told) == (2, True)
 
 
-def test_a_trace_has_the_messages_of_a_lock_in_causal_order_and_draws_them(
-    address: str, tmp_path: Path
-) -> None:
+def test_a_trace_draws_the_messages_of_a_lock_in_causal_order(address: str, tmp_path: Path) -> None:
     ended = threading.Event()
 
     def use() -> None:

@@ -169,9 +169,7 @@ def test_every_screen_keeps_real_names_whole(
         "sessions close a.1 -y",
     ],
 )
-def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
-    client: MadeClient, command: str
-) -> None:
+def test_nothing_a_peer_names_is_shown_unescaped(client: MadeClient, command: str) -> None:
     evil = Contender(HOSTILE, HOSTILE, HOSTILE, FENCE, 1, HOSTILE)
     nameless = evil._replace(label="")
     client.state = LockStatus(
@@ -206,9 +204,7 @@ def test_the_reason_of_a_node_is_harmless_too(client: MadeClient) -> None:
     assert "\x1b" not in done.stderr
 
 
-def test_status_exits_with_3_without_a_leader_and_never_calls_locks_free(
-    client: MadeClient,
-) -> None:
+def test_without_a_leader_status_exits_with_3_and_calls_no_lock_free(client: MadeClient) -> None:
     client.nodes = UNSERVED
     done = run("status")
     assert done.exit_code == 3

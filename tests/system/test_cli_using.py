@@ -103,9 +103,7 @@ def python(code: str) -> tuple[str, ...]:
     return "--", sys.executable, "-c", code
 
 
-def test_a_command_runs_under_a_permit_and_another_must_wait(
-    shell: Shell, client: fencelock.Client
-) -> None:
+def test_commands_run_under_permits_or_wait(shell: Shell, client: fencelock.Client) -> None:
     with shell.holding("semaphore", "run", "encoder", "--permits", "1"):
         assert client.semaphore("encoder", 1).status().holder is not None
         code, out, err = shell.run(
@@ -181,9 +179,7 @@ def test_a_counter_is_read_and_changed(shell: Shell) -> None:
     assert str(1 << 63) in err
 
 
-def test_entries_are_put_only_under_the_conditions_that_are_given(
-    shell: Shell, client: fencelock.Client
-) -> None:
+def test_entries_are_put_under_conditions(shell: Shell, client: fencelock.Client) -> None:
     put = ("map", "put", "config", "colour")
     code, version, _ = shell.run(*put, "blue")
     assert code == 0
@@ -214,9 +210,7 @@ def test_entries_are_put_only_under_the_conditions_that_are_given(
     assert (code, "Invalid value for '--ttl'" in err) == (ExitStatus.REFUSED, True)
 
 
-def test_a_watch_prints_the_entries_and_then_each_change(
-    shell: Shell, client: fencelock.Client
-) -> None:
+def test_a_watch_prints_entries_then_changes(shell: Shell, client: fencelock.Client) -> None:
     seen = client.map("seen")
     first = seen.put("a", b"1")
     watching = shell.start("map", "watch", "seen")
@@ -305,9 +299,7 @@ def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
     assert client.status("signalled").holder is None
 
 
-def test_ctrl_c_at_a_terminal_ends_the_command(
-    paxos_addresses: str, client: fencelock.Client
-) -> None:
+def test_ctrl_c_at_a_terminal_ends_it(paxos_addresses: str, client: fencelock.Client) -> None:
     spawns = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "typed")
     process = subprocess.Popen(
@@ -330,9 +322,7 @@ def test_ctrl_c_at_a_terminal_ends_the_command(
 
 
 @pytest.mark.parametrize("before", ["trap '' HUP INT", ":"], ids=["ignored", "not ignored"])
-def test_a_command_ignores_the_signals_that_were_ignored_before(
-    paxos_addresses: str, before: str
-) -> None:
+def test_a_command_ignores_signals_ignored_before(paxos_addresses: str, before: str) -> None:
     code = "import signal as s; print(*(s.getsignal(n) is s.SIG_IGN for n in (s.SIGHUP, s.SIGINT)))"
     line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "ignores")
     shell = ["sh", "-c", f'{before}; exec "$@"', "sh", *line, *python(code)]
@@ -365,9 +355,7 @@ def test_a_command_that_cannot_begin_has_not_run(
     assert client.map("once").get("unstarted") is None
 
 
-def test_nodes_that_fall_silent_before_the_period_begins_have_their_status(
-    paxos_addresses: str,
-) -> None:
+def test_nodes_silent_before_the_period_begins_have_their_status(paxos_addresses: str) -> None:
     code = (
         "import sys\n"
         "from fencelock.actors.error import UnavailableError\n"
@@ -606,9 +594,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_release_asks_the_client_for_what_it_retains_and_does_not_use(
-    retainer: RawRetainer, name: str
-) -> None:
+def test_release_asks_the_client_for_what_it_retains(retainer: RawRetainer, name: str) -> None:
     fence = retainer.retain(**OBJECTS[name])
     done = release(name, fence)
     assert done.exit_code == 0, done.output

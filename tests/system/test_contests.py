@@ -48,10 +48,7 @@ def pays(who: str, fence: int, **balances: int) -> list[Record]:
     fences = {name: fence + place for place, name in enumerate(balances)}
     base = {"who": who, "fences": fences}
     updates = dict.fromkeys(balances, 1)
-    return [
-        {**base, "amount": 1},
-        {**base, "amount": 0, "updates": updates, "balances": balances},
-    ]
+    return [{**base, "amount": 1}, {**base, "amount": 0, "updates": updates, "balances": balances}]
 
 
 def leads(who: str, fence: int, *, known: str = "") -> list[Record]:
@@ -147,10 +144,7 @@ KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
         BarrierContest,
         [*comes("c1", "c2"), {"dead": "c1"}, place("c2", 0)],
     ),
-    "numbers": (
-        CounterContest,
-        [draws("c1"), draws("c2"), drew("c2", 1, 2), drew("c1", 2, 2)],
-    ),
+    "numbers": (CounterContest, [draws("c1"), draws("c2"), drew("c2", 1, 2), drew("c1", 2, 2)]),
     "a number that a killed client drew": (
         CounterContest,
         [draws("c1"), {"dead": "c1"}, draws("c2"), drew("c2", 2, 2)],
@@ -350,8 +344,6 @@ def test_each_kind_has_a_planted_violation() -> None:
 
 
 @pytest.mark.parametrize("of_kind", CONTESTS)
-def test_a_contest_that_nobody_played_proves_nothing(
-    tmp_path: Path, of_kind: type[Contest]
-) -> None:
+def test_a_contest_nobody_played_proves_nothing(tmp_path: Path, of_kind: type[Contest]) -> None:
     verdict = judged(of_kind(tmp_path))
     assert (verdict.ok, verdict.problems) == (False, ["no player completed a round"])

@@ -177,8 +177,7 @@ RQ = ("-m", "rq.cli", "worker", "--url", "unix://{broker}")
 
 
 @pytest.mark.parametrize(
-    ("name", "send", "command"),
-    [("dramatiq", send_to_dramatiq, DRAMATIQ), ("rq", send_to_rq, RQ)],
+    ("name", "send", "command"), [("dramatiq", send_to_dramatiq, DRAMATIQ), ("rq", send_to_rq, RQ)]
 )
 def test_one_task_of_a_day_runs_at_a_time_also_after_a_kill(
     cluster: LocalCluster,

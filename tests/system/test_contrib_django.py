@@ -77,9 +77,7 @@ def test_the_setting_names_the_cluster_and_the_guard_is_in_the_transaction(
     assert not fencelock_cluster.connect().lock("orders/42").locked()
 
 
-def test_withlock_runs_a_command_under_a_lock(
-    project: Project, fencelock_cluster: LocalCluster
-) -> None:
+def test_withlock_runs_commands_locked(project: Project, fencelock_cluster: LocalCluster) -> None:
     shell = ("sh", "-c", 'echo "$FENCELOCK_NAME $FENCELOCK_FENCE"; exit 3')
     with fencelock_cluster.connect(label="another").lock("nightly") as hold:
         ended = project.manage("withlock", "nightly", "--nonblock", "--", *shell)
@@ -99,9 +97,7 @@ def test_withlock_runs_a_command_under_a_lock(
         ({"ttl": 0}, "FENCELOCK: ttl is 0, and must be from 1 to 3600"),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_in_words(
-    tmp_path: Path, setting: object, why: str
-) -> None:
+def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, setting: object, why: str) -> None:
     programs.package("django", "it is in the extra 'django'")
     ended = Project(tmp_path, setting).manage("check")
     assert ended.returncode != 0

@@ -124,9 +124,7 @@ def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) ->
         assert before + 2 * term_s * 0.9 <= lost_at[0] <= granted_at
 
 
-def test_a_holder_that_renews_keeps_the_lock_while_leaders_are_killed(
-    members: PaxosProcesses,
-) -> None:
+def test_a_holder_that_renews_keeps_its_lock_as_leaders_die(members: PaxosProcesses) -> None:
     with fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as client:
         renewed = threading.Semaphore(0)
         mine = client.lock("kept", duration=TERM_S, grace=10)

@@ -115,9 +115,7 @@ def test_each_task_of_celery_is_done_once(nodes: Nodes, tmp_path: Path) -> None:
     assert [one.count("written") for one in outcomes] == [1] * len(outcomes)
 
 
-def test_the_jobs_of_apscheduler_go_on_by_one_leader_at_a_time(
-    nodes: Nodes, tmp_path: Path
-) -> None:
+def test_jobs_of_apscheduler_go_on_by_one_leader_at_a_time(nodes: Nodes, tmp_path: Path) -> None:
     programs.package("apscheduler")
     report = tmp_path / "report"
 

@@ -36,9 +36,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-def test_fastapi_serves_one_request_for_an_order_at_a_time(
-    fencelock_cluster: LocalCluster,
-) -> None:
+def test_fastapi_serves_one_request_for_an_order_at_a_time(fencelock_cluster: LocalCluster) -> None:
     app = loaded("fastapi_app").app
 
     async def run() -> list[httpx.Response]:

@@ -112,9 +112,7 @@ while between two kills, also if a node takes seconds to start."""
         pytest.param(("--protocol", "central", "--journal", *RARER), marks=pytest.mark.long),
     ],
 )
-def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
-    options: tuple[str, ...],
-) -> None:
+def test_clients_go_on_when_the_leader_dies_and_lose_nothing(options: tuple[str, ...]) -> None:
     kills = ("--kill-leader", "--kill-every", "2", "--seconds", "5", *FEW)
     ended = run("cluster.py", *kills, "--json", *options)
     assert ended.returncode == 0, ended.stderr
@@ -127,9 +125,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
 
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", ["paxos", "bakery"])
-def test_a_cluster_grows_from_one_node_to_five_and_shrinks_while_clients_work(
-    protocol: str,
-) -> None:
+def test_a_cluster_grows_from_one_node_to_five_and_shrinks_under_load(protocol: str) -> None:
     ended = run("cluster.py", "--grow", *FEW, "--json", "--protocol", protocol)
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
@@ -163,9 +159,7 @@ def test_objects_of_all_kinds_keep_their_promises(options: tuple[str, ...]) -> N
         (("--seconds", "2"), "at least 5"),
     ],
 )
-def test_kills_that_cannot_end_well_are_refused_with_the_reason(
-    options: tuple[str, ...], why: str
-) -> None:
+def test_kills_that_cannot_end_well_are_refused(options: tuple[str, ...], why: str) -> None:
     app = typer.Typer()
     app.command()(runpy.run_path(str(EXAMPLES / "cluster.py"))["run"])
     ended = CliRunner().invoke(app, ["--kill-leader", *options])
@@ -237,10 +231,7 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node(tmp_path:
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
         ("deadline.py", ("the duration is over", "was lost; the next has fence")),
         ("fenced_map.py", ("was refused: map 'counters': nothing was changed", "orders is 100")),
-        (
-            "barrier.py",
-            ("round 3: worker", "no other worker came: barrier 'rounds': waited"),
-        ),
+        ("barrier.py", ("round 3: worker", "no other worker came: barrier 'rounds': waited")),
         ("counter.py", ("order numbers 1 to 20, each of them once: 20", "total is 20")),
         (
             "latch.py",
@@ -248,9 +239,7 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node(tmp_path:
         ),
     ],
 )
-def test_a_program_of_objects_runs_to_its_end(
-    tmp_path: Path, program: str, lines: tuple[str, str]
-) -> None:
+def test_a_program_runs_to_its_end(tmp_path: Path, program: str, lines: tuple[str, str]) -> None:
     with running_nodes(tmp_path) as nodes:
         ended = run(program, ",".join(node.address for node in nodes.values()))
     assert ended.returncode == 0, ended.stderr
@@ -281,9 +270,7 @@ def test_the_python_of_a_page_runs_as_it_is_shown(
         fencelock.close()  # The default client is of this cluster.
 
 
-def test_the_python_of_the_readme_runs_as_it_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_readmes_python_runs_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     of_redis, blocking, tasks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:3]
     (door,) = free_ports(1)

@@ -60,10 +60,7 @@ class Mixed(NodeProcesses):
 
 @contextmanager
 def ready(cluster: Mixed) -> Generator[Mixed]:
-    with (
-        cluster,
-        cluster.ready_client(),
-    ):
+    with cluster, cluster.ready_client():
         yield cluster
 
 

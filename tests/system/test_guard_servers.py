@@ -82,9 +82,7 @@ def error_of_the_late(late: Any, present: Any, name: str) -> BaseException | Non
 
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_an_overtaken_transaction_of_postgresql_cannot_commit(
-    postgres: str, isolation: str
-) -> None:
+def test_overtaken_transactions_of_postgresql_cannot_commit(postgres: str, isolation: str) -> None:
     """A late holder's transaction that began first waits for the other, and then fails."""
     name = f"orders/{isolation}"
     with connected(postgres) as connection:
@@ -205,9 +203,7 @@ ASYNCHRONOUS = pytest.mark.parametrize("opened", [of_asyncpg, of_psycopg, of_sql
 
 
 @ASYNCHRONOUS
-async def test_an_asynchronous_connection_refuses_a_late_holder(
-    postgres: str, opened: Opened
-) -> None:
+async def test_asynchronous_connections_refuse_late_holders(postgres: str, opened: Opened) -> None:
     resource = f"late/{opened.__name__}"
 
     async with opened(postgres) as own:

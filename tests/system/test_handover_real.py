@@ -61,13 +61,8 @@ def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
         yield nodes
 
 
-def test_a_killed_process_has_handed_its_lock_over_and_no_third_one_gets_between(
-    nodes: NodeProcesses,
-) -> None:
-    with (
-        nodes.ready_client() as third,
-        ThreadPoolExecutor() as pool,
-    ):
+def test_a_killed_process_has_handed_its_lock_over_to_no_third(nodes: NodeProcesses) -> None:
+    with nodes.ready_client() as third, ThreadPoolExecutor() as pool:
         web = Process(DETACH + WAIT, nodes.connect, "600")
         token = web.said()
         waiting = pool.submit(third.lock("job").acquire, timeout=PATIENCE_S)
@@ -87,9 +82,7 @@ def test_a_killed_process_has_handed_its_lock_over_and_no_third_one_gets_between
         hold.release()
 
 
-def test_a_token_that_no_process_shows_in_time_frees_the_lock_for_the_next(
-    nodes: NodeProcesses,
-) -> None:
+def test_a_token_shown_by_none_in_time_frees_the_lock_for_the_next(nodes: NodeProcesses) -> None:
     with nodes.ready_client() as third:
         web = Process(DETACH + WAIT, nodes.connect, "1")
         token = web.said()

@@ -77,10 +77,7 @@ def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
     nodes = NodeProcesses(tmp_path, protocol, 3, durable=True)
     with (tmp_path / "cluster.toml").open("a", encoding="utf-8") as file:
         file.write(SPARES)
-    with (
-        nodes,
-        nodes.ready_client() as operator,
-    ):
+    with nodes, nodes.ready_client() as operator:
         seed = nodes.addresses["n2"]
         with serving(tmp_path, seed, "--id", "n4"):
             until(lambda: roles(operator).get("n4") is NodeRole.OBSERVER, "n4 is a guest")
@@ -97,9 +94,7 @@ def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
 
 
 @GROWING
-def test_with_keys_a_node_joins_under_the_name_of_its_own_key(
-    protocol: str, tmp_path: Path
-) -> None:
+def test_with_keys_a_node_joins_under_the_name_of_its_key(protocol: str, tmp_path: Path) -> None:
     nodes = KeyedProcesses(tmp_path, protocol, 3, durable=True)
     add_key(tmp_path / "keys", Rights("n4", NODE))
     with nodes, nodes.client("alice") as operator:
@@ -212,9 +207,7 @@ def test_two_nodes_of_one_machine_get_names_and_ports_of_their_own(
 
 
 @pytest.mark.parametrize("protocol", ["lamport", "central"])
-def test_a_protocol_without_changes_says_where_to_add_the_node(
-    protocol: str, tmp_path: Path
-) -> None:
+def test_protocols_without_changes_say_where_to_add_nodes(protocol: str, tmp_path: Path) -> None:
     with running_nodes(tmp_path, protocol) as nodes:
         text = refusal(Joining(nodes["n1"].address, tmp_path / "joins"))
     assert "whose nodes are those of its configuration" in text

@@ -105,9 +105,7 @@ def send_until(
     assert one.arrivals == []
 
 
-def test_a_client_with_a_key_takes_locks_within_its_prefix_only(
-    tmp_path: Path, lines: Lines
-) -> None:
+def test_a_client_with_a_key_locks_within_its_prefix_only(tmp_path: Path, lines: Lines) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         with cluster.connect("shop") as shop, cluster.connect("alice") as alice:
             with shop.lock("orders/1", timeout=PATIENCE_S):
@@ -139,9 +137,7 @@ def test_a_client_with_a_key_takes_locks_within_its_prefix_only(
     assert len(refusals(lines, "refused ListLocks")) == 1  # Three times within the interval.
 
 
-def test_a_client_may_not_evict_nor_read_what_is_for_operators(
-    tmp_path: Path, lines: Lines
-) -> None:
+def test_a_client_may_not_do_what_is_for_operators(tmp_path: Path, lines: Lines) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         with cluster.connect("shop") as shop, cluster.connect("alice") as alice:
             hold = held(alice, "orders/1")
@@ -176,9 +172,7 @@ def test_three_nodes_with_keys_serve_with_every_protocol(protocol: str, tmp_path
             shop.lock("secret", timeout=PATIENCE_S).acquire()
 
 
-def test_a_client_without_a_key_is_refused_in_words_and_at_once(
-    tmp_path: Path, lines: Lines
-) -> None:
+def test_a_client_without_a_key_is_refused_in_words_at_once(tmp_path: Path, lines: Lines) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         began = time.monotonic()
         with pytest.raises(fencelock.ForbiddenError, match=r"it requires a key.*--key"):
@@ -256,9 +250,7 @@ def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport", "central"])
-def test_a_wait_under_a_removed_key_ends_and_is_not_granted_later(
-    protocol: str, tmp_path: Path
-) -> None:
+def test_a_wait_under_a_removed_key_ends_ungranted(protocol: str, tmp_path: Path) -> None:
     count = 1 if protocol == "central" else 3  # There a node knows the waits of its own clients.
     with (
         keyed_nodes(tmp_path, protocol, count=count) as cluster,
@@ -277,9 +269,7 @@ def test_a_wait_under_a_removed_key_ends_and_is_not_granted_later(
         assert isinstance(waiting.exception(PATIENCE_S), fencelock.FencelockError)
 
 
-def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
-    tmp_path: Path, station: Make
-) -> None:
+def test_links_of_a_removed_key_are_closed_even_if_silent(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
         other = attacker(station, cluster, "alice@1", "alice")
@@ -295,9 +285,7 @@ def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
         assert cluster.count("wire.key_revoked") == 0
 
 
-def test_frames_of_a_removed_key_are_dropped_unread(
-    tmp_path: Path, lines: Lines, station: Make
-) -> None:
+def test_frames_of_removed_keys_are_dropped(tmp_path: Path, lines: Lines, station: Make) -> None:
     """Its link was never used before, so the node does not know that it is one of that key."""
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
@@ -395,9 +383,7 @@ def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, station: 
         send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
 
 
-def test_releases_and_cancels_outside_the_prefixes_tell_nothing(
-    tmp_path: Path, station: Make
-) -> None:
+def test_releases_and_cancels_outside_prefixes_tell_none(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "secret")
         one = attacker(station, cluster, "shop@1", "shop")

@@ -69,9 +69,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
         yield nodes
 
 
-def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(
-    nodes: dict[str, Node],
-) -> None:
+def test_each_node_reads_what_was_decided_and_its_greatest_age(nodes: dict[str, Node]) -> None:
     held: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="read"), timeout=PATIENCE_S)
     for node in nodes.values():
         status: api.LockStatus = node.proxy.ask(api.Inspect(lock="read"), timeout=PATIENCE_S)
@@ -100,9 +98,7 @@ def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) 
     assert [status.node for status in statuses if "leads" in status.detail] == [leader]
 
 
-def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
-    tmp_path: Path,
-) -> None:
+def test_the_others_serve_on_without_the_leader_none_without_a_majority(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     nodes = {node: Node.start(config, node, found=True) for node in NODES}
     try:
@@ -136,9 +132,7 @@ def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery", "central"])
-def test_a_status_requested_while_the_nodes_start_is_answered(
-    protocol: str, tmp_path: Path
-) -> None:
+def test_a_status_requested_while_nodes_start_is_answered(protocol: str, tmp_path: Path) -> None:
     with running_nodes(tmp_path, protocol) as nodes:
         asked = [node.proxy.ask(api.Inspect(lock="early"), block=False) for node in nodes.values()]
         for status in asked:

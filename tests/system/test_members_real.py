@@ -175,9 +175,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
 
 
 @pytest.mark.long
-def test_a_member_whose_disk_was_lost_is_replaced_under_load(
-    loaded: Storm, watcher: fencelock.Client
-) -> None:
+def test_a_member_without_its_disk_is_replaced(loaded: Storm, watcher: fencelock.Client) -> None:
     storm, members = loaded, loaded.members
     members.kill("n2")
     shutil.rmtree(storm.folder / "data" / "n2")
@@ -196,9 +194,7 @@ def test_a_member_whose_disk_was_lost_is_replaced_under_load(
     storm.judge(watcher)
 
 
-def test_the_lead_is_transferred_under_load_without_a_pause(
-    storm: Storm, watcher: fencelock.Client
-) -> None:
+def test_the_lead_is_transferred_without_a_pause(storm: Storm, watcher: fencelock.Client) -> None:
     members = storm.members
     stop = threading.Event()
     longest_ms: list[float] = []
@@ -229,9 +225,7 @@ def test_the_lead_is_transferred_under_load_without_a_pause(
     assert longest < SLACK * PAIR_MS
 
 
-def test_operators_see_and_change_the_members_of_real_nodes(
-    storm: Storm, watcher: fencelock.Client
-) -> None:
+def test_operators_see_and_change_real_members(storm: Storm, watcher: fencelock.Client) -> None:
     where = ["--connect", storm.members.connect, "--cluster", storm.members.cluster]
     nobody = run_to_end([sys.executable, "-m", "fencelock", "join", "n9", *where])
     assert nobody.returncode == 2
@@ -251,9 +245,7 @@ def test_operators_see_and_change_the_members_of_real_nodes(
     assert {node["node"]: node["role"] for node in read["nodes"]}["n2"] == "leader"
 
 
-def test_one_living_address_is_enough_and_clients_outlive_it(
-    storm: Storm, watcher: fencelock.Client
-) -> None:
+def test_one_living_address_is_enough_to_begin(storm: Storm, watcher: fencelock.Client) -> None:
     members = storm.members
     with fencelock.connect(
         members.addresses["n1"], cluster=members.cluster, connect_timeout=LONG_S
@@ -334,9 +326,7 @@ def voting(watcher: fencelock.Client) -> set[str]:
 
 
 @pytest.mark.long
-def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
-    tmp_path: Path,
-) -> None:
+def test_bakery_grows_from_three_to_five_and_loses_a_member_under_load(tmp_path: Path) -> None:
     with raging(tmp_path, protocol="bakery") as storm:
         members = storm.members
         with members.ready_client() as watcher:

@@ -171,9 +171,7 @@ def test_each_change_of_a_counter_counts_once_while_a_node_stops(cluster: Cluste
     assert cluster.connect().counter("deploys").get() == COUNT
 
 
-def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(
-    cluster: Cluster,
-) -> None:
+def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(cluster: Cluster) -> None:
     """Three clients share two permits while each node in turn is stopped and started."""
     clients = [cluster.connect() for _ in range(3)]
     inside: list[int] = []

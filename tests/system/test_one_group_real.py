@@ -92,9 +92,7 @@ def change(client: fencelock.Client, action: MemberAction, node: str, new: str =
     until(is_done, f"{action.name} {node} {new}", refusals)
 
 
-def test_founders_that_lost_their_disks_cut_off_from_later_members_found_nothing(
-    founders: Nodes,
-) -> None:
+def test_founders_without_disks_and_later_members_found_nothing(founders: Nodes) -> None:
     with founders.client("n1", "n2", "n3") as client:
         for name in ("n4", "n5"):
             founders.start(name)
@@ -152,9 +150,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(found
         until(lambda: founders.status("n1").ready, founders.status("n1").detail)
 
 
-def test_founders_that_lost_their_disks_are_told_of_the_group_before_they_found_another(
-    founders: Nodes,
-) -> None:
+def test_founders_that_lost_their_disks_are_told_of_the_group_there_is(founders: Nodes) -> None:
     with founders.client("n1", "n2", "n3") as client:
         for name in ("n4", "n5"):
             founders.start(name)
@@ -171,9 +167,7 @@ def test_founders_that_lost_their_disks_are_told_of_the_group_before_they_found_
         assert founders.group(name) == group
 
 
-def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(
-    founders: Nodes,
-) -> None:
+def test_a_node_that_starts_empty_again_joins_with_its_new_journal(founders: Nodes) -> None:
     with founders.client(*FOUNDERS) as client:
         founders.start("n4")
         until(lambda: "n4" in known_to(client), "n4 is not known")
@@ -184,9 +178,7 @@ def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery"])
-def test_two_groups_of_one_cluster_refuse_each_other_and_status_shows_it(
-    protocol: str, tmp_path: Path
-) -> None:
+def test_two_groups_of_one_cluster_refuse_each_other(protocol: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         founders = Nodes(tmp_path, protocol)
         stack.callback(lambda: founders.stop(*founders.running))
@@ -254,9 +246,7 @@ def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
     cluster.close()
 
 
-def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(
-    cluster: IdentityCluster,
-) -> None:
+def test_a_new_cluster_waits_for_all_members_and_says_whom(cluster: IdentityCluster) -> None:
     cluster.start("n1", "n2")
     cluster.wait_until("n1", lambda status: "waiting for n3: a new cluster" in status.detail)
     assert cluster.lock("a", "n1", timeout=0.2) is None
@@ -266,9 +256,7 @@ def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(
     assert cluster.lock("a", "n2") is not None
 
 
-def test_a_lock_is_not_granted_twice_when_a_member_lost_its_journal(
-    cluster: IdentityCluster,
-) -> None:
+def test_a_lock_is_not_granted_twice_if_a_member_lost_its_journal(cluster: IdentityCluster) -> None:
     cluster.start(*NAMES)
     cluster.lock("warm", "n3")
     cluster.stop("n3")

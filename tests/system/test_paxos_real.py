@@ -18,9 +18,7 @@ import fencelock
 from fencelock.verification.bench.members import leader_among
 
 
-def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
-    members: PaxosProcesses,
-) -> None:
+def test_whichever_member_is_killed_others_grant_and_fences_rise(members: PaxosProcesses) -> None:
     fences: list[int] = []
     with fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as client:
         for round_number, node in enumerate((*NODES, NODES[0])):  # One of them twice.

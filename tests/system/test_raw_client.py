@@ -85,10 +85,7 @@ class AnsweringNode(AnsweringHub):
             )
         assert message.fence == 77
         return api.Released(
-            lock=message.lock,
-            session=message.session,
-            owner=message.owner,
-            request=message.request,
+            lock=message.lock, session=message.session, owner=message.owner, request=message.request
         )
 
 

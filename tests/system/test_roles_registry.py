@@ -203,9 +203,7 @@ def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
     assert node.stop()
 
 
-def test_stop_all_stops_several_nodes_and_their_journals_can_be_opened_again(
-    tmp_path: Path,
-) -> None:
+def test_stop_all_stops_several_nodes_whose_journals_can_be_opened_again(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     nodes = [Node.start(config, name, found=True) for name in config.nodes]
     fence = nodes[0].proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S).fence
@@ -218,9 +216,7 @@ def test_stop_all_stops_several_nodes_and_their_journals_can_be_opened_again(
     assert all(node.wait(0) for node in again)
 
 
-def test_a_node_that_is_stopped_by_stop_all_gives_back_what_its_callers_hold(
-    tmp_path: Path,
-) -> None:
+def test_a_node_stopped_by_stop_all_gives_back_what_its_callers_hold(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     nodes = {name: Node.start(config, name, found=True) for name in config.nodes}
     nodes["n3"].proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S)

@@ -123,9 +123,7 @@ def test_once_the_client_is_gone_its_handle_is_still_no_session(
     attacker.close()
 
 
-def test_a_session_keeps_its_secret_when_its_leader_dies_and_its_client_reconnects(
-    tmp_path: Path,
-) -> None:
+def test_a_session_keeps_its_secret_when_leaders_die_and_clients_reconnect(tmp_path: Path) -> None:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=False) as members,
         fencelock.connect(

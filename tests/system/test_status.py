@@ -130,9 +130,7 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
         (("", "", ""), "paxos on 3 nodes; no node leads, as far as these nodes know"),
     ],
 )
-def test_the_headline_says_who_leads_as_far_as_they_agree(
-    leaders: tuple[str, ...], text: str
-) -> None:
+def test_the_headline_names_the_leader_agreed_on(leaders: tuple[str, ...], text: str) -> None:
     assert headline([member(f"n{i}", leader) for i, leader in enumerate(leaders, 1)]) == text
 
 

@@ -184,9 +184,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
     return made
 
 
-def test_a_name_that_only_newer_pythons_know_is_decided_alike(
-    pythons: dict[str, tuple[str, str]],
-) -> None:
+def test_a_name_only_newer_pythons_know_is_alike(pythons: dict[str, tuple[str, str]]) -> None:
     """Found on real nodes: one granted what two refused, and then gave out fences twice."""
     about: dict[str, Any] = {"session": "s.1", "owner": "o"}
     log: list[tuple[int, LogCommand]] = [
@@ -204,9 +202,7 @@ def test_a_name_that_only_newer_pythons_know_is_decided_alike(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_logs_come_to_the_same_everywhere(
-    pythons: dict[str, tuple[str, str]], seed: int
-) -> None:
+def test_random_logs_end_alike_everywhere(pythons: dict[str, tuple[str, str]], seed: int) -> None:
     log = log_of(seed)
     mine = replay(sys.executable, log)
     assert mine["grants"] >= 10

@@ -131,9 +131,7 @@ def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProc
     print(f"{len(fences)} terms, {KILLS} kills")
 
 
-def test_watchers_of_a_map_see_every_change_once_while_nodes_are_killed(
-    members: NodeProcesses,
-) -> None:
+def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: NodeProcesses) -> None:
     over, put = Event(), list[fencelock.MapChange]()
 
     def put_until(client: fencelock.Client) -> None:
@@ -150,11 +148,7 @@ def test_watchers_of_a_map_see_every_change_once_while_nodes_are_killed(
         assert changes.resyncs == 0
         return seen
 
-    with (
-        connected(members) as one,
-        connected(members) as onlooker,
-        ThreadPoolExecutor() as threads,
-    ):
+    with connected(members) as one, connected(members) as onlooker, ThreadPoolExecutor() as threads:
         members.wait_until_ready(onlooker)
         watchers = [threads.submit(watch, client) for client in (one, onlooker)]
         writer = threads.submit(put_until, one)
@@ -179,9 +173,7 @@ def test_watchers_of_a_map_see_every_change_once_while_nodes_are_killed(
 
 
 @pytest.mark.long
-def test_a_watcher_that_was_paused_for_long_begins_anew_with_the_present_leader(
-    members: NodeProcesses,
-) -> None:
+def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: NodeProcesses) -> None:
     with connected(members) as client, process(WATCHER, members) as watcher:
         members.wait_until_ready(client)
         assert watcher.stdout is not None

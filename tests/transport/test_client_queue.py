@@ -288,9 +288,7 @@ def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
     assert pace.most == CLIENTS_MIN
 
 
-def test_a_known_client_is_served_beside_new_ones_however_short_the_turns_are(
-    station: Make,
-) -> None:
+def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(station: Make) -> None:
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
@@ -355,9 +353,7 @@ MEMBERS = ("n2", "n3", "n4")
 OTHERS = ("t", "u", "v")
 
 
-def test_an_id_is_taken_while_the_connection_of_its_process_is_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_id_is_taken_while_its_connection_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "OPEN_S", 0.0)
     connected = {b"s#1"}
     clients = Clients(connected.__contains__)
@@ -474,9 +470,7 @@ def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> Non
 # A client that does not read its replies is cut off at its quota until it reads
 
 
-def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(
-    connection: Pair,
-) -> None:
+def test_a_client_that_does_not_read_is_cut_off_at_its_quota(connection: Pair) -> None:
     node, client = connection
     unread = UnreadReplies(10_000)
     assert unread.take("slow", node.fileno(), 6_000)
@@ -494,9 +488,7 @@ def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(
     assert unread.take("slow", node.fileno(), 6_000)
 
 
-def test_an_operator_reads_in_the_log_that_a_client_does_not_read(
-    connection: Pair, lines: Lines
-) -> None:
+def test_an_operator_reads_that_a_client_does_not_read(connection: Pair, lines: Lines) -> None:
     node, _ = connection
     unread = UnreadReplies(10 << 10)
     for _ in range(3):

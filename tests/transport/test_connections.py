@@ -60,8 +60,7 @@ def is_open(descriptor: int) -> bool:
 
 
 def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_not(
-    station: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    station: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SILENT_S", 0.5)
     monkeypatch.setattr(connections, "LOOK_S", 0.1)
@@ -86,9 +85,7 @@ TOO_MANY = [
 
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
-    station: Make,
-    limit: dict[str, Any],
-    counter: str,
+    station: Make, limit: dict[str, Any], counter: str
 ) -> None:
     node = station("n1", **limit)
     good = used(node, 8)
@@ -107,10 +104,7 @@ def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
 
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
-    station: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    limit: dict[str, Any],
-    counter: str,
+    station: Make, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any], counter: str
 ) -> None:
     node = station("n1", **limit)
     used(node, 8)
@@ -133,9 +127,7 @@ def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
 
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
-    station: Make,
-    limit: dict[str, Any],
-    counter: str,
+    station: Make, limit: dict[str, Any], counter: str
 ) -> None:
     node = station("n1", peers={"n2": "tcp://127.0.0.1:9"}, **limit)
     good = used(node, 10)
@@ -192,9 +184,7 @@ input()
 """
 
 
-def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_connected(
-    station: Make,
-) -> None:
+def test_a_node_that_ran_out_of_descriptors_listens_again(station: Make) -> None:
     """libzmq closes all connections when it stops to listen, and reports the end of none.
 
     The limit of descriptors is one of the process: other tests run beside this one.
@@ -238,9 +228,7 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
             os.close(one)
 
 
-def test_a_sender_of_messages_that_no_version_of_ours_sends_is_muted_for_a_while(
-    station: Make,
-) -> None:
+def test_a_sender_of_messages_of_no_version_is_muted_for_a_while(station: Make) -> None:
     node = station("n1")
     bad, large, good = (dealer(node, name) for name in ("bad", "large", "good"))
     for number in range(300):
@@ -341,9 +329,7 @@ def test_the_cap_leaves_descriptors_for_files() -> None:
     assert connections_max(1 << 20) == 10_000
 
 
-def test_a_file_is_opened_with_a_descriptor_in_reserve_when_there_is_no_other(
-    tmp_path: Path,
-) -> None:
+def test_a_file_is_opened_with_a_reserved_descriptor_if_no_other_is_left(tmp_path: Path) -> None:
     program = """
 import os, resource, sys
 from fencelock.transport.descriptors import Reserve, raise_limit

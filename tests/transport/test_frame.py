@@ -135,9 +135,7 @@ def enveloped(at: int, value: object) -> bytes:
         (b"\x00" * (FRAME_BYTES_MAX + 1), f"at most {FRAME_BYTES_MAX}"),
     ],
 )
-def test_a_malformed_frame_is_refused_and_the_error_says_what_is_wrong(
-    raw: bytes, words: str
-) -> None:
+def test_a_malformed_frame_is_refused_saying_what_is_wrong(raw: bytes, words: str) -> None:
     with pytest.raises(MalformedFrameError, match=words):
         decode_frame(raw)
 
@@ -358,18 +356,14 @@ def node() -> FrameValidator:
 
 
 @pytest.mark.parametrize("size", [60_000, CLIENT_BYTES_MAX])
-def test_a_clients_frame_of_nested_arrays_is_not_decoded(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_clients_nested_arrays_are_decoded(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_module, "load", None)
     dropped = checked(Dropped, node().admit("me", arrays(size)))
     assert dropped.counter == "wire.malformed"
     assert dropped.hostile
 
 
-def test_a_members_frame_of_a_mebibyte_of_nested_arrays_is_not_decoded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_members_mebibyte_of_nested_arrays_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_module, "load", None)
     assert checked(Dropped, node().admit("n2", arrays(FRAME_BYTES_MAX))).counter == "wire.malformed"
 

@@ -95,9 +95,7 @@ def test_a_frame_of_several_parts_ends_its_connection(node: Station) -> None:
 
 
 @pytest.mark.parametrize(("host", "source"), [("127.0.0.1", "127.0.0.2"), ("[::1]", "::1")])
-def test_its_address_is_barred_for_a_moment_and_no_other(
-    station: Make, host: str, source: str
-) -> None:
+def test_only_its_address_is_barred_for_a_moment(station: Make, host: str, source: str) -> None:
     node = station("n1", listen=f"tcp://{host}:0", wait_ms=0)
     attacker = node.stranger("attacker", source)
     attacker.sendall(bytes([MORE, 0]) * 5_000 + bytes([0, 0]))
@@ -237,9 +235,7 @@ def test_heartbeats_are_forgotten_once_a_frame_comes(node: Station) -> None:
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_client_that_sends_requests_and_reads_no_reply_loses_its_connection(
-    node: Station, reads: bool
-) -> None:
+def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads: bool) -> None:
     one, raw = node.stranger("deaf"), whole(describe("deaf"))
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
     message = Describe(session="x" * 1_000, request=1)
@@ -261,9 +257,7 @@ def test_a_client_that_sends_requests_and_reads_no_reply_loses_its_connection(
     assert is_ended(one) == (not reads)
 
 
-def test_a_client_that_reads_nothing_and_sends_nothing_keeps_its_connection_for_a_while(
-    node: Station,
-) -> None:
+def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node: Station) -> None:
     """It may be paused, or cut off."""
     one = node.stranger("paused")
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)

@@ -203,9 +203,7 @@ def two_processes(station: Make) -> tuple[Station, Station, Station]:
     return node, first, second
 
 
-def test_no_other_process_can_use_the_id_of_a_client_while_its_connection_is_open(
-    station: Make,
-) -> None:
+def test_no_other_process_can_use_the_id_of_a_connected_client(station: Make) -> None:
     node, victim, attacker = two_processes(station)
     attacker.say("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"], node)
@@ -215,9 +213,7 @@ def test_no_other_process_can_use_the_id_of_a_client_while_its_connection_is_ope
     assert not attacker.arrivals
 
 
-def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_ones(
-    station: Make,
-) -> None:
+def test_of_many_new_clients_a_turn_takes_one_before_some_after_known_ones(station: Make) -> None:
     node = station("n1")
     known = client_of(station, node, "known")
     until(lambda: known.news, known)
@@ -368,9 +364,7 @@ def test_rings_from_another_thread_wake_a_sleeper_each_time() -> None:
         assert len(woken) == 200
 
 
-def test_a_doorbell_whose_ring_was_interrupted_rings_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_doorbell_whose_ring_was_interrupted_rings_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(fd: int, data: bytes) -> int:
         raise KeyboardInterrupt(fd, data)
 

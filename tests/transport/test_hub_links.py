@@ -270,9 +270,7 @@ def test_a_learner_without_a_link_to_it_is_answered_with_large_frames(station: M
     assert learner.heard() == [snapshot]
 
 
-def test_messages_that_may_go_to_nodes_that_take_us_for_a_client_are_sent_apart(
-    station: Make,
-) -> None:
+def test_messages_to_nodes_that_take_us_for_a_client_are_sent_apart(station: Make) -> None:
     member = station("n1")
     learner = station("n4", peers={"n1": member.hub.endpoint})
     until(learner.up, learner, member)

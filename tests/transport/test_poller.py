@@ -100,11 +100,7 @@ def test_where_the_processor_is_wanted_it_sleeps_at_once(one: Poller, yields: Yi
 
 @pytest.mark.parametrize(("spins", "count"), [(False, 2), (True, 1)])
 def test_a_client_never_spins_nor_does_a_node_that_has_one_processor(
-    yields: Yields,
-    pipe: tuple[int, int],
-    monkeypatch: pytest.MonkeyPatch,
-    spins: bool,
-    count: int,
+    yields: Yields, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, spins: bool, count: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", processors(count))
     one = Poller(spins=spins)

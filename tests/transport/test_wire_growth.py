@@ -76,9 +76,7 @@ def received(*messages: list[Any]) -> tuple[list[Message], int]:
         (6, WHOLE),
     ],
 )
-def test_optional_fields_that_were_not_sent_have_their_defaults(
-    length: int, message: Message
-) -> None:
+def test_optional_fields_not_sent_have_their_defaults(length: int, message: Message) -> None:
     assert received(FULL[:length]) == ([message], 0)
 
 
