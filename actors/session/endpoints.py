@@ -159,7 +159,7 @@ class Endpoints(Struct):
     stays: bool = False
     """Whether only the user's endpoints are used, and the one in use for as long as it works."""
     advice: str = ""
-    """Advice that error texts give while no endpoint has ever answered."""
+    """Advice that error texts give while no endpoint has ever answered, not even to refuse."""
 
     def learn(self, view: int, members: tuple[NodeAddress, ...]) -> list[NodeAddress]:
         """Take over the members of a newer view; return those to connect to.
@@ -288,7 +288,7 @@ class Endpoints(Struct):
         """Describe the state of every endpoint, with advice if none ever answered."""
         endpoints = self.table.values()
         described = ", ".join(_describe(endpoint, now) for endpoint in endpoints)
-        if not self.advice or any(endpoint.received_at is not None for endpoint in endpoints):
+        if not self.advice or any(one.received_at is not None or one.refused for one in endpoints):
             return described
         return f"{described}. {self.advice}"
 

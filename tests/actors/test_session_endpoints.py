@@ -105,8 +105,11 @@ def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> N
     harness.acquire(wait_ms=1_000)
     refused = one(api.Refused, harness.run(3_000), ANN)
     assert refused.detail.endswith(", and has never answered), b (not asked yet). Start one.")
-    endpoints.table[A].received_at = Instant(0)
-    assert "Start one" not in endpoints.describe(Instant(0))
+    for said in ("received_at", "refused"):
+        fresh = replace(endpoints.table[B])
+        setattr(endpoints.table[B], said, Instant(1) if said == "received_at" else "of another")
+        assert "Start one" not in endpoints.describe(Instant(1))
+        endpoints.table[B] = fresh
 
 
 def test_an_acquire_ends_its_wait_as_its_user_wishes_a_hold_stays(harness: SessionHarness) -> None:
