@@ -183,9 +183,10 @@ def test_keys_that_are_added_and_removed_at_once_are_all_kept(keys: Path) -> Non
     added = [f"k{number}" for number in range(12)]
     with ThreadPoolExecutor(13) as threads:
         writes = [threads.submit(add_key, keys, Rights(name, CLIENT)) for name in added]
-        writes.append(threads.submit(remove_key, keys, "shop"))
+        removed = threads.submit(remove_key, keys, "shop")
         for write in writes:
             write.result()
+        removed.result()
     assert set(read_list(keys).keys) == {"n1", "n2", "alice", *added}
 
 
