@@ -13,16 +13,20 @@ from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
     Cancel,
+    Cancelled,
     Contender,
+    Granted,
     Inspect,
     LockStatus,
+    Reason,
     Release,
+    Released,
 )
 from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of, titled
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.self_report import Elected, MemberSeen
-from fencelock.actors.api.session_message import End, Open, Opened, Renew
-from fencelock.actors.bakery import replies
+from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened, Renew, Renewed
+from fencelock.actors.api.session_message import Unlocking as ClientUnlocking
 from fencelock.actors.bakery.bounds import is_possible_reply
 from fencelock.actors.bakery.cluster_watch import Watchers
 from fencelock.actors.bakery.config import (
@@ -45,7 +49,8 @@ from fencelock.actors.bakery.in_flight import (
     Name,
     RequestOptions,
 )
-from fencelock.actors.bakery.proxy_message import (
+from fencelock.actors.bakery.leader_requests import lock_status
+from fencelock.actors.bakery.message import (
     Error,
     Expired,
     HoldRenewed,
@@ -87,6 +92,17 @@ at once while no locks can be granted. The proxy goes on with it (`_on_cancel_du
 
 LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
+
+
+REASONS = {
+    Error.TIMED_OUT: Reason.TIMED_OUT,
+    Error.INVALID: Reason.INVALID,
+    Error.DUPLICATE: Reason.ALREADY_HELD,
+    Error.HELD: Reason.ALREADY_HELD,
+    Error.OVERFLOW: Reason.OVERLOADED,
+    Error.FAILED: Reason.CANCELLED,
+}
+"""The reason that a client receives. After the last, its session asks again, as a new request."""
 
 
 class BakeryBackend(MembersBackend):
@@ -209,10 +225,14 @@ class BakeryBackend(MembersBackend):
         for wait in self._waits(name):
             if wait.name.number < name.number:
                 self.in_flight.end(wait)  # An owner is sequential: it has abandoned the old wait.
-                effects += replies.given_up(wait)
+                text = f"{titled(wait.name.lock)}: the wait was given up"
+                effects += wait.refuse(Reason.CANCELLED, text)
         until, note = None, ""
         if request.wait_ms is None and terms.wait_ms is not None:
-            note = replies.default_timeout(terms.wait_ms)
+            note = (
+                f"; without a timeout in the call, the limit is {terms.wait_ms} ms: "
+                '"obtention" under [bakery] in the configuration'
+            )
         request = replace(
             request,
             wait_ms=terms.wait_ms if request.wait_ms is None else request.wait_ms,
@@ -229,7 +249,7 @@ class BakeryBackend(MembersBackend):
 
     def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
         if request.fence <= 0:
-            raise NotHeldError(replies.not_held(request, self.node))
+            raise NotHeldError(self._not_held(request))
         name = _name_of(Kind.UNLOCK, request)
         return self._begin(name, sender, request, now, fence=request.fence)
 
@@ -237,7 +257,7 @@ class BakeryBackend(MembersBackend):
         """Send the leaders a request to restart the duration of a hold."""
         self._check_durations(request.lock, request.hold_ms, 0)
         if request.fence <= 0:
-            raise NotHeldError(replies.not_held(request, self.node))
+            raise NotHeldError(self._not_held(request))
         name, until = _name_of(Kind.RENEW, request), later(now, ANSWER_MS)
         return self._begin(name, sender, request, now, fence=request.fence, until=until)
 
@@ -268,13 +288,13 @@ class BakeryBackend(MembersBackend):
         Until the drop is done, a leader may hold the lock for the cancelled request, and calls a
         later one a duplicate: that is not passed on (`_on_decided`).
         """
-        confirmed = self._confirm_cancel(cancel)
-        return [*confirmed, *self.in_flight.send(cancel, now)]
+        return [*self._confirm_cancel(cancel), *self.in_flight.send(cancel, now)]
 
     @staticmethod
     def _confirm_cancel(cancel: InFlightRequest) -> list[Effect]:
         """Confirm ``cancel``, which goes on without a client that waits for it."""
-        confirmed = replies.cancelled(cancel)
+        assert isinstance(cancel.request, Cancel)
+        confirmed = cancel.reply(Cancelled(**cancel.request.fields()))
         cancel.sender, cancel.until = None, None
         return [*confirmed, Observe("bakery.cancel_unconfirmed")]
 
@@ -360,12 +380,28 @@ class BakeryBackend(MembersBackend):
             self.in_flight.end(pending)
             kind = "acquire" if isinstance(event, Locked) else "other"
             self.latencies[kind].add(now - pending.since)
-            return replies.decided(pending, event, self.in_flight.readiness, now)
+            return self._decided(pending, event, now)
         if isinstance(event, LockFailed):
             return [Observe("bakery.late_answer")]
         client = self.clients.of(event.who.session)
         stray = Observe("bakery.stray_grant")
-        return [stray] if client is None else [stray, Send(client.address, replies.granted(event))]
+        return [stray] if client is None else [stray, Send(client.address, _granted(event))]
+
+    def _decided(
+        self, pending: InFlightRequest, event: Locked | LockFailed, now: Instant
+    ) -> list[Effect]:
+        """Return the reply to an acquire.
+
+        A leader that is left alone ends waits as if another owner were ahead. The proxy knows
+        better whether locks can be granted.
+        """
+        if isinstance(event, Locked):
+            return pending.reply(_granted(event), "proxy.granted")
+        timed_out = event.error is Error.TIMED_OUT
+        if timed_out and not self.is_ready():
+            return self._over(pending, now)
+        detail = event.detail + (pending.note if timed_out else "")
+        return pending.refuse(REASONS[event.error], detail, "proxy.refused")
 
     def _verify_held(
         self, acquire: InFlightRequest, refusal: LockFailed, now: Instant
@@ -390,7 +426,7 @@ class BakeryBackend(MembersBackend):
             return []
         if name.who in [Who(one.session, one.owner) for one in state.holders]:
             self.in_flight.end(acquire)
-            return replies.decided(acquire, acquire.refusal, self.in_flight.readiness, now)
+            return self._decided(acquire, acquire.refusal, now)
         acquire.refusal = None
         self.in_flight.avoid(acquire)
         return []
@@ -413,7 +449,8 @@ class BakeryBackend(MembersBackend):
         match event:
             case Unlocked() if isinstance(request, End):
                 pending.answered[node] = None
-                if len(pending.answered) < quorum(len(self.in_flight.readiness.leaders)):
+                led = self.in_flight.readiness.seating.leaders
+                if len(pending.answered) < quorum(len(led)):
                     return []
             case Unlocked() if not isinstance(request, Release | Cancel | AcquireRequest):
                 return [Observe("bakery.late_answer")]
@@ -437,7 +474,63 @@ class BakeryBackend(MembersBackend):
             return self._on_verified(pending.name, event, now)
         kind = "release" if isinstance(request, Release) else "other"
         self.latencies[kind].add(now - pending.since)
-        return replies.done(pending, event, self.node)
+        return self._done(pending, event)
+
+    def _done(
+        self, pending: InFlightRequest, event: Unlocked | HoldRenewed | QueryResult
+    ) -> list[Effect]:
+        """Return the reply to a request other than an acquire."""
+        request = pending.request
+        match request:
+            case Release() if isinstance(event, Unlocked) and not event.found:
+                return pending.refuse(Reason.NOT_HELD, self._not_held(request))
+            case Release():
+                return pending.reply(Released(**request.fields()), "proxy.released")
+            case Cancel():
+                return pending.reply(Cancelled(**request.fields()))
+            case End():
+                text = "its holds were released"
+                ended = Ended(session=request.session, detail=text, request=request.request)
+                return pending.reply(ended)
+            case Renew() if isinstance(event, HoldRenewed) and event.fence:
+                hold_ms, grace_ms = event.hold_ms, event.grace_ms
+                fields = {**request.fields(), "fence": event.fence}
+                return pending.reply(Renewed(**fields, hold_ms=hold_ms, grace_ms=grace_ms))
+            case Renew() if isinstance(event, HoldRenewed) and event.invalid:
+                return pending.refuse(Reason.INVALID, f"{titled(request.lock)}: {event.invalid}")
+            case Renew():
+                return pending.refuse(Reason.NOT_HELD, self._not_held(request))
+            case Inspect():
+                assert isinstance(event, QueryResult)
+                status = lock_status(request.lock, event.holders, event.waiters)
+                number = request.request
+                return pending.reply(replace(status, session=request.session, request=number))
+            case AcquireRequest():
+                return []
+
+    def _not_held(self, request: Release | Renew) -> str:
+        """Return the text of the refusal to release, or renew, a hold that does not exist."""
+        text = f"{titled(request.lock)}: fence {request.fence} was shown, which does not hold it"
+        return f"{text} (says {self.node})"
+
+    def _over(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
+        """Refuse a request that no leader answered in time, with the reason if it is known."""
+        if isinstance(pending.request, End):
+            return []
+        readiness, reason = self.in_flight.readiness, Reason.UNAVAILABLE
+        text = f"{titled(pending.name.lock)}: "
+        waited = f"waited {ms_between(pending.since, now)} ms"
+        if pending.name.kind is Kind.QUERY:
+            why = "the leaders did not agree" if readiness.ready else readiness.detail
+            text += f"it is not known who holds it: {waited}; {why}"
+        elif not readiness.ready:
+            text += f"{waited}; bakery grants nothing now: {readiness.detail}{pending.note}"
+        elif pending.name.kind is Kind.LOCK:
+            reason = Reason.TIMED_OUT
+            text += f"{waited}; another holds it, or is ahead{pending.note}"
+        else:
+            text += f"{waited}; no leader answered"
+        return pending.refuse(reason, text)
 
     def _on_not_leading(self, leader: Address, event: NotLeading, now: Instant) -> Effects:
         effects: list[Effect] = []
@@ -449,7 +542,7 @@ class BakeryBackend(MembersBackend):
         """Notify the client of a hold that its time is over."""
         client = self.clients.of(event.who.session)
         if client is not None:
-            return [Send(client.address, replies.notice(event))]
+            return [Send(client.address, _notice(event))]
         if isinstance(event, Unlocking):
             return [Observe("bakery.unlocking_of_stranger")]
         return [Observe("bakery.expiry_of_stranger")]
@@ -461,7 +554,7 @@ class BakeryBackend(MembersBackend):
 
     def _on_readiness(self, sender: Address, readiness: Readiness, now: Instant) -> Effects:
         self.is_seated = True
-        self.leaders.update(leader.node for leader in readiness.leaders)
+        self.leaders.update(leader.node for leader in readiness.seating.leaders)
         leads = self.in_flight.lead(readiness, now)
         return [*leads, *self.watchers.see(readiness)]
 
@@ -481,14 +574,14 @@ class BakeryBackend(MembersBackend):
                     effects += self._on_cancel_due(pending, now)
                     continue
                 self.in_flight.end(pending)
-                effects += replies.over(pending, self.in_flight.readiness, now)
+                effects += self._over(pending, now)
                 if pending.name.kind is Kind.LOCK and pending.sent:
                     effects += self._undo(pending, now)
             elif pending.sender is None and self._is_moot(pending, now):
                 self.in_flight.end(pending)  # Its target ends by its lease.
             elif self._is_hopeless(pending, now):
                 self.in_flight.end(pending)
-                effects += replies.over(pending, self.in_flight.readiness, now)
+                effects += self._over(pending, now)
             else:
                 effects += self.in_flight.send(pending, now)
         return effects
@@ -556,7 +649,7 @@ class BakeryBackend(MembersBackend):
         members = tuple(
             MemberSeen(name, name in priorities, priorities.get(name, 0)) for name in self.members
         )
-        elected = Elected(readiness.epoch, leaders, members)
+        elected = Elected(readiness.seating.epoch, leaders, members)
         return Status(readiness.ready, detail, locks, leaders[0] if leaders else "", elected)
 
     def _awaited(self, now: Instant) -> tuple[LockStatus, ...]:
@@ -573,6 +666,26 @@ class BakeryBackend(MembersBackend):
             )
             for lock, waiters in sorted(waiting.items())
         )
+
+
+def _granted(event: Locked) -> Granted:
+    return Granted(
+        lock=event.lock,
+        fence=event.fence,
+        session=event.who.session,
+        owner=event.who.owner,
+        request=event.request,
+        hold_ms=event.hold_ms,
+        grace_ms=event.grace_ms,
+    )
+
+
+def _notice(event: Unlocking | Expired) -> ClientUnlocking | HoldLost:
+    """Return the warning that a hold's duration is over, or the notification that it has ended."""
+    of = {"lock": event.lock, "fence": event.fence, **event.who._asdict()}
+    if isinstance(event, Unlocking):
+        return ClientUnlocking(**of, grace_ms=event.grace_ms)
+    return HoldLost(**of, detail="its duration and its grace were over (timed out)")
 
 
 def _name_of(kind: Kind, request: LockAcquire | Release | Cancel | Renew) -> Name:

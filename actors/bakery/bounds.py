@@ -53,33 +53,31 @@ from fencelock.actors.bakery.message import (
     Collected,
     DropTicket,
     Entering,
+    Expired,
     Extend,
     Extended,
+    HoldRenewed,
     Lead,
+    Lock,
+    Locked,
+    LockFailed,
     MaxTicket,
+    NotLeading,
     Owned,
+    Query,
+    QueryResult,
+    RenewHold,
     Seating,
     Table,
     TicketDropped,
     TicketEnded,
-    Yield,
-)
-from fencelock.actors.bakery.proxy_message import (
-    Expired,
-    HoldRenewed,
-    Lock,
-    Locked,
-    LockFailed,
-    NotLeading,
-    Query,
-    QueryResult,
-    RenewHold,
     ToLeader,
     ToProxy,
     Unlock,
     UnlockAll,
     Unlocked,
     Unlocking,
+    Yield,
 )
 from fencelock.actors.bakery.ticket import (
     ADDRESS_BYTES_MAX,
@@ -324,11 +322,8 @@ def are_seated(
 
 
 def is_possible_table(table: Table) -> bool:
-    return (
-        0 <= table.part < table.parts <= PARTS_MAX
-        and max(len(table.records), len(table.ended)) <= PART
-        and len(table.exclusive) in {0, len(table.ended)}
-    )
+    numbered = 0 <= table.part < table.parts <= PARTS_MAX
+    return numbered and max(len(table.records), len(table.ended)) <= PART
 
 
 def is_possible_record(record: Record, before: int) -> bool:
@@ -341,25 +336,20 @@ def is_possible_record(record: Record, before: int) -> bool:
     )
 
 
-def is_possible_end(end: EndedRequests, exclusive: int, before: int) -> bool:
+def is_possible_end(end: EndedRequests, before: int) -> bool:
     """Return whether a peer's ``end`` is possible in an epoch up to ``before``.
 
-    Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` was
-    voted for: an invented one would force every later grant of the lock above it. So was the
-    fence ``exclusive``, up to which its exclusive tickets have ended.
+    Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` and
+    ``exclusive`` were voted for: an invented one would force every later grant of the lock above
+    it.
     """
-    sound = _are_names(end.lock, *end.who) and min(end.request, end.fence, end.highest) >= 0
-    return sound and epoch_of(end.highest) <= before and 0 <= exclusive <= end.highest
-
-
-def ends_of(table: Table) -> list[tuple[EndedRequests, int]]:
-    exclusive = table.exclusive or tuple(end.highest for end in table.ended)
-    return list(zip(table.ended, exclusive, strict=False))
+    sound = _are_names(end.lock, *end.who) and min(end.request, end.fence) >= 0
+    return sound and epoch_of(end.highest) <= before and 0 <= end.exclusive <= end.highest
 
 
 def impossible_records(table: Table, before: int) -> int:
     records = sum(not is_possible_record(record, before) for record in table.records)
-    return records + sum(not is_possible_end(end, at, before) for end, at in ends_of(table))
+    return records + sum(not is_possible_end(end, before) for end in table.ended)
 
 
 def is_possible_seating(seating: Seating) -> bool:

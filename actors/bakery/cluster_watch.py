@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.bakery.event import Readiness
@@ -22,17 +24,6 @@ NUMBERS = 1 << 20
 _LIVES = 1 << 31
 
 
-class ClusterView(NamedTuple):
-    """The state sent to watchers; they are notified when it changes."""
-
-    up: bool
-    complete: bool
-    ready: bool
-    reason: str
-    epoch: int
-    leaders: tuple[str, ...]
-
-
 class Watchers:
     """Answers each `Watch` once the cluster's state differs from the one that its sender knows.
 
@@ -47,13 +38,15 @@ class Watchers:
 
     def __init__(self, node: str, life: int) -> None:
         self.node = node
-        self.number = life % _LIVES * NUMBERS + 1
-        self.scene = ClusterView(False, False, False, "starting", 0, ())
+        number = life % _LIVES * NUMBERS + 1
+        self.state: ClusterUp | ClusterDown = ClusterDown(
+            number=number, reason="starting", epoch=0, leaders=()
+        )
         self.waiting: OrderedDict[Address, tuple[Watch, Instant]] = OrderedDict()
 
     def watch(self, asker: Address, asked: Watch, now: Instant) -> list[Effect]:
         """Reply at once if the sender does not know the present state, else when it changes."""
-        if asked.known != self.number:
+        if asked.known != self.state.number:
             self.waiting.pop(asker, None)
             return [self._answer(asker, asked)]
         self.waiting[asker] = (asked, now)
@@ -65,22 +58,21 @@ class Watchers:
 
     def see(self, readiness: Readiness) -> list[Effect]:
         """Store the cluster's state; answer all waiting clients, if it is new."""
-        silent = {member.node for member in readiness.members if not member.votes}
-        connected = set(readiness.reachable) - silent
-        electorate = readiness.electorate
-        up = bool(electorate.members) and electorate.is_quorum(connected)
-        scene = ClusterView(
-            up,
-            up and electorate.everyone.keys() <= connected,
-            readiness.ready,
-            readiness.detail,
-            readiness.epoch,
-            tuple(leader.node for leader in readiness.leaders),
-        )
-        if scene == self.scene:
+        voters = {member.node for member in readiness.members if member.votes}
+        electorate, seating = readiness.electorate, readiness.seating
+        known: dict[str, Any] = {
+            "number": self.state.number,
+            "reason": readiness.detail,
+            "epoch": seating.epoch,
+            "leaders": tuple(leader.node for leader in seating.leaders),
+        }
+        state: ClusterUp | ClusterDown = ClusterDown(**known)
+        if electorate.members and electorate.is_quorum(voters):
+            complete = electorate.everyone.keys() <= voters
+            state = ClusterUp(**known, complete=complete, ready=readiness.ready)
+        if state == self.state:
             return []
-        self.scene = scene
-        self.number += 1
+        self.state = replace(state, number=state.number + 1)
         waiting, self.waiting = self.waiting, OrderedDict()
         return [self._answer(asker, asked) for asker, (asked, _) in waiting.items()]
 
@@ -96,15 +88,4 @@ class Watchers:
         return [Observe("proxy.watcher_silent", len(gone))] if gone else []
 
     def _answer(self, asker: Address, asked: Watch) -> Send:
-        scene = self.scene
-        shared: dict[str, Any] = {
-            "number": self.number,
-            "reason": scene.reason,
-            "epoch": scene.epoch,
-            "leaders": scene.leaders,
-            "session": asked.session,
-            "request": asked.request,
-        }
-        if not scene.up:
-            return Send(asker, ClusterDown(**shared))
-        return Send(asker, ClusterUp(complete=scene.complete, ready=scene.ready, **shared))
+        return Send(asker, replace(self.state, session=asked.session, request=asked.request))

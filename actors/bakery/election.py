@@ -32,7 +32,7 @@ follows is known, when it takes too long, or when this node does not vote any mo
    will below this epoch. The coordinator sends `Lead` to the proposed leaders and copies, the new
    *keepers*, and they fetch the tables of the former ones (`state_transfer.py`). A former keeper
    accepts no lower epoch from then on. With the tables of two of three keepers, or of three of
-   five, they know everything that any quorum agreed (merged-tables-complete, `copies.py`).
+   five, they know everything that any quorum agreed (merged-tables-complete, `voting.py`).
 4. Once quorums of the new leaders and keepers have merged, it installs the seating, durably. A
    leader serves once the beats of a majority show that these members know the seating and promised
    nothing higher (seating-known-by-majority). So the next proposal finds it: two majorities share a
@@ -56,7 +56,7 @@ Duels
 
 Two coordinators that are not connected with each other may replace each other's leaders forever. A
 coordinator that is not connected with all leaders pauses before it proposes, longer with each try,
-up to 2.4 s (`duel_backoff.py`). One that has just joined a majority waits for a moment, since there
+up to 2.4 s (`DuelBackoff`). One that has just joined a majority waits for a moment, since there
 may be a leader that it has not seen yet. One that reaches no quorum leaves coordinating to the next
 voter.
 
@@ -89,7 +89,6 @@ from fencelock.actors.bakery.config import (
     quorum,
     status_of,
 )
-from fencelock.actors.bakery.duel_backoff import DuelBackoff
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
 from fencelock.actors.bakery.epochs import DurablePromises, VoterArguments, VotingRole
 from fencelock.actors.bakery.event import (
@@ -99,7 +98,6 @@ from fencelock.actors.bakery.event import (
     Connected,
     ElectionDue,
     Known,
-    Member,
     Readiness,
     Serve,
     StateBound,
@@ -126,6 +124,7 @@ from fencelock.actors.bakery.message import (
     BoundStatement,
     Chosen,
     Lead,
+    Member,
     Merged,
     Outbid,
     Promised,
@@ -142,6 +141,9 @@ from fencelock.actors.role import Facts, Host, Summary
 
 if TYPE_CHECKING:
     from random import Random
+
+NEVER = Instant(0)
+"""An instant before every clock reading."""
 
 TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
@@ -179,7 +181,7 @@ class ElectionCoordinator(VotingRole[Received]):
     Args:
         node, members, voting: see `VotingRole`.
         bound_ms: the longest lease, unless a longer one is requested (ms).
-        copies: whether members that do not lead keep copies (`copies.py`).
+        copies: whether members that do not lead keep copies (`voting.py`).
         random: spreads proposals that compete.
         records: the contents of the journal.
 
@@ -273,7 +275,7 @@ class ElectionCoordinator(VotingRole[Received]):
         election = self.election
         if election is not None:
             yield "election", f"epoch {election.epoch} {election.phase.value}"
-            yield "elects", names_of(election.leaders)
+            yield "elects", names_of(election.proposal.leaders)
             yield "promises of", ", ".join(election.promised)
             yield "began before ms", ms_between(election.began, now)
         for place, candidate in enumerate(candidates_of(self.seen, self.electorate), 1):
@@ -419,8 +421,8 @@ class ElectionCoordinator(VotingRole[Received]):
         if not self.durable_promises.has_promised(election.proposal):
             return (Observe("bakery.overtaken"),)
         self.duel_backoff.mine = election.epoch
-        seating, electorate = election.seating(self.bound_ms), election.electorate.as_sent()
-        installed = self._learn(seating, electorate, now)
+        seating = election.seating(max(self.bound_ms, *election.merged.values()))
+        installed = self._learn(seating, election.proposal.electorate, now)
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
     def _on_seen(self, seen: Connected, now: Instant) -> list[Effect]:
@@ -446,7 +448,7 @@ class ElectionCoordinator(VotingRole[Received]):
         self._count()
         self._recount()
         if seating.epoch != before:
-            self.duel_backoff.learn(before, seating.epoch, now)
+            self.duel_backoff.learn(before, now)
         self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
         record = self.durable_promises.installed()
@@ -463,8 +465,9 @@ class ElectionCoordinator(VotingRole[Received]):
     def _go_on(self, now: Instant) -> list[Effect]:
         """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
-        self.duel_backoff.hear(self.durable_promises.seating, self.seen, self.electorate)
-        election = self.election
+        seating, election = self.durable_promises.seating, self.election
+        if len(living(seating, self.seen, self.electorate)) == len(seating.leaders):
+            self.duel_backoff.until = NEVER
         coordinates = self.is_voter and self._coordinates(now)
         late = election is not None and election.is_late(now, self.timing.phase_ms)
         if election is not None and (late or not coordinates):
@@ -535,7 +538,10 @@ class ElectionCoordinator(VotingRole[Received]):
         electorate = self.wanted if changed and self.wanted is not None else self.electorate
         self.wanted = None
         copies = copies_for(leaders, seating, self.seen, electorate) if self.copies else ()
-        self.election = Election(self.highest, leaders, electorate, seating.epoch, now, copies)
+        proposal = Propose(
+            epoch=self.highest, leaders=leaders, electorate=electorate.as_sent(), copies=copies
+        )
+        self.election = Election(proposal, electorate, seating.epoch, now)
         self._count()
         return [*self._repeat(), Observe("bakery.election_begun")]
 
@@ -575,7 +581,12 @@ class ElectionCoordinator(VotingRole[Received]):
                 return [Send(election_of(name), election.proposal) for name in left]
             case ElectionPhase.MERGING:
                 left = [one.node for one in election.keepers if one.node not in election.merged]
-                return [Send(leader_of(name), election.lead(self.bound_ms)) for name in left]
+                lead = Lead(
+                    seating=election.seating(self.bound_ms),
+                    former=election.former,
+                    empty=election.empty,
+                )
+                return [Send(leader_of(name), lead) for name in left]
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
         self.election = None
@@ -629,8 +640,55 @@ class ElectionCoordinator(VotingRole[Received]):
         return [Send(proxy_of(self.node), report), Send(members_of(self.node), report)]
 
 
-NEVER = Instant(0)
-"""An instant before every clock reading."""
+OVERRULED_MS_MAX = 1_600
+"""Longest mean pause of a coordinator that is overruled again and again (ms).
+
+It pauses at most half as long again. Then a leader that it cannot reach may be lost, and is
+replaced. Until then each replaces the other's leaders about as often, for less than a tenth of a
+second each time.
+"""
+
+CALM_MS = 10_000
+"""Time without being overruled after which pauses are short again (ms)."""
+
+
+class DuelBackoff:
+    """The pauses of one of two coordinators that would replace each other's leaders forever.
+
+    Args:
+        random: spreads them.
+        range_ms: the range of the first ones (ms).
+
+    """
+
+    def __init__(self, random: Random, range_ms: int) -> None:
+        self._random = random
+        self._range_ms = self._pause_ms = range_ms
+        self.mine = 0
+        """The epoch of the last seating that this coordinator had installed."""
+        self.until = NEVER
+        """Time before which nothing is proposed, unless every leader is connected meanwhile: then
+        nothing needs to be undone, and a leader that is lost from now on is replaced at once."""
+        self._overruled_at = NEVER
+
+    def spread_ms(self) -> int:
+        """Return the pause after a proposal of another was promised (ms)."""
+        return int(self._random.random() * self._range_ms)
+
+    def learn(self, before: int, now: Instant) -> None:
+        """Note that another epoch follows ``before``: propose nothing before ``until``.
+
+        The pause doubles each time that this coordinator's own seating is replaced by
+        another's, and is short again after a long time without that.
+        """
+        if before != self.mine:
+            return
+        if ms_between(self._overruled_at, now) > CALM_MS:
+            self._pause_ms = self._range_ms
+        spread_ms = int(self._random.random() * self._pause_ms)
+        self.until = later(now, self._pause_ms // 2 + spread_ms)
+        self._overruled_at = now
+        self._pause_ms = min(2 * self._pause_ms, max(OVERRULED_MS_MAX, self._range_ms))
 
 
 class ElectionPhase(Enum):
@@ -646,48 +704,42 @@ class Election:
     """A proposal that is under way.
 
     Attributes:
-        electorate: the proposed electorate; during a change it also lists the previous members.
+        electorate: that of ``proposal``; during a change it also lists the previous members.
         follows: the epoch of the seating whose electorate proposes it.
         former: the highest seating that a promise reported; once a quorum promised, no
             later one has served, or ever will in an epoch below.
         former_electorate: that of ``former``, as it is sent.
+        statements: the last one of each leader of ``former`` that a promise reported.
         quiet_at: by member: the time since which it has obeyed no leader of ``former``.
+        promised_at: the time at which a majority had promised.
         merged: by keeper: the longest lease in its table (ms).
 
     """
 
-    epoch: int
-    leaders: tuple[Chosen, ...]
+    proposal: Propose
     electorate: Electorate
     follows: int
     began: Instant
-    copies: tuple[Chosen, ...] = ()
     phase: ElectionPhase = ElectionPhase.PROPOSING
     promised: dict[str, Seating] = field(default_factory=dict[str, Seating])
     quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
     former: Seating = NOBODY
     former_electorate: Electorate = FOUNDERS
     statements: dict[str, BoundStatement] = field(default_factory=dict[str, BoundStatement])
-    """The last statement of each leader of ``former`` that a promise reported."""
     empty: bool = False
     merged: dict[str, int] = field(default_factory=dict[str, int])
     promised_at: Instant = NEVER
-    """The time at which a majority had promised."""
 
     @property
-    def proposal(self) -> Propose:
-        electorate = self.electorate.as_sent()
-        return Propose(
-            epoch=self.epoch, leaders=self.leaders, electorate=electorate, copies=self.copies
-        )
+    def epoch(self) -> int:
+        return self.proposal.epoch
 
     @property
     def keepers(self) -> tuple[Chosen, ...]:
-        return (*self.leaders, *self.copies)
+        return (*self.proposal.leaders, *self.proposal.copies)
 
-    def lead(self, bound_ms: int) -> Lead:
-        seating = Seating(self.epoch, self.leaders, bound_ms, self.copies)
-        return Lead(seating=seating, former=self.former, empty=self.empty)
+    def seating(self, bound_ms: int) -> Seating:
+        return Seating(self.epoch, self.proposal.leaders, bound_ms, self.proposal.copies)
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
         """Count a promise, once per member; return whether a quorum has promised now."""
@@ -717,7 +769,8 @@ class Election:
         if self.former.epoch == 0:
             self.empty = True
         elif not all(
-            can_merge(self.former, group, members) for group in (self.leaders, self.keepers)
+            can_merge(self.former, group, members)
+            for group in (self.proposal.leaders, self.keepers)
         ):
             if self.left_ms(now) == 0:
                 self.empty = True
@@ -748,13 +801,8 @@ class Election:
         self.merged[member] = merged.left_ms
         return all(
             sum(one.node in self.merged for one in group) >= quorum(len(group))
-            for group in (self.leaders, self.keepers)
+            for group in (self.proposal.leaders, self.keepers)
         )
-
-    def seating(self, bound_ms: int) -> Seating:
-        """Return the seating to install; leases last ``bound_ms`` unless one is longer."""
-        longest_ms = max(bound_ms, *self.merged.values())
-        return Seating(self.epoch, self.leaders, longest_ms, self.copies)
 
     def is_late(self, now: Instant, phase_ms: int) -> bool:
         return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= phase_ms

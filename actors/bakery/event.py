@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
-from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.message import Member, Seating
 from fencelock.actors.message import Instant, Local, Timer
-
-
-class Member(NamedTuple):
-    """A member that is connected both ways, according to its last beat."""
-
-    node: str
-    life: int
-    priority: int
-    pid: int
-    promised: int
-    seating: Seating
-    serving: int
-    waiting_ms: int
-    votes: bool = True
-    """Whether it votes, under the journal that is registered for it."""
-    electorate: Electorate = FOUNDERS
-    """The electorate of ``seating``."""
-    voter: int = 0
-    """The id under which it votes, as it said; 0 if it does not."""
-    reaches: tuple[Chosen, ...] | None = None
-    """The members that are connected with it, without itself; None if that is not known."""
 
 
 class Connected(Local):
@@ -105,14 +82,12 @@ class BoundKnown(Local):
 class Readiness(Local):
     """Coordinator to proxy and `Reconfigurer`: the leaders, and whether they can grant locks."""
 
-    epoch: int
-    leaders: tuple[Chosen, ...]
-    reachable: tuple[str, ...]
-    """The connected members, sorted."""
+    seating: Seating
+    members: tuple[Member, ...]
+    """The connected nodes, sorted."""
     ready: bool
     detail: str
     """The missing condition of the election, in words; or ``ready``."""
-    members: tuple[Member, ...]
     electorate: Electorate = FOUNDERS
     """The members; with those before, while a change of them is not in force."""
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Acquire, Cancel, Contender, Inspect, Release
-from fencelock.actors.api.name import kind_of
-from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Contender,
+    Inspect,
+    Reason,
+    Release,
+    refused,
+)
+from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery.config import (
     HOLDERS_SHOWN_MAX,
@@ -20,8 +26,10 @@ from fencelock.actors.bakery.config import (
     leader_of,
     quorum,
 )
+from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.proxy_message import (
+from fencelock.actors.bakery.message import (
+    NOBODY,
     Lock,
     LockFailed,
     Query,
@@ -34,7 +42,7 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lease import surely_over
-from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, Message, ms_between
 
 if TYPE_CHECKING:
     from random import Random
@@ -45,9 +53,6 @@ REPEAT_MS_MAX = 1_000
 
 NUMBER_BITS = 62
 """Random bits of the first number of a request, and of the nonce of each round of a read."""
-
-NOBODY = ("", "", 0)
-"""Stands for the holder of a lock that is free."""
 
 LockAcquire = Acquire | AcquireReadWrite
 
@@ -97,42 +102,20 @@ class Poll:
     answers: dict[str, QueryResult] = field(default_factory=dict[str, QueryResult])
 
     def decide(self, quorum: int, now: Instant) -> QueryResult | None:
-        """Return the state on which ``quorum`` leaders agree, or None if there is none yet."""
-        if any(kind_of(answer.lock) == RWLOCK for answer in self.answers.values()):
-            return self._decide_all(quorum, now)
-        agreeing: dict[tuple[str, str, int], list[QueryResult]] = {}
-        for answer in self.answers.values():
-            holder = self._holder(answer, now)
-            if holder is not None:
-                agreeing.setdefault(holder, []).append(answer)
-        for answers in agreeing.values():
-            if len(answers) >= quorum:
-                return max(answers, key=lambda answer: answer.waiting)
-        return None
-
-    def _holder(self, answer: QueryResult, now: Instant) -> tuple[str, str, int] | None:
-        """Return the holder that one leader reports, or None if that leader is no proof."""
-        if not answer.holders:
-            return NOBODY if self._proves_absence(answer, now) else None
-        holder = answer.holders[0]
-        return (holder.session, holder.owner, holder.fence) if holder.fence else None
-
-    def _proves_absence(self, answer: QueryResult, now: Instant) -> bool:
-        """Return whether ``answer``, which names no holder, proves that its leader votes for none.
-
-        It does unless a lease ended at that leader since the round began.
-        """
-        round_ms = surely_over(ms_between(self.began, now) + 1)
-        return answer.expired_ms is None or answer.expired_ms >= round_ms
-
-    def _decide_all(self, quorum: int, now: Instant) -> QueryResult | None:
-        """Return the state of a lock that several may hold, or None while it is not certain.
+        """Return the state on which ``quorum`` leaders agree, or None if there is none yet.
 
         A holder is certain if ``quorum`` leaders name it, and excluded if as many do not.
         """
+        round_ms = surely_over(ms_between(self.began, now) + 1)
         answers = list(self.answers.values())
         shown = [(one, {_identity(holder): holder for holder in one.holders}) for one in answers]
-        proofs = [one for one in shown if self._proves_absence(one[0], now)]
+        proofs = [
+            (one, held)
+            for one, held in shown
+            if one.expired_ms is None or one.expired_ms >= round_ms
+        ]
+        if len(proofs) < quorum:
+            return None
         named = {identity: holder for _, held in shown for identity, holder in held.items()}
         holders: list[Contender] = []
         for identity, holder in sorted(named.items()):
@@ -144,8 +127,6 @@ class Poll:
                 holders.append(holder)
             elif len(without) < quorum:
                 return None
-        if len(proofs) < quorum:
-            return None
         longest = max(answers, key=lambda answer: answer.waiting)
         return replace(longest, holders=tuple(holders))
 
@@ -196,7 +177,6 @@ class InFlightRequest:
     note: str = ""
     sent: int = 0
     pause_ms: int = 0
-    due: Instant | None = None
     redirected: bool = False
     """Whether it was sent to another leader at once, which is known to have the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
@@ -205,6 +185,15 @@ class InFlightRequest:
     """The replies to the current round of a read."""
     refusal: LockFailed | None = None
     """What a leader replied to an acquire, while a quorum is asked whether it is true."""
+
+    def reply(self, message: Message, *counters: str) -> list[Effect]:
+        """Send the client its reply, if one waits for it."""
+        if self.sender is None:
+            return []
+        return [Send(self.sender, message), *map(Observe, counters)]
+
+    def refuse(self, reason: Reason, detail: str, *counters: str) -> list[Effect]:
+        return self.reply(refused(self.request, reason, detail), *counters)
 
 
 class InFlightRequests:
@@ -220,19 +209,17 @@ class InFlightRequests:
     def __init__(self, node: str, random: Random, repeat_ms: int) -> None:
         self.node = node
         self.repeat_ms = repeat_ms
-        self.readiness = Readiness(
-            epoch=0, leaders=(), reachable=(), ready=False, detail="starting", members=()
-        )
+        self.readiness = Readiness(seating=NOBODY, members=(), ready=False, detail="starting")
         self.by_name: dict[Name, InFlightRequest] = {}
         self.by_number: dict[int, InFlightRequest] = {}
-        self.of: dict[tuple[str, Who], dict[int, None]] = {}
-        """The numbers of an owner's requests about a lock."""
+        self.of: dict[tuple[str, Who], dict[InFlightRequest, None]] = {}
+        """An owner's requests about a lock."""
         self.count = random.getrandbits(NUMBER_BITS)
         """The last number of a request. Numbers begin at random in each life, so that no reply to
         an earlier life is taken for one to this."""
         self._random = random
         self._turn = 0
-        self._due: list[tuple[Instant, int]] = []
+        self._due: DeadlineQueue[InFlightRequest] = DeadlineQueue()
 
     def add(
         self,
@@ -248,36 +235,29 @@ class InFlightRequests:
         pending.pause_ms = self.repeat_ms
         self.by_name[name] = pending
         self.by_number[pending.number] = pending
-        self.of.setdefault((name.lock, name.who), {})[pending.number] = None
+        self.of.setdefault((name.lock, name.who), {})[pending] = None
         return self.send(pending, now)
 
     def end(self, pending: InFlightRequest) -> None:
         del self.by_name[pending.name]
         del self.by_number[pending.number]
         owner = (pending.name.lock, pending.name.who)
-        numbers = self.of[owner]
-        del numbers[pending.number]
-        if not numbers:
+        del self.of[owner][pending]
+        if not self.of[owner]:
             del self.of[owner]
-        pending.due = None
+        self._due.set(pending, None)
 
     def about(self, lock: str, who: Who) -> list[InFlightRequest]:
-        return [self.by_number[number] for number in self.of.get((lock, who), ())]
+        return list(self.of.get((lock, who), ()))
 
     def leaders(self) -> list[str]:
         """Return the leaders that can be reached, in order of rank.
 
         A node that has restarted does not lead, although its name is among the leaders. If it
-        votes,
-        it is elected anew at once; if it does not, it would be asked forever.
+        votes, it is elected anew at once; if it does not, it would be asked forever.
         """
-        reachable = self.readiness.reachable
-        lives = {member.node: member.life for member in self.readiness.members}
-        return [
-            node
-            for node, life in self.readiness.leaders
-            if node in reachable and lives.get(node, life) == life
-        ]
+        here = {member.chosen for member in self.readiness.members}
+        return [leader.node for leader in self.readiness.seating.leaders if leader in here]
 
     def send(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to its leader, or to the next one if that is gone."""
@@ -319,7 +299,7 @@ class InFlightRequests:
             they do not, and the others are too few.
 
         """
-        led = [one.node for one in self.readiness.leaders]
+        led = [one.node for one in self.readiness.seating.leaders]
         if leader not in led or (leader in pending.answered and leader != pending.leader):
             return []
         pending.answered[leader] = None
@@ -339,27 +319,21 @@ class InFlightRequests:
         self, pending: InFlightRequest, leader: str, answer: QueryResult, now: Instant
     ) -> QueryResult | None:
         """Count a leader's answer; return the answer once a quorum agrees on it."""
-        poll, readiness = pending.poll, self.readiness
-        seated = leader in [one.node for one in readiness.leaders]
-        if (
-            poll is None
-            or answer.nonce != poll.nonce
-            or answer.lock != pending.name.lock
-            or not seated
-        ):
+        poll, seating = pending.poll, self.readiness.seating
+        asked = poll is not None and (answer.nonce, answer.lock) == (poll.nonce, pending.name.lock)
+        if poll is None or not asked or leader not in [one.node for one in seating.leaders]:
             return None
-        if answer.epoch == readiness.epoch:
+        if answer.epoch == seating.epoch:
             poll.answers[leader] = answer
-        return poll.decide(quorum(len(readiness.leaders)), now)
+        return poll.decide(quorum(len(seating.leaders)), now)
 
     def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
         """Store the leaders; send requests again at once whose leader does not lead any more."""
-        before = self.readiness
-        self.readiness = readiness
-        leaders = self.leaders()
-        began = readiness.epoch != before.epoch or (readiness.ready and not before.ready)
-        if began and readiness.leaders:
-            self._turn = self._random.randrange(len(readiness.leaders))
+        before, self.readiness = self.readiness, readiness
+        leaders, seating = self.leaders(), readiness.seating
+        began = seating.epoch != before.seating.epoch or (readiness.ready and not before.ready)
+        if began and seating.leaders:
+            self._turn = self._random.randrange(len(seating.leaders))
         effects: list[Effect] = []
         for pending in list(self.by_number.values()):
             if began and pending.name.kind is Kind.RENEW:
@@ -371,12 +345,9 @@ class InFlightRequests:
 
     def due(self, now: Instant) -> list[InFlightRequest]:
         found: list[InFlightRequest] = []
-        while self._due and self._due[0][0] <= now:
-            at, number = heapq.heappop(self._due)
-            pending = self.by_number.get(number)
-            if pending is not None and pending.due == at:
-                pending.due, pending.redirected = None, False
-                found.append(pending)
+        while (pending := self._due.take_due(now)) is not None:
+            pending.redirected = False
+            found.append(pending)
         return found
 
     def _later(self, pending: InFlightRequest, now: Instant) -> None:
@@ -384,8 +355,9 @@ class InFlightRequests:
         if pending.name.kind is not Kind.QUERY:  # A read waits for no lock, only for agreement.
             pending.pause_ms = min(2 * pause_ms, max(REPEAT_MS_MAX, self.repeat_ms))
         at = later(now, pause_ms)
-        pending.due = at if pending.until is None else max(later(now, 1), min(at, pending.until))
-        heapq.heappush(self._due, (pending.due, pending.number))
+        if pending.until is not None:
+            at = max(later(now, 1), min(at, pending.until))
+        self._due.set(pending, at)
 
     def _next(self, leaders: list[str]) -> str:
         """Return this node, if it leads; else the next in the round robin."""

@@ -1,8 +1,6 @@
-"""The leader role, and its answers to the steps of the other leaders: its part in a quorum."""
+"""The leader role: it checks each message, and leaves it to the part that handles it."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from fencelock.actors.api.role_request import ReadLeaders
 from fencelock.actors.bakery.bounds import (
@@ -13,17 +11,8 @@ from fencelock.actors.bakery.bounds import (
     is_possible_step,
     is_possible_table,
 )
-from fencelock.actors.bakery.config import (
-    BAKERY_TIMING,
-    COPY_MS,
-    BakeryTiming,
-    Terms,
-    later,
-    leader_of,
-    proxy_of,
-)
-from fencelock.actors.bakery.copies import Copies, obeys_step
-from fencelock.actors.bakery.epochs import EpochLimit, EpochState, Refusals, answer
+from fencelock.actors.bakery.config import BAKERY_TIMING, BakeryTiming, Terms, leader_of, proxy_of
+from fencelock.actors.bakery.epochs import EpochLimit, EpochState, Refusals
 from fencelock.actors.bakery.event import (
     BoundKnown,
     Connected,
@@ -50,19 +39,13 @@ from fencelock.actors.bakery.message import (
     Table,
     TicketDropped,
     TicketEnded,
+    ToLeader,
     Yield,
-    request_of,
 )
-from fencelock.actors.bakery.proxy_message import Error, ToLeader
 from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
-from fencelock.actors.bakery.ticket_attempt import (
-    TicketAttempt,
-    TicketAttempts,
-    TicketStep,
-    ended_before,
-)
+from fencelock.actors.bakery.table import TicketTable
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -93,7 +76,7 @@ Received = FromLeader | ToLeader | FromNode
 
 
 class Leader(Role[Received]):
-    """TicketTable, votes and leases of one leader, and the hand-over of its table.
+    """Table, votes and leases of one leader, and the hand-over of its table.
 
     Invariants: from no-conflicting-votes on in `INVARIANTS`, without one-reply.
 
@@ -127,8 +110,7 @@ class Leader(Role[Received]):
         self.epoch_state.bound.default_ms = terms.lease_ms
         self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
-        copies = Copies(self.epoch_state, self.tickets)
-        self.voting = Voting(self.epoch_state, self.tickets, self.attempts, copies)
+        self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
         self.releases = PendingReleases(self.epoch_state)
         self.requests = LeaderRequests(self.attempts, self.releases, terms)
         self.transfer = StateTransfer(self.attempts, self.releases)
@@ -250,7 +232,7 @@ class Leader(Role[Received]):
             ("epoch", self.epoch_state.epoch),
             ("leaders", names_of(self.epoch_state.leaders) or "not known"),
             ("serving", self.epoch_state.serving),
-            ("tickets", self.tickets.size),
+            ("tickets", len(self.tickets)),
         )
 
     def facts(self, now: Instant) -> Facts:
@@ -281,248 +263,9 @@ class Leader(Role[Received]):
     def _tick(self, now: Instant) -> list[Effect]:
         if self.ticking:
             return []
-        own = self.attempts.timers.by_key  # The table may have forgotten some of these.
-        busy = own or self.tickets.size or self.releases.by_number or self.transfer.arriving
+        own = self.attempts.own  # The table may have forgotten some of these.
+        busy = own or self.tickets or self.releases.by_number or self.transfer.arriving
         if not busy and not self.epoch_state.bound.is_raised:
             return []
         self.ticking = True
-        return [
-            Wake(
-                self.epoch_state.timing.resend_ms if not self.attempts.timers.by_key else TICK_MS,
-                StepDue(),
-            )
-        ]
-
-
-StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
-
-
-@dataclass(eq=False)
-class Voting:
-    """Keeps copies of the others' tickets, and votes.
-
-    Invariants: no-conflicting-votes, dropped-stays-dropped.
-
-    Attributes:
-        epoch_state: this leader's state in its epoch.
-        table: this leader's table.
-        attempts: its own tickets, which another leader's step may advance, or end.
-        copies: what it keeps while it does not lead.
-
-    """
-
-    epoch_state: EpochState
-    table: TicketTable
-    attempts: TicketAttempts
-    copies: Copies
-
-    def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
-        """Process a step of ``leader``, which leads in the same epoch.
-
-        The mode is part of a request: a step that names a known one in the other mode is dropped.
-        """
-        match step:
-            case Entering() | AddTicket() | Extend() if self._is_of_other_mode(step.ticket):
-                return [Observe("bakery.step_malformed")]
-            case AddTicket() if not self.epoch_state.leads:
-                return self.copies.on_add(leader, step, now)
-            case Extend() if not self.epoch_state.leads:
-                return self.copies.on_extend(leader, step, now)
-            case Entering():
-                return self._on_entering(leader, step, now)
-            case AddTicket():
-                return self._on_add(leader, step, now)
-            case Yield():
-                return self._on_yield(leader, step, now)
-            case DropTicket():
-                return self._on_drop(leader, step, now)
-            case Extend():
-                return self._on_extend(leader, step, now)
-
-    def _is_of_other_mode(self, ticket: Ticket) -> bool:
-        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
-        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        known = entry if attempt is None else attempt.entry
-        return known is not None and known.shared != ticket.shared
-
-    def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
-        ticket = step.ticket
-        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
-        ceded: list[Effect] = []
-        if attempt is not None and attempt.step is not TicketStep.HELD:
-            if self.epoch_state.ranks_before(leader):
-                return answer(leader, Owned(**request_of(step.epoch, ticket)))
-            ceded = self.attempts.cede(attempt, leader, now)
-        entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
-        if entry is None:
-            return [*ceded, *self._it_ended(leader, step)]
-        ceded += self.epoch_state.wait_for_bound(ticket.lease_ms)
-        message = MaxTicket(
-            **request_of(step.epoch, ticket),
-            highest=self.table.highest(ticket.lock, step.epoch),
-            held=entry.fence,
-            known=entry.round,
-        )
-        return [*ceded, *answer(leader, message)]
-
-    def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
-        message = TicketEnded(**request_of(step.epoch, step.ticket))
-        return [*answer(leader, message), Observe("bakery.ended_before")]
-
-    def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
-        ticket = step.ticket
-        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        ceded: list[Effect] = []
-        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
-        whose = self._whose(attempt, leader, step) if attempt is not None else ""
-        if attempt is not None and whose == self.epoch_state.node:
-            return answer(leader, Owned(**request_of(step.epoch, ticket)))
-        if attempt is not None and whose == leader:
-            ceded = self.attempts.cede(attempt, leader, now)
-        return [*ceded, *self._take_in(leader, step, entry, now)]
-
-    def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
-        """Return which of two owners of a request continues with it, or "" if votes must decide.
-
-        The order is: the one that granted it, the one that takes a hold over, the one that ranks
-        first. But a hold that only the other one takes over is not left to it: its votes may be
-        too few.
-        """
-        held = attempt.step is TicketStep.HELD
-        if (held or attempt.held) and not step.taken:
-            return self.epoch_state.node
-        if held or (step.fence if step.taken else 0) != attempt.held:
-            return ""
-        return self.epoch_state.node if self.epoch_state.ranks_before(leader) else leader
-
-    def _take_in(
-        self, leader: str, step: AddTicket, entry: TicketEntry | None, now: Instant
-    ) -> list[Effect]:
-        """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
-        ticket = step.ticket
-        if entry is not None and self.table.forget(entry, now):
-            entry = None  # A vote whose lease is over does not count, swept or not.
-        if entry is not None and not obeys_step(entry, leader, step):
-            return self._collected(leader, step, entry, None)
-        until = later(now, COPY_MS)
-        if entry is not None and entry.phase is TicketPhase.HOLDING:
-            if entry.fence != step.fence:
-                self.table.unvote(entry, until)  # It is another round: that vote was given back.
-        else:
-            held = step.fence if step.taken else 0
-            entry = self.table.put(ticket, leader, now, until, held)
-        if entry is None:
-            return self._it_ended(leader, step)
-        entry.round, entry.owner = step.round, leader
-        if step.fence:
-            waits = self.epoch_state.wait_for_bound(entry.lease_left_ms(now))
-            if waits:  # Its owner sends the step again.
-                return waits
-        ahead = None if entry.phase is TicketPhase.HOLDING else self.table.ahead(entry, now)
-        if entry.phase is not TicketPhase.HOLDING and ahead is None and self._is_highest(step):
-            self.table.vote(entry, step.fence, now)
-        if entry.phase is TicketPhase.HOLDING:
-            self._leave_to(entry)
-        answered = self._collected(leader, step, entry, ahead)
-        return [*answered, *self.attempts.advance(ticket.lock, now)]
-
-    def _is_highest(self, step: AddTicket) -> bool:
-        """Return whether the fence is above those of all votes for tickets that conflict.
-
-        A hold that expired here and is taken over may return under the same fence.
-        """
-        last = self.table.last_against(step.ticket)
-        again = step.taken and self.table.tombstones.expired_under(step.ticket, step.fence)
-        return step.fence > last or (again and step.fence == last > 0)
-
-    def _leave_to(self, entry: TicketEntry) -> None:
-        """Take no more steps for a request that this leader has voted for as another's.
-
-        A new round here would take that vote back, and the other may have won with it.
-        """
-        attempt = self.attempts.timers.of(entry)
-        if attempt is not None and attempt.step is not TicketStep.HELD:
-            self.attempts.timers.forget(entry)
-
-    def _collected(
-        self, leader: str, step: AddTicket, entry: TicketEntry, ahead: Turn | None
-    ) -> list[Effect]:
-        voted = entry.phase is TicketPhase.HOLDING and entry.fence == step.fence
-        if step.taken and self.table.is_outdone(step.ticket, step.fence):
-            voted = False
-        message = Collected(
-            **request_of(step.epoch, step.ticket),
-            round=step.round,
-            voted=voted and (entry.owner, entry.round) == (leader, step.round),
-            ahead=ahead,
-            highest=self.table.highest(step.ticket.lock, step.epoch),
-            known=entry.round,
-        )
-        return answer(leader, message)
-
-    def _on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
-        entry = self.table.get(step.lock, RequestKey(step.who, step.request))
-        if entry is None or entry.owner != leader or step.round <= entry.round:
-            return [Observe("bakery.late_step")]
-        entry.round = step.round
-        if entry.phase is TicketPhase.HOLDING and epoch_of(entry.fence) == step.epoch:
-            self.table.unvote(entry, later(now, COPY_MS))
-        return self.attempts.advance(step.lock, now)
-
-    def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
-        if step.mine:
-            for entry in self.table.of(step.lock, step.who):
-                if entry.ticket.request == step.request and entry.owner == leader:
-                    self._gave_up(entry)
-            return self.attempts.advance(step.lock, now)
-        request = step.request
-        for entry in self.table.named(step.lock, step.who, step.request, step.fence):
-            request = max(request, entry.ticket.request)
-            self.attempts.timers.forget(entry)
-        found = self.table.drop(step.lock, step.who, step.request, step.fence)
-        request = request or self.table.tombstones.request_of(step.lock, step.who, step.fence)
-        message = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
-        answered = answer(leader, message) if step.number else []
-        return [*answered, *self.attempts.advance(step.lock, now)]
-
-    def _gave_up(self, entry: TicketEntry) -> None:
-        """Drop a ticket that its owner abandoned, unless this leader has the same request."""
-        if self.attempts.timers.of(entry) is None:
-            self.table.remove(entry)
-            return
-        entry.owner = self.epoch_state.node
-        if entry.phase is not TicketPhase.HOLDING:
-            self.table.set_until(entry, None)
-
-    def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
-        ticket = step.ticket
-        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
-        if waits:  # Its sender sends it again.
-            return waits
-        kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
-        if entry is None or entry.phase is not TicketPhase.HOLDING:
-            queue = self.table.queues.get(ticket.lock)
-            free = queue is None or not any(
-                one.holding for one in queue.against(shared=ticket.shared)
-            )
-            if free and not self.table.is_outdone(ticket, step.fence):
-                entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
-                kept = entry is not None
-        if kept and entry is not None:
-            entry.ticket, entry.owner = ticket, leader
-            if entry.phase is not TicketPhase.HOLDING:
-                self.table.vote(entry, step.fence, now)
-            self.table.extend_until(entry, later(now, ticket.lease_ms))
-            self._leave_to(entry)
-        message = Extended(epoch=step.epoch, number=step.number, kept=kept)
-        return answer(leader, message)
-
-    def on_notice(self, leader: str, notice: TicketEnded | Owned, now: Instant) -> list[Effect]:
-        """Note that a ticket of this leader's own is over, or another's."""
-        attempt = self.attempts.timers.find(notice.lock, notice.who, notice.request)
-        if attempt is None or attempt.step is TicketStep.HELD:
-            return [Observe("bakery.late_answer")]
-        if isinstance(notice, Owned):
-            return self.attempts.cede(attempt, leader, now)
-        return self.attempts.fail(attempt, Error.FAILED, ended_before(notice.lock), now)
+        return [Wake(TICK_MS if own else self.epoch_state.timing.resend_ms, StepDue())]

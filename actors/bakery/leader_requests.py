@@ -12,29 +12,27 @@ from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, WAITERS_SHOWN_MAX, Terms, later
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import DropTicket, Extend, Extended, TicketDropped, request_of
-from fencelock.actors.bakery.proxy_message import (
+from fencelock.actors.bakery.message import (
+    DropTicket,
     Error,
+    Extend,
+    Extended,
     HoldRenewed,
     Lock,
     NotLeading,
     Query,
     QueryResult,
     RenewHold,
+    TicketDropped,
     ToLeader,
     Unlock,
     UnlockAll,
     Unlocked,
+    request_of,
 )
-from fencelock.actors.bakery.table import (
-    RequestKey,
-    TicketEntry,
-    TicketPhase,
-    TicketQueue,
-    TicketTable,
-)
+from fencelock.actors.bakery.table import TicketEntry, TicketQueue, TicketTable
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, failed, locked
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts, failed, locked
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -44,33 +42,6 @@ TICKETS_MAX = 100_000
 
 ENTERING_MAX = 1_000
 """Maximum tickets that enter one lock at a time; the source has 100."""
-
-
-def why_not(
-    asked: Lock, table: TicketTable, terms: Terms, now: Instant
-) -> tuple[Error | None, str]:
-    if why := terms.why_invalid(asked.hold_ms, asked.grace_ms):
-        return Error.INVALID, f"{titled(asked.lock)}: {why}"
-    of_owner = [entry for entry in table.of(asked.lock, asked.who) if not entry.is_over(now)]
-    if any(entry.ticket.request > asked.request for entry in of_owner):
-        text = f"{titled(asked.lock)}: a later request of the same owner is known"
-        return Error.DUPLICATE, text
-    if any(entry.fence and entry.ticket.request < asked.request for entry in of_owner):
-        text = f"{titled(asked.lock)}: this owner holds it, under fence {of_owner[0].fence}"
-        return Error.HELD, text
-    queue = table.queues.get(asked.lock)
-    same = [entry for entry in of_owner if entry.ticket.request == asked.request]
-    if any(entry.shared != asked.shared for entry in same):
-        text = f"{titled(asked.lock)}: request {asked.request} is known in the other mode"
-        return Error.DUPLICATE, text
-    if same:
-        return None, ""
-    if table.size >= TICKETS_MAX:
-        return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
-    if queue is not None and queue.entering >= ENTERING_MAX:
-        text = f"{titled(asked.lock)}: {ENTERING_MAX} requests enter at the same time, its limit"
-        return Error.OVERFLOW, text
-    return None, ""
 
 
 class LeaderRequests:
@@ -96,7 +67,7 @@ class LeaderRequests:
         if isinstance(request, UnlockAll):
             return self._on_unlock_all(proxy, request, now) if self.epoch_state.serving else []
         if not self.epoch_state.serving:
-            return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=""))]
+            return self._ask(proxy, request, "")
         match request:
             case Lock():
                 return self._on_lock(proxy, request, now)
@@ -107,6 +78,11 @@ class LeaderRequests:
             case RenewHold():
                 return self._on_renew(proxy, request, now)
 
+    @staticmethod
+    def _ask(proxy: Address, request: Lock | Unlock | RenewHold, owner: str) -> list[Effect]:
+        """Refer the proxy to the leader that owns the request, if one is known."""
+        return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
+
     def _on_query(self, proxy: Address, query: Query, now: Instant) -> list[Effect]:
         """Report the holder of a lock, unless others may have acquired it without this leader."""
         if not self.epoch_state.trusted(now):
@@ -116,30 +92,53 @@ class LeaderRequests:
         return [found if isinstance(found, Fault) else Send(proxy, found)]
 
     def _on_lock(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
-        error, text = why_not(request, self.tickets, self.terms, now)
-        if error is not None:
-            return [failed(proxy, request, error, text), Observe("bakery.refused")]
-        attempt = self.attempts.timers.find(request.lock, request.who, request.request)
+        if refused := self._why_not(request, now):
+            return [failed(proxy, request, *refused), Observe("bakery.refused")]
+        attempt = self.attempts.own.get(request.key)
         if attempt is not None:
             attempt.requested_at = now
             entry = attempt.entry
             entry.ticket = entry.ticket._replace(proxy=proxy)
-            if attempt.step is TicketStep.HELD:
-                return [locked(entry), Observe("bakery.answered_again")]
-            return []
-        known = self.tickets.get(request.lock, RequestKey(request.who, request.request))
-        owner = known.owner if known is not None else ""
-        if self.epoch_state.reaches(owner):
-            return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
-        lease_ms = request.hold_ms + request.grace_ms
+            return [locked(entry), Observe("bakery.answered_again")] if attempt.is_held else []
+        known = self.tickets.get(request.key)
+        if known is not None and self.epoch_state.reaches(known.owner):
+            return self._ask(proxy, request, known.owner)
         # If it must wait for the bound, the proxy repeats it.
-        waits = self.epoch_state.wait_for_bound(lease_ms)
+        waits = self.epoch_state.wait_for_bound(request.hold_ms + request.grace_ms)
         return waits or self.attempts.open(proxy, request, now)
+
+    def _why_not(self, asked: Lock, now: Instant) -> tuple[Error, str] | None:
+        """Return why a request is refused, or None if it is not."""
+        lock = titled(asked.lock)
+        if why := self.terms.why_invalid(asked.hold_ms, asked.grace_ms):
+            return Error.INVALID, f"{lock}: {why}"
+        same = False
+        known = self.tickets.of(asked.lock, asked.who)
+        for entry in sorted(known, key=lambda one: -one.ticket.request):
+            number = entry.ticket.request
+            if entry.is_over(now):
+                continue
+            if number > asked.request:
+                return Error.DUPLICATE, f"{lock}: a later request of the same owner is known"
+            if entry.fence and number < asked.request:
+                return Error.HELD, f"{lock}: this owner holds it, under fence {entry.fence}"
+            if number == asked.request and entry.shared != asked.shared:
+                return Error.DUPLICATE, f"{lock}: request {number} is known in the other mode"
+            same = same or number == asked.request
+        if same:
+            return None
+        if len(self.tickets) >= TICKETS_MAX:
+            return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
+        queue = self.tickets.queues.get(asked.lock)
+        if queue is not None and queue.entering >= ENTERING_MAX:
+            text = f"{lock}: {ENTERING_MAX} requests enter at the same time, its limit"
+            return Error.OVERFLOW, text
+        return None
 
     def _on_unlock(self, proxy: Address, request: Unlock, now: Instant) -> list[Effect]:
         if request.waiting:
-            attempt = self.attempts.timers.find(request.lock, request.who, request.request)
-            waits = attempt is not None and attempt.step is not TicketStep.HELD
+            attempt = self.attempts.own.get(request.key)
+            waits = attempt is not None and not attempt.is_held
             dropped = self.attempts.drop(attempt, now) if attempt is not None and waits else []
             return [*dropped, Send(proxy, Unlocked(number=request.number, found=waits))]
         known = self.tickets.of(request.lock, request.who)
@@ -151,10 +150,9 @@ class LeaderRequests:
         elif fence:
             for entry in known:  # The owner knows the request number of the hold.
                 if self.epoch_state.reaches(entry.owner):
-                    message = NotLeading(lock=request.lock, who=request.who, owner=entry.owner)
-                    return [Send(proxy, message)]
-        attempts = [self.attempts.timers.of(entry) for entry in known]
-        has_copies = any(attempt is not None and attempt.copied for attempt in attempts)
+                    return self._ask(proxy, request, entry.owner)
+        attempts = [self.attempts.own[one.key] for one in known if one.key in self.attempts.own]
+        has_copies = any(attempt.copied for attempt in attempts)
         found = self._forget(request.lock, request.who, request.request, request.fence)
         dropped = self.releases.drop(proxy, request, now, found=found, has_copies=has_copies)
         return [*dropped, *self.attempts.advance(request.lock, now)]
@@ -162,7 +160,7 @@ class LeaderRequests:
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Drop the named entries and their attempts; return whether they were known."""
         for entry in self.tickets.named(lock, who, request, fence):
-            self.attempts.timers.forget(entry)
+            self.attempts.forget(entry)
         return self.tickets.drop(lock, who, request, fence)
 
     def on_dropped(self, leader: str, reply: TicketDropped, now: Instant) -> list[Effect]:
@@ -183,7 +181,7 @@ class LeaderRequests:
         effects: list[Effect] = [Send(proxy, Unlocked(number=request.number, found=True))]
         for entry in self.tickets.of_session(request.session):
             ticket = entry.ticket
-            self.attempts.timers.forget(entry)
+            self.attempts.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
             message = DropTicket(**request_of(self.epoch_state.epoch, ticket))
             sent = self.epoch_state.send_to_all(message)
@@ -191,15 +189,15 @@ class LeaderRequests:
         return effects
 
     def _on_renew(self, proxy: Address, request: RenewHold, now: Instant) -> list[Effect]:
-        held = [e for e in self.tickets.of(request.lock, request.who) if e.fence == request.fence]
-        attempt = self.attempts.timers.of(held[0]) if held else None
-        voting = attempt is not None and attempt.step is TicketStep.VOTING and not attempt.held
-        if not held or held[0].is_over(now) or voting:
+        known = self.tickets.of(request.lock, request.who)
+        entry = next((one for one in known if one.fence == request.fence), None)
+        if entry is None or entry.is_over(now):
             return [Send(proxy, not_held_here(request.number))]
-        entry = held[0]
+        attempt = self.attempts.own.get(entry.key)
+        if attempt is not None and attempt.is_voting and not attempt.held:
+            return [Send(proxy, not_held_here(request.number))]
         if entry.owner not in request.missed and self.epoch_state.reaches(entry.owner):
-            message = NotLeading(lock=request.lock, who=request.who, owner=entry.owner)
-            return [Send(proxy, message)]
+            return self._ask(proxy, request, entry.owner)
         hold_ms = request.hold_ms or entry.ticket.hold_ms
         ticket = entry.ticket._replace(hold_ms=hold_ms)
         if why := self.terms.why_invalid(hold_ms, ticket.grace_ms):
@@ -287,7 +285,7 @@ def _contender(entry: TicketEntry, now: Instant) -> Contender:
         node=node_of(ticket.proxy),
         session=ticket.who.session,
         owner=ticket.who.owner,
-        fence=entry.fence if entry.phase is TicketPhase.HOLDING else None,
+        fence=entry.fence if entry.holds else None,
         since_ms=ms_between(entry.since, now),
         label=ticket.label,
         times=RWLOCK_PERMITS if kind_of(ticket.lock) == RWLOCK and not ticket.shared else 1,
@@ -317,10 +315,10 @@ class PendingRelease:
     due: Instant
     entry: TicketEntry | None = None
     """The entry whose lease restarts."""
-    answered: dict[str, None] = field(default_factory=dict[str, None])
-    refused: dict[str, None] = field(default_factory=dict[str, None])
     found: bool = False
     has_copies: bool = False
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    refused: dict[str, None] = field(default_factory=dict[str, None])
     copied: bool = False
     tries: int = 1
     replied: bool = False
@@ -349,21 +347,13 @@ class PendingReleases:
         """Make the other leaders forget the requests that this leader has just forgotten."""
         self.count += 1
         message = DropTicket(
+            **unlock.key._asdict(),
             epoch=self.epoch_state.epoch,
-            lock=unlock.lock,
-            who=unlock.who,
-            request=unlock.request,
             fence=unlock.fence,
             number=self.count,
         )
-        release = PendingRelease(
-            proxy,
-            message,
-            unlock.number,
-            later(now, self.epoch_state.timing.resend_ms),
-            found=found,
-            has_copies=has_copies,
-        )
+        due = later(now, self.epoch_state.timing.resend_ms)
+        release = PendingRelease(proxy, message, unlock.number, due, None, found, has_copies)
         return self._begin(release, now)
 
     def extend(
@@ -374,10 +364,8 @@ class PendingReleases:
         message = Extend(
             epoch=self.epoch_state.epoch, ticket=entry.ticket, fence=entry.fence, number=self.count
         )
-        release = PendingRelease(
-            proxy, message, renewal.number, later(now, self.epoch_state.timing.resend_ms), entry
-        )
-        return self._begin(release, now)
+        due = later(now, self.epoch_state.timing.resend_ms)
+        return self._begin(PendingRelease(proxy, message, renewal.number, due, entry), now)
 
     def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
         self.by_number[self.count] = release
@@ -440,19 +428,13 @@ class PendingReleases:
             return [Send(release.proxy, Unlocked(number=release.number, found=release.found))]
         entry = release.entry
         assert entry is not None
-        if (
-            not self.epoch_state.trusted(now)
-            or entry.phase is not TicketPhase.HOLDING
-            or entry.is_over(now)
-        ):
+        if not self.epoch_state.trusted(now) or not entry.holds or entry.is_over(now):
             return [Observe("bakery.untrusted")]
         release.replied = True
         ticket = entry.ticket
+        hold_ms, grace_ms = ticket.hold_ms, ticket.grace_ms
         message = HoldRenewed(
-            number=release.number,
-            fence=entry.fence,
-            hold_ms=ticket.hold_ms,
-            grace_ms=ticket.grace_ms,
+            number=release.number, fence=entry.fence, hold_ms=hold_ms, grace_ms=grace_ms
         )
         return [Send(release.proxy, message), Observe("bakery.renewed")]
 

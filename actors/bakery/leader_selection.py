@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fencelock.actors.api.role_request import Leaders
 from fencelock.actors.bakery.config import COPIES_FROM, LEADERS_MAX, OFF, exports_needed, quorum
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.event import Member, Readiness
-from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.message import Chosen, Member, Seating
 
 
 class Identity(NamedTuple):
@@ -93,14 +93,14 @@ def copies_for(
     if len(electorate.members) < COPIES_FROM:
         return ()
     lives = {one.node: one for one in seating.keepers}
-    lives |= {one.node: Chosen(one.node, one.life) for one in members if one.votes}
+    lives |= {one.node: one.chosen for one in members if one.votes}
     leading = {one.node for one in leaders}
     return tuple(lives[name] for name in electorate.names if name in lives and name not in leading)
 
 
 def has_tables(former: Seating, members: Sequence[Member]) -> bool:
     """Return whether enough keepers of ``former`` live to know all that was held."""
-    known = {Chosen(member.node, member.life) for member in members}
+    known = {member.chosen for member in members}
     return len(known & {*former.keepers}) >= exports_needed(len(former.keepers))
 
 
@@ -110,7 +110,7 @@ def can_merge(former: Seating, keepers: Sequence[Chosen], members: Sequence[Memb
     It is not known of a keeper that this node does not reach.
     """
     needed = exports_needed(len(former.keepers)) if former.keepers else 0
-    known = {Chosen(member.node, member.life): member for member in members}
+    known = {member.chosen: member for member in members}
 
     def reaches_enough(keeper: Chosen) -> bool:
         member = known.get(keeper)
@@ -130,11 +130,7 @@ def working(
     A leader needs a quorum of the electorate that trusts it, and enough of the other leaders. Two
     leaders of which this node reaches neither are assumed to reach each other.
     """
-    known = {
-        Chosen(member.node, member.life): {*member.reaches}
-        for member in members
-        if member.reaches is not None
-    }
+    known = {one.chosen: {*one.reaches} for one in members if one.reaches is not None}
 
     def connected(one: Chosen, other: Chosen) -> bool:
         return (one not in known or other in known[one]) and (
@@ -172,7 +168,7 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
         return LeaderSelection((), _why_down(members, electorate))
     staying = frozenset(electorate.names)
     voters = [voter for voter in voters if voter.node in staying]
-    offered = [Chosen(one.node, one.life) for one in candidates_of(voters, electorate)]
+    offered = [one.chosen for one in candidates_of(voters, electorate)]
     lacking = _why_too_few(len(offered), len(voters), configured)
     lives = living(seating, members, electorate)
     alive = [leader for leader in lives if leader.node in staying]
@@ -216,7 +212,7 @@ class Teams:
         self.seating, self.members, self.electorate = seating, members, electorate
         self.alive = alive
         self.seats = min(LEADERS_MAX, len(electorate.members))
-        reached = {Chosen(one.node, one.life): len(one.reaches or ()) for one in members}
+        reached = {one.chosen: len(one.reaches or ()) for one in members}
         others = [one for one in offered if one not in alive]
         self.newcomers = sorted(others, key=lambda one: -reached[one])[:NEWCOMERS_MAX]
 
@@ -325,12 +321,10 @@ def readiness(
     silent = [one.node for one in seen if one.node in electorate.everyone and not one.votes]
     advice = f", but {_do_not_vote(silent)}: fencelock members says what to run" if silent else ""
     return Readiness(
-        epoch=seating.epoch,
-        leaders=seating.leaders,
-        reachable=tuple(member.node for member in seen),
+        seating=seating,
+        members=tuple(member._replace(waiting_ms=0) for member in seen),
         ready=not missing,
         detail=missing or f"ready{advice}",
-        members=tuple(member._replace(waiting_ms=0) for member in seen),
         electorate=electorate,
     )
 

@@ -1,5 +1,7 @@
 """Messages between nodes: elections and hand-overs (0x40-0x4f), steps of tickets (0xb0-0xba), 0xe8.
 
+Those between proxies and leaders (0xc0-0xcc) stand at the end.
+
 A *life* is one run of a node; a leader is one node in one life, since its table dies with it.
 A *seating* names the leaders of an epoch. Each epoch has one, since a member promises an epoch
 once, and a seating counts when a majority of all members promised it.
@@ -8,10 +10,12 @@ Each message about a step carries its epoch; a leader replies only to messages o
 Each reply names its ticket, and its round or drop, and counts once per sender.
 """
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
-from fencelock.actors.bakery.ticket import EndedRequests, Record, Ticket, Turn, Who
+from fencelock.actors.bakery.ticket import EndedRequests, Record, RequestKey, Ticket, Turn, Who
 from fencelock.actors.message import Int64, Message
 
 EPOCH_MAX = (1 << 30) - 1
@@ -34,7 +38,7 @@ class Seating(NamedTuple):
     bound_ms: Int64
     """The longest lease at the beginning of this epoch: duration and grace together (ms)."""
     copies: tuple[Chosen, ...] = ()
-    """The members that keep copies of what the leaders agree on; see `copies.py`."""
+    """The members that keep copies of what the leaders agree on; see `voting.py`."""
 
     @property
     def keepers(self) -> tuple[Chosen, ...]:
@@ -52,24 +56,16 @@ class BoundStatement(NamedTuple):
 NOBODY = Seating(0, (), 0)
 
 
-class Beat(Message, tag=0x40):
-    """Source: LOCK_STARTED. A heartbeat with the sender's state, sent to every other member.
+class Member(NamedTuple):
+    """A node as its beats describe it; the receiver sets ``node`` and ``votes`` itself."""
 
-    ``echo`` is the number of the receiver's last beat that arrived, in its life ``echo_life``
-    (both 0 if none did). A receiver that gets its own numbers back is connected both ways, and
-    knows that the sender had not promised more than ``promised`` when that beat arrived.
-    """
-
+    node: str
     life: Int64
-    number: Int64
-    """Number of the beat in this life, from 1."""
-    echo_life: Int64
-    echo: Int64
     priority: Int64
     """1 to 14, the smaller the likelier to lead; `OFF` never."""
     pid: Int64
     promised: Int64
-    """No lower epoch is obeyed by the sender, which promised this one, nor by its leader."""
+    """No lower epoch is obeyed by the node, which promised this one, nor by its leader."""
     seating: Seating
     """The highest seating that it knows to be installed."""
     serving: Int64
@@ -77,13 +73,36 @@ class Beat(Message, tag=0x40):
     waiting_ms: Int64
     """Time for which a coordinator still waits until every lease is over (ms), or 0 if it does
     not."""
-    voter: Int64 = 0
-    """The id under which the sender votes (`bootstrap.vote_id`), or 0 if it does not vote. Only
-    beats of registered voters count in a majority."""
+    votes: bool = True
+    """Whether it votes, under the journal that is registered for it."""
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
-    reaches: tuple[Chosen, ...] = ()
-    """The members that are connected with the sender both ways, each in its present life."""
+    voter: Int64 = 0
+    """The id under which it votes (`bootstrap.vote_id`), or 0 if it does not. Only beats of
+    registered voters count in a majority."""
+    reaches: tuple[Chosen, ...] | None = None
+    """The members that are connected with it both ways, each in its present life, without itself;
+    None if that is not known."""
+
+    @property
+    def chosen(self) -> Chosen:
+        return Chosen(self.node, self.life)
+
+
+class Beat(Message, tag=0x40):
+    """Source: LOCK_STARTED. A heartbeat, sent to every other member.
+
+    ``echo`` is the number of the receiver's last beat that arrived, in its life ``echo_life``
+    (both 0 if none did). A receiver that gets its own numbers back is connected both ways, and
+    knows that the sender had not promised more than its ``promised`` when that beat arrived.
+    """
+
+    number: Int64
+    """Number of the beat in this life, from 1."""
+    echo_life: Int64
+    echo: Int64
+    member: Member
+    """The sender."""
 
 
 class Propose(Message, tag=0x41):
@@ -201,9 +220,18 @@ class Table(Message, tag=0x4C):
     records: tuple[Record, ...]
     ended: tuple[EndedRequests, ...]
     """The last ended requests there, so that no other table brings them back."""
-    exclusive: tuple[Int64, ...] = ()
-    """For each of ``ended``, the fence up to which its exclusive tickets have ended. Releases
-    without shared tickets send none: all their ended fences are those of exclusive tickets."""
+
+
+class OfRequest(Message):
+    """A message about one request for a lock."""
+
+    lock: str
+    who: Who
+    request: Int64
+
+    @property
+    def key(self) -> RequestKey:
+        return RequestKey(self.lock, self.who, self.request)
 
 
 class Entering(Message, tag=0xB0):
@@ -213,7 +241,7 @@ class Entering(Message, tag=0xB0):
     ticket: Ticket
 
 
-class MaxTicket(Message, tag=0xB1):
+class MaxTicket(OfRequest, tag=0xB1):
     """Source: LOCK_ENTERED and MAX_TICKET. I know that the ticket enters.
 
     ``highest`` is the highest number or counter that was drawn for the lock here. ``held`` is
@@ -221,9 +249,6 @@ class MaxTicket(Message, tag=0xB1):
     """
 
     epoch: Int64
-    lock: str
-    who: Who
-    request: Int64
     highest: Int64
     held: Int64
     known: Int64
@@ -248,7 +273,7 @@ class AddTicket(Message, tag=0xB2):
     taken: bool
 
 
-class Collected(Message, tag=0xB3):
+class Collected(OfRequest, tag=0xB3):
     """Source: TICKET_ADDED and LOCK_ACTIVATED. The ticket is in my table.
 
     ``voted`` says that the ticket holds the lock at this leader, which votes for no other until the
@@ -257,9 +282,6 @@ class Collected(Message, tag=0xB3):
     """
 
     epoch: Int64
-    lock: str
-    who: Who
-    request: Int64
     round: Int64
     voted: bool
     ahead: Turn | None
@@ -268,17 +290,14 @@ class Collected(Message, tag=0xB3):
     """The highest round of this request that the sender knows: a lower one is not accepted."""
 
 
-class Yield(Message, tag=0xB4):
+class Yield(OfRequest, tag=0xB4):
     """My ticket did not get enough votes in the rounds before ``round``: take your vote back."""
 
     epoch: Int64
-    lock: str
-    who: Who
-    request: Int64
     round: Int64
 
 
-class DropTicket(Message, tag=0xB5):
+class DropTicket(OfRequest, tag=0xB5):
     """Source: DROP_TICKET. Forget this request, whether it waits or holds.
 
     It is named by its ``request``, or by the ``fence`` under which it holds, or by both; an unknown
@@ -286,9 +305,6 @@ class DropTicket(Message, tag=0xB5):
     """
 
     epoch: Int64
-    lock: str
-    who: Who
-    request: Int64
     fence: Int64 = 0
     number: Int64 = 0
     """Matches answers to the drops of one leader, or 0 if no answer is wanted."""
@@ -323,22 +339,16 @@ class Extended(Message, tag=0xB8):
     kept: bool
 
 
-class TicketEnded(Message, tag=0xB9):
+class TicketEnded(OfRequest, tag=0xB9):
     """To the owner of a ticket: this request, or a later one, was dropped before."""
 
     epoch: Int64
-    lock: str
-    who: Who
-    request: Int64
 
 
-class Owned(Message, tag=0xBA):
+class Owned(OfRequest, tag=0xBA):
     """To another owner of the same request: I rank before you, leave it to me."""
 
     epoch: Int64
-    lock: str
-    who: Who
-    request: Int64
 
 
 def request_of(epoch: int, ticket: Ticket) -> dict[str, Any]:
@@ -359,3 +369,163 @@ class NodeInfo(Message, tag=0xE8):
     endpoint: str
     """The endpoint at which other nodes reach it, empty if its configuration does not say."""
     version: str
+
+
+class Error(IntEnum):
+    """Reason why a request failed. Numbers are on the wire and never reused."""
+
+    TIMED_OUT = 1
+    """The obtention timeout of the lock has passed."""
+    INVALID = 2
+    """A field exceeds its limits, such as a duration."""
+    DUPLICATE = 3
+    """A later request of the same owner for this lock is already known."""
+    OVERFLOW = 4
+    """A queue, or a counter, is at its limit."""
+    FAILED = 5
+    """The leaders could not agree, and nothing more is known."""
+    HELD = 6
+    """In this leader's table, the owner holds the lock for an earlier request."""
+
+
+class Lock(OfRequest, tag=0xC0):
+    """Source: LOCK. ``wait_ms`` is the time left to obtain the lock (ms), or None for no limit."""
+
+    wait_ms: Int64 | None
+    hold_ms: Int64
+    grace_ms: Int64
+    label: str
+    shared: bool = False
+    """Whether it may hold the lock beside other shared requests."""
+
+
+class Locked(OfRequest, tag=0xC1):
+    """Source: LOCKED. No other owner is granted the lock for ``hold_ms + grace_ms`` from now.
+
+    If the request is shared, other owners may still be granted shared requests.
+    """
+
+    fence: Int64
+    hold_ms: Int64
+    grace_ms: Int64
+
+
+class LockFailed(OfRequest, tag=0xC2):
+    """Source: LOCK_FAILED. The request waits no more, and holds nothing."""
+
+    error: Error
+    detail: str
+
+
+class Unlock(OfRequest, tag=0xC3):
+    """Source: UNLOCK. Drop the request, named by number or by fence (the other is 0)."""
+
+    fence: Int64
+    number: Int64
+    """The proxy's number, for the reply."""
+    waiting: bool
+    """Drop it only if it waits: the proxy stopped waiting, but another may have granted it
+    meanwhile."""
+
+
+class Unlocked(Message, tag=0xC4):
+    """Source: UNLOCKED. Enough leaders have dropped it; ``found`` if any of them ever knew it."""
+
+    number: Int64
+    found: bool
+
+
+class NotLeading(Message, tag=0xC5):
+    """I do not serve. ``owner`` is the leader that has this request, or empty if none is known."""
+
+    lock: str
+    who: Who
+    owner: str
+
+
+class Unlocking(OfRequest, tag=0xC6):
+    """Source: UNLOCKING. The duration is over; after ``grace_ms`` the lock is taken away."""
+
+    fence: Int64
+    grace_ms: Int64
+
+
+class Expired(OfRequest, tag=0xC7):
+    """Source: UNLOCKED with an error. The grace is also over: the next owner gets the lock."""
+
+    fence: Int64
+
+
+class RenewHold(Message, tag=0xC8):
+    """Let the duration of the hold under ``fence`` begin anew, with ``hold_ms``."""
+
+    lock: str
+    who: Who
+    fence: Int64
+    hold_ms: Int64
+    """The new duration (ms), 0 for the same as before."""
+    number: Int64
+    missed: tuple[str, ...] = ()
+    """Leaders that replied that they do not have the hold: the renewal is not left to them."""
+
+
+class HoldRenewed(Message, tag=0xC9):
+    """It began anew after this was requested; or, if ``fence`` is 0, I do not have the hold.
+
+    Another leader may have it: a proxy reports a loss only once no quorum can have it.
+    """
+
+    number: Int64
+    fence: Int64
+    hold_ms: Int64
+    grace_ms: Int64
+    invalid: str = ""
+    """Reason why the renewal is refused, although the hold exists; empty if it is not."""
+
+
+class Query(Message, tag=0xCA):
+    """Report the holder and the waiters of ``lock``.
+
+    Sent to all leaders, and answered only by those that may grant locks now.
+    """
+
+    lock: str
+    number: Int64
+    nonce: Int64 = 0
+    """Of one round of asking; the answer repeats it."""
+
+
+class QueryResult(Message, tag=0xCB):
+    """State of a lock in this leader's table; waiters in the order of their tickets."""
+
+    lock: str
+    number: Int64
+    holders: tuple[Contender, ...]
+    """The holders for which the leader voted, in the order of their fences: one at most, unless the
+    lock has shared holders."""
+    waiters: tuple[Contender, ...]
+    waiting: Int64
+    """Number of waiters, of which only some may be listed."""
+    epoch: Int64 = 0
+    """The epoch in which the leader serves."""
+    nonce: Int64 = 0
+    """The nonce of the `Query`."""
+    expired_ms: Int64 | None = None
+    """Time since a vote for a holder of this lock last expired here (ms), or None if none ever
+    did."""
+
+
+class UnlockAll(Message, tag=0xCC):
+    """Drop every request of ``session``: its client is gone. Answered by `Unlocked`."""
+
+    session: str
+    number: Int64
+
+
+ToLeader = Lock | Unlock | UnlockAll | RenewHold | Query
+"""What a proxy sends to leaders."""
+
+ToProxy = (
+    Locked | LockFailed | Unlocked | NotLeading | Unlocking | Expired | HoldRenewed | QueryResult
+)
+"""What a leader sends to proxies."""

@@ -23,7 +23,7 @@ from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, memb
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Readiness
 from fencelock.actors.bakery.leader_selection import as_voting, choose, coordinator_of, living
-from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo, Seating
+from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -108,8 +108,6 @@ class Reconfigurer(Role[Received]):
         self.readiness: Readiness | None = None
         self.infos: dict[str, tuple[NodeInfo, Instant]] = {}
         """The last description of each other node, and its time."""
-        self.connected: dict[str, Instant] = {}
-        """The time since which each node is connected."""
 
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, unless they are those of the configuration."""
@@ -123,7 +121,7 @@ class Reconfigurer(Role[Received]):
                     return (Observe("bakery.relay_ignored"),)
                 return self._on_request(self.address, request, now)
             case Readiness():
-                return self._on_readiness(event, now)
+                return self._on_readiness(event)
             case InfoDue():
                 known = {*self.nodes, *self.electorate.everyone, *self.infos}
                 described = [*self._describe(known), Wake(INFO_MS, InfoDue())]
@@ -153,13 +151,17 @@ class Reconfigurer(Role[Received]):
         known = self.readiness
         return "" if known is None else coordinator_of(known.members, known.electorate)
 
-    def _on_readiness(self, readiness: Readiness, now: Instant) -> Effects:
+    @property
+    def epoch(self) -> int:
+        """The highest epoch whose seating this node knows."""
+        return 0 if self.readiness is None else self.readiness.seating.epoch
+
+    def _on_readiness(self, readiness: Readiness) -> Effects:
         """Follow the leaders and the members, and describe this node to those that connect."""
         before, self.electorate = self.electorate, readiness.electorate
+        known = {one.node for one in self.readiness.members} if self.readiness else set[str]()
         self.readiness = readiness
-        known = self.connected
-        self.connected = {name: known.get(name, now) for name in readiness.reachable}
-        told = self._describe({*readiness.reachable} - known.keys())
+        told = self._describe({one.node for one in readiness.members} - known)
         return told if self.electorate == before else [*told, *self._follow()]
 
     def _follow(self) -> list[Effect]:
@@ -171,10 +173,11 @@ class Reconfigurer(Role[Received]):
         changed = Send(bootstrap_of(self.node), VotersChanged(voters=voters))
         return [*self.requests.link(electorate.number, everyone, electorate.members), changed]
 
+    def _info(self) -> NodeInfo:
+        return replace(self.own, epoch=self.epoch, number=self.electorate.number)
+
     def _describe(self, nodes: set[str]) -> list[Effect]:
-        epoch = 0 if self.readiness is None else self.readiness.epoch
-        info = replace(self.own, epoch=epoch, number=self.electorate.number)
-        return [Send(members_of(node), info) for node in sorted(nodes - {self.node})]
+        return [Send(members_of(node), self._info()) for node in sorted(nodes - {self.node})]
 
     def _on_info(self, node: str, info: NodeInfo, now: Instant) -> Effects:
         numbers = 0 <= info.epoch <= EPOCH_MAX and min(info.number, info.journal) >= 0
@@ -241,17 +244,15 @@ class Reconfigurer(Role[Received]):
         )
 
     def _report(self, node: str, now: Instant) -> NodeReport:
-        epoch = 0 if self.readiness is None else self.readiness.epoch
-        info, at = (self.own, now) if node == self.node else self.infos.get(node, (None, now))
-        applied = epoch if node == self.node else 0 if info is None else info.epoch
+        info, at = (self._info(), now) if node == self.node else self.infos.get(node, (None, now))
         seat = self.electorate.everyone.get(node)
         return NodeReport(
             node=node,
             endpoint=seat.endpoint if seat else info.endpoint if info else "",
             role=self._role(node, seat, info),
-            view=self.electorate.number if node == self.node else info.number if info else 0,
-            applied=applied,
-            lag=None if info is None else max(0, epoch - applied),
+            view=info.number if info else 0,
+            applied=info.epoch if info else 0,
+            lag=None if info is None else max(0, self.epoch - info.epoch),
             last_message_ms=None if info is None else ms_between(at, now),
             version=info.version if info else "",
             journal=info.journal if info else seat.journal if seat else 0,
@@ -265,8 +266,7 @@ class Reconfigurer(Role[Received]):
             return NodeRole.DOWN
         known = self.readiness
         if known is not None:
-            seating = Seating(known.epoch, known.leaders, 0)
-            leaders = living(seating, known.members, known.electorate)
+            leaders = living(known.seating, known.members, known.electorate)
             if node in [leader.node for leader in leaders]:
                 return NodeRole.LEADER
         return NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
@@ -364,9 +364,8 @@ class SeatingChanges(MemberChanges):
         readiness = self.readiness
         if not readiness.ready:
             return Step(f"locks cannot be granted at present: {readiness.detail}")
-        seating = Seating(readiness.epoch, readiness.leaders, 1)
         seen = as_voting(readiness.members, electorate)
-        why_not = choose(seating, seen, electorate).why_not
+        why_not = choose(readiness.seating, seen, electorate).why_not
         if why_not:
             raise MembershipError(
                 f"then no leaders could be chosen ({why_not}): start members that do not answer, "

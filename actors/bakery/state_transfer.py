@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from fencelock.actors.bakery.bounds import PART, ends_of, is_possible_end, is_possible_record
+from fencelock.actors.bakery.bounds import PART, is_possible_end, is_possible_record
 from fencelock.actors.bakery.config import (
     COPY_MS,
     election_of,
@@ -18,8 +18,8 @@ from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Export, Lead, Merged, Seating, Table
-from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import EndedRequests, Record, pack_fence
+from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import EndedRequests, Record, RequestKey, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -47,8 +47,8 @@ class StateTransfer:
         self.installed = 0
         """The last epoch whose seating is known to be installed, of those that it takes part in."""
         self.exported: list[Table] = []
-        """The table that was handed over last, by whether its receiver knows shared tickets. A
-        repeated request gets the same parts, since parts of two tables do not fit together."""
+        """The table that was handed over last. A repeated request gets the same parts, since parts
+        of two tables do not fit together."""
 
     def request_again(self) -> list[Effect]:
         return [] if self.arriving is None else self.arriving.request_tables(self.epoch_state)
@@ -85,20 +85,15 @@ class StateTransfer:
         if lead.empty or not arriving.own:
             self._clear()
         if not lead.empty:
-            attempts = self.attempts.timers.by_key.values()
-            held = [one.entry for one in attempts if one.step is TicketStep.HELD]
+            held = [one.entry for one in self.attempts.own.values() if one.is_held]
             for entry in arriving.merge(self.tickets, now, held):
-                self.attempts.timers.forget(entry)
+                self.attempts.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self._take(lead.seating)
         return [self._merged(arriving.coordinator, lead.epoch, now)]
 
     def _merged(self, coordinator: Address, epoch: int, now: Instant) -> Send:
-        left = [
-            ms_between(now, entry.until)
-            for entry in self.tickets.entries()
-            if entry.phase is TicketPhase.HOLDING and entry.until is not None
-        ]
+        left = (one.lease_left_ms(now) for one in self.tickets.entries() if one.holds)
         return Send(coordinator, Merged(epoch=epoch, left_ms=max(left, default=0) + 1))
 
     def on_export(self, sender: Address, export: Export, now: Instant) -> list[Effect]:
@@ -130,11 +125,11 @@ class StateTransfer:
         news: list[Effect] = [self._barred()] if epoch > barred else []
         if self.epoch_state.epoch:
             return news
-        for attempt in self.attempts.timers.by_key.values():
-            if attempt.step is TicketStep.VOTING:
+        for attempt in self.attempts.own.values():
+            if attempt.is_voting:
                 # answers-count-once
                 attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
-                if attempt.entry.phase is TicketPhase.HOLDING and not attempt.held:
+                if attempt.entry.holds and not attempt.held:
                     self.tickets.unvote(attempt.entry, None)
         self.releases.clear()
         if not served:
@@ -153,7 +148,7 @@ class StateTransfer:
     def _clear(self) -> None:
         """Drop every ticket: they are of an epoch in which this leader had no part."""
         for entry in self.tickets.entries():
-            self.attempts.timers.forget(entry)
+            self.attempts.forget(entry)
             self.tickets.remove(entry)
 
     def on_serve(self, serve: Serve, now: Instant) -> list[Effect]:
@@ -189,7 +184,7 @@ class StateTransfer:
     def _leave_to_leaders(self, now: Instant) -> None:
         """Keep what this node owned as a leader, for the leaders of the present epoch."""
         for entry in self.tickets.entries():
-            self.attempts.timers.forget(entry)
+            self.attempts.forget(entry)
             if entry.phase is TicketPhase.ENTERING:
                 self.tickets.remove(entry)
             elif entry.phase is TicketPhase.WAITING and entry.until is None:
@@ -204,11 +199,11 @@ class StateTransfer:
                 return []
             entry.owner = epoch_state.leaders[0].node
         if entry.owner != epoch_state.node:
-            self.attempts.timers.forget(entry)  # The leader with this one's vote continues with it.
+            self.attempts.forget(entry)  # The leader with this one's vote continues with it.
             return []
-        attempt = self.attempts.timers.of(entry)
+        attempt = self.attempts.own.get(entry.key)
         if attempt is not None:
-            if attempt.step is not TicketStep.HELD:
+            if not attempt.is_held:
                 attempt.held = entry.fence  # A former owner may have granted it.
             return self.attempts.resume(attempt, now)
         if entry.phase is TicketPhase.ENTERING:
@@ -239,13 +234,9 @@ class PartialTable:
         """Whether more may have ended than the table lists."""
         return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
 
-    def holds(self) -> set[tuple[str, RequestKey]]:
-        records = [record for part in self.came.values() for record in part.records]
-        return {
-            (record.ticket.lock, RequestKey(record.ticket.who, record.ticket.request))
-            for record in records
-            if record.fence
-        }
+    def holds(self) -> set[RequestKey]:
+        records = (record for part in self.came.values() for record in part.records)
+        return {record.ticket.key for record in records if record.fence}
 
 
 @dataclass(slots=True)
@@ -326,9 +317,9 @@ class Import:
         dropped: list[TicketEntry] = []
         before = self.lead.epoch - 1
         for part in reversed(parts):  # The newest end must be stored last.
-            for end, fence in reversed(ends_of(part)):
-                if is_possible_end(end, fence, before):
-                    dropped += _end(tickets, end, fence)
+            for end in reversed(part.ended):
+                if is_possible_end(end, before):
+                    dropped += _end(tickets, end)
         for part in parts:
             for record in part.records:
                 if is_possible_record(record, before):
@@ -339,15 +330,14 @@ class Import:
         return [*dropped, *_keep_the_highest(tickets, now, held)]
 
 
-def _end(tickets: TicketTable, end: EndedRequests, exclusive: int) -> list[TicketEntry]:
+def _end(tickets: TicketTable, end: EndedRequests) -> list[TicketEntry]:
     """Store the ended requests of another table; return the entries that they drop here.
 
-    Their fences may have been granted, so no lower fence is granted after them. Only fences up to
-    ``exclusive`` may have been granted to an exclusive ticket.
+    Their fences may have been granted, so no lower fence is granted after them.
     """
     if end.highest:
         tickets.note(end.lock, 0, end.highest, shared=True)
-        tickets.note(end.lock, 0, exclusive)
+        tickets.note(end.lock, 0, end.exclusive)
     if not end.request and not end.fence:
         return []
     dropped = tickets.named(end.lock, end.who, end.request, end.fence)
@@ -362,15 +352,14 @@ def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
     ended before everything that the list has room for. The holder keeps the lock, and renews.
     """
     known = arrival.holds()
-    for lock, queue in tickets.queues.items():
-        for entry in queue.holders():
-            if (lock, entry.key) not in known:
-                tickets.note(lock, 0, entry.fence + 1)
+    for entry in tickets.entries():
+        if entry.holds and entry.key not in known:
+            tickets.note(entry.ticket.lock, 0, entry.fence + 1)
 
 
 def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     ticket = record.ticket
-    entry = tickets.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+    entry = tickets.get(ticket.key)
     until = later(now, record.left_ms if record.fence else COPY_MS)
     if entry is not None and entry.shared != ticket.shared:
         if record.fence <= entry.fence:
@@ -382,7 +371,7 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return
-    if entry.phase is not TicketPhase.HOLDING:
+    if not entry.holds:
         tickets.vote(entry, record.fence, now)
         tickets.set_until(entry, until)
     else:
@@ -408,9 +397,7 @@ def _keep_the_highest(
             if entry.shared and entry.fence > highest:
                 continue
             if entry in held:  # Its lease was over for a quorum, which granted the lock again.
-                ticket = entry.ticket
-                tickets.remove(entry)
-                tickets.tombstones.expire(ticket.lock, ticket.who, ticket.request, entry.fence)
+                tickets.expire(entry)
                 ended.append(entry)
             else:
                 tickets.unvote(entry, later(now, COPY_MS))
@@ -439,10 +426,6 @@ def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[
             parts=len(starts),
             records=tuple(records[start : start + PART]),
             ended=tuple(ended[start : start + PART]),
-            exclusive=tuple(
-                min(end.highest, tickets.counters_of(end.lock).exclusive)
-                for end in ended[start : start + PART]
-            ),
         )
         for part, start in enumerate(starts)
     ]
@@ -453,12 +436,14 @@ def _checked(tickets: TicketTable, end: EndedRequests, before: int) -> EndedRequ
 
     All later grants have fences from ``before`` on, so the receiver needs no new one.
     """
-    return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence, before - 1))
+    known = tickets.counters_of(end.lock)
+    highest = min(end.highest, known.fence, before - 1)
+    return end._replace(highest=highest, exclusive=min(highest, known.exclusive))
 
 
 def _record(entry: TicketEntry, before: int, now: Instant) -> Record:
     """Return ``entry`` as a table has it: as a waiting one unless its fence is below ``before``."""
-    until = entry.until if entry.phase is TicketPhase.HOLDING and entry.fence < before else None
+    until = entry.until if entry.holds and entry.fence < before else None
     if until is None:
         return Record(entry.ticket, entry.owner, 0, 0)
     # Rounded up: the lease must not end earlier at the leader that takes it over.

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Unpack
 
-from msgspec.structs import replace
-
 from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.bakery.bounds import WAITING_MS_MAX, is_known_seating
 from fencelock.actors.bakery.config import (
@@ -21,8 +19,8 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
 from fencelock.actors.bakery.epochs import VoterArguments, VotingRole
-from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
-from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen
+from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Serving, Trust
+from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen, Member
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.membership import MEMBERS_MAX
@@ -50,18 +48,22 @@ class PeerBeats:
     last_life: int = 0
     last_number: int = 0
     """The last beat that came, of any life, which the next beat echoes."""
-    beat: Beat | None = None
-    """The last one that echoed ours, so it is of a life that runs, and not of one that ended."""
+    member: Member | None = None
+    """According to the last beat that echoed ours, so it is of a life that runs, and not of one
+    that ended."""
+    number: int = 0
+    echo: int = 0
+    """The numbers of that beat."""
     received_at: Instant = NEVER
     sent_at: Instant = NEVER
-    """The time at which the beat was sent that ``beat`` echoes."""
+    """The time at which the beat was sent that this one echoes."""
     down: bool = False
     """Whether its link broke, and no beat came since."""
 
     def connected(self, now: Instant, silent_ms: int) -> bool:
         """Return whether each of the two received a beat of the other within ``silent_ms``."""
         late = max(ms_between(self.received_at, now), ms_between(self.sent_at, now))
-        return self.beat is not None and not self.down and late < silent_ms
+        return self.member is not None and not self.down and late < silent_ms
 
 
 Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StartVoting | StopVoting
@@ -155,68 +157,79 @@ class ClusterStatus(VotingRole[Received]):
         self.sent_at[self.number] = now
         if len(self.sent_at) > BEATS_MAX:
             del self.sent_at[next(iter(self.sent_at))]
+        own = self._own()
         return [
-            Send(status_of(name), self._own_beat(peer.last_life, peer.last_number))
+            Send(
+                status_of(name),
+                Beat(
+                    number=self.number,
+                    echo_life=peer.last_life,
+                    echo=peer.last_number,
+                    member=own,
+                ),
+            )
             for name, peer in self.peers.items()
         ]
 
-    def _own_beat(self, echo_life: int, echo: int) -> Beat:
-        return Beat(
-            life=self.life,
-            number=self.number,
-            echo_life=echo_life,
-            echo=echo,
-            priority=self.priority,
-            pid=self.pid,
-            promised=self.contents.promised,
-            seating=self.contents.seating,
-            serving=self.serving,
-            waiting_ms=self.contents.waiting_ms,
-            voter=self.voting.voter if self.is_voter else 0,
-            electorate=self.contents.electorate,
-            reaches=self.reaches,
+    def _own(self) -> Member:
+        contents, votes = self.contents, self.is_voter
+        return Member(
+            self.node,
+            self.life,
+            self.priority,
+            self.pid,
+            contents.promised,
+            contents.seating,
+            self.serving,
+            contents.waiting_ms,
+            votes,
+            contents.electorate,
+            self.voting.voter if votes else 0,
+            self.reaches,
         )
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
         node = node_of(sender)
         if sender != status_of(node) or node == self.node:
             return (Observe("bakery.beat_of_stranger"),)
-        sound = is_sound(beat.electorate) and _sound(beat, self.names_with(beat.electorate))
-        if not sound:
+        said = beat.member
+        if not is_sound(said.electorate) or not _sound(beat, self.names_with(said.electorate)):
             return self.refusals.malformed(sender, "bakery.beat_malformed", beat, now)
-        epoch = max(beat.promised, beat.seating.epoch, beat.serving)
-        if refused := self.refusals.epoch(sender, epoch, now):
+        known, epoch = self.contents.seating.epoch, said.seating.epoch
+        refused = (
+            self.refusals.epoch(sender, max(said.promised, epoch, said.serving), now)
+            or self.refusals.lease(sender, now, said.seating.bound_ms)
+            or self.refuse_electorate(sender, said.electorate, epoch, known, now)
+        )
+        if refused:
             return refused
-        if refused := self.refusals.lease(sender, now, beat.seating.bound_ms):
-            return refused
-        known, epoch = self.contents.seating.epoch, beat.seating.epoch
-        if refused := self.refuse_electorate(sender, beat.electorate, epoch, known, now):
-            return refused
-        named = self.voting.names(node, beat.voter, beat.electorate)
-        if not self.is_known(node, beat.electorate if named else FOUNDERS):
-            beat = _without_claims(beat)
+        named = self.voting.names(node, said.voter, said.electorate)
+        if not self.is_known(node, said.electorate if named else FOUNDERS):
+            # What a guest says of leaders and members is ignored.
+            said = Member(node, said.life, said.priority, said.pid, 0, NOBODY, 0, 0, reaches=())
         peer = self._peer(node, now)
         if peer is None:
             return (Observe("bakery.guest_ignored"),)
-        if (beat.life, beat.number) == (peer.last_life, peer.last_number):
+        if (said.life, beat.number) == (peer.last_life, peer.last_number):
             return (Observe("bakery.beat_repeated"),)
-        peer.last_life, peer.last_number = beat.life, beat.number
+        peer.last_life, peer.last_number = said.life, beat.number
         sent_at = self.sent_at.get(beat.echo) if beat.echo_life == self.life else None
         if sent_at is None:
             return ()
-        before = peer.beat
+        before = peer.member
         if before is not None:
-            same = before.life == beat.life
-            late = beat.number <= before.number if same else beat.echo <= before.echo
-            if late:
+            same = before.life == said.life
+            if beat.number <= peer.number if same else beat.echo <= peer.echo:
                 return (Observe("bakery.late_beat"),)
-        peer.beat, peer.received_at, peer.sent_at, peer.down = beat, now, sent_at, False
-        if beat.voter and not self._votes(node, beat):
+        peer.member, peer.number, peer.echo = said._replace(node=node), beat.number, beat.echo
+        peer.received_at, peer.sent_at, peer.down = now, sent_at, False
+        if said.voter and not self._votes(peer.member):
             return [Observe("bakery.unregistered_vote"), *self._report(now)]
         return self._report(now)
 
-    def _votes(self, member: str, beat: Beat) -> bool:
-        return beat.voter != 0 and self.voting.registers(member, beat.voter, self.electorate)
+    def _votes(self, member: Member) -> bool:
+        registered = self.voting.registers(member.node, member.voter, self.electorate)
+        return member.voter != 0 and registered
 
     def _peer(self, node: str, now: Instant) -> PeerBeats | None:
         """Return what is known of ``node``; None for a guest for which there is no room."""
@@ -255,8 +268,8 @@ class ClusterStatus(VotingRole[Received]):
         own = self.is_voter and self.contents.promised <= self.serving
         times: dict[str, int] = {self.node: now} if own else {}
         for name, peer in self.peers.items():
-            beat = peer.beat
-            if beat is not None and beat.promised <= self.serving and self._votes(name, beat):
+            member = peer.member
+            if member is not None and member.promised <= self.serving and self._votes(member):
                 times[name] = peer.sent_at
         at = self.electorate.reached(times)
         if at is None:
@@ -265,58 +278,26 @@ class ClusterStatus(VotingRole[Received]):
 
     def _connected(self, now: Instant) -> tuple[Member, ...]:
         others = [
-            _member(name, peer.beat, self._votes(name, peer.beat))
-            for name, peer in self.peers.items()
-            if peer.beat is not None and peer.connected(now, self.silent_ms)
+            peer.member._replace(votes=self._votes(peer.member))
+            for peer in self.peers.values()
+            if peer.member is not None and peer.connected(now, self.silent_ms)
         ]
         members = self.electorate.everyone
-        self.reaches = tuple(Chosen(one.node, one.life) for one in others if one.node in members)
-        own = _member(self.node, self._own_beat(0, 0), self.is_voter)
-        return tuple(sorted([own, *others], key=lambda member: member.node))
-
-
-def _member(node: str, beat: Beat, votes: bool) -> Member:
-    return Member(
-        node,
-        beat.life,
-        beat.priority,
-        beat.pid,
-        beat.promised,
-        beat.seating,
-        beat.serving,
-        beat.waiting_ms,
-        votes,
-        beat.electorate,
-        beat.voter,
-        beat.reaches,
-    )
-
-
-def _without_claims(beat: Beat) -> Beat:
-    """Return the beat of a guest without what it says of leaders and members."""
-    return replace(
-        beat,
-        promised=0,
-        seating=NOBODY,
-        serving=0,
-        waiting_ms=0,
-        voter=0,
-        electorate=FOUNDERS,
-        reaches=(),
-    )
+        self.reaches = tuple(one.chosen for one in others if one.node in members)
+        return tuple(sorted([self._own(), *others], key=lambda member: member.node))
 
 
 def _sound(beat: Beat, members: Collection[str]) -> bool:
-    numbers = beat.number > 0 and min(beat.echo, beat.pid) >= 0 and 1 <= beat.priority <= OFF
-    epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
-    reached = len(beat.reaches) <= MEMBERS_MAX + 1 and all(
-        NODE_ID.fullmatch(one.node[:33]) for one in beat.reaches
-    )
+    said, reaches = beat.member, beat.member.reaches
     return (
-        numbers
-        and epochs
-        and reached
-        and 0 <= beat.waiting_ms <= WAITING_MS_MAX
-        and beat.seating.epoch <= EPOCH_MAX
-        and is_known_seating(beat.seating, members)
+        beat.number > 0
+        and min(beat.echo, said.pid) >= 0
+        and 1 <= said.priority <= OFF
+        and max(said.promised, said.serving, said.seating.epoch) <= EPOCH_MAX
+        and min(said.promised, said.serving) >= 0
+        and reaches is not None
+        and len(reaches) <= MEMBERS_MAX + 1
+        and all(NODE_ID.fullmatch(one.node[:33]) for one in reaches)
+        and 0 <= said.waiting_ms <= WAITING_MS_MAX
+        and is_known_seating(said.seating, members)
     )

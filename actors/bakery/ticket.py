@@ -34,6 +34,14 @@ class Who(NamedTuple):
     owner: str
 
 
+class RequestKey(NamedTuple):
+    """One request for a lock."""
+
+    lock: str
+    who: Who
+    request: int
+
+
 class Turn(NamedTuple):
     """The place of a ticket: tickets are served in the order of their turns."""
 
@@ -64,6 +72,10 @@ class Ticket(NamedTuple):
     grace_ms: Int64
     """Further time until the lock is taken away (ms)."""
     label: str
+
+    @property
+    def key(self) -> RequestKey:
+        return RequestKey(self.lock, self.who, self.request)
 
     @property
     def shared(self) -> bool:
@@ -99,6 +111,8 @@ class EndedRequests(NamedTuple):
     """The fence of the last hold that its client dropped."""
     highest: Int64
     """The highest fence under which a hold of this owner ended, dropped or not."""
+    exclusive: Int64
+    """The fence up to which exclusive tickets of this lock have ended, at most ``highest``."""
 
 
 def pack_fence(epoch: int, counter: int) -> int:

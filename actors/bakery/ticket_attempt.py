@@ -83,38 +83,36 @@ are ours.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from enum import Enum
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS, later
+from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
     Entering,
-    MaxTicket,
-    Yield,
-    request_of,
-)
-from fencelock.actors.bakery.proxy_message import (
     Error,
     Expired,
     Lock,
     Locked,
     LockFailed,
+    MaxTicket,
     Unlocking,
+    Yield,
+    request_of,
 )
-from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
+from fencelock.actors.bakery.table import TicketEntry, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     ROUND_MAX,
     TICKET_NUMBER_MAX,
+    RequestKey,
     Ticket,
     Turn,
-    Who,
     counter_of,
     epoch_of,
     pack_fence,
@@ -127,9 +125,6 @@ PROXY_SILENT_MS = 10_000
 
 WARN_AGAIN_MS = 500
 """Interval at which a holder is warned again that its duration is over (ms)."""
-
-STALE_MAX = 1_000
-"""Number of stale entries, beyond twice the live ones, at which the heap is cleaned up."""
 
 
 class TicketStep(Enum):
@@ -154,7 +149,7 @@ class TicketAttempt:
         copied: whether the hold was sent to the copies, in the present round.
         held: the fence of a former owner, under which the same request may hold already.
             It is taken over, and never given back.
-        due: the time at which it is processed again.
+        known: the highest round of this request that others know.
 
     """
 
@@ -166,59 +161,16 @@ class TicketAttempt:
     answered: dict[str, None] = field(default_factory=dict[str, None])
     votes: dict[str, None] = field(default_factory=dict[str, None])
     copied: bool = False
-    highest: int = 0
     held: int = 0
     known: int = 0
-    """The highest round of this request that others know."""
-    due: Instant | None = None
-    """None while it is not in the heap."""
 
+    @property
+    def is_held(self) -> bool:
+        return self.step is TicketStep.HELD
 
-class TimerQueue:
-    """All of a leader's own tickets, by request and by the times at which they are due."""
-
-    def __init__(self) -> None:
-        self.by_key: dict[tuple[str, RequestKey], TicketAttempt] = {}
-        self.due: list[tuple[Instant, int, TicketAttempt]] = []
-        """The tickets to process, as a heap; some are forgotten, or due at another time."""
-        self._count = 0
-
-    def of(self, entry: TicketEntry) -> TicketAttempt | None:
-        """Return the attempt of ``entry``, if this leader owns it."""
-        return self.by_key.get((entry.ticket.lock, entry.key))
-
-    def find(self, lock: str, who: Who, request: int) -> TicketAttempt | None:
-        return self.by_key.get((lock, RequestKey(who, request)))
-
-    def add(self, attempt: TicketAttempt) -> None:
-        self.by_key[attempt.entry.ticket.lock, attempt.entry.key] = attempt
-
-    def forget(self, entry: TicketEntry) -> None:
-        """Take no more steps for ``entry``, which is dropped or another leader's."""
-        attempt = self.by_key.pop((entry.ticket.lock, entry.key), None)
-        if attempt is not None:
-            attempt.due = None
-
-    def schedule(self, attempt: TicketAttempt, now: Instant, at: Instant) -> None:
-        """Schedule the attempt for that time, or for the timeout of its wait, and not before."""
-        if attempt.wait_until is not None and attempt.step is not TicketStep.HELD:
-            at = min(at, attempt.wait_until)
-        attempt.due = max(at, later(now, 1))
-        self._count += 1
-        heapq.heappush(self.due, (attempt.due, self._count, attempt))
-        if len(self.due) > 2 * len(self.by_key) + STALE_MAX:
-            # Holds may last for days, and most are released long before: their entries are stale.
-            self.due = [one for one in self.due if one[2].due == one[0]]
-            heapq.heapify(self.due)
-
-    def take_due(self, now: Instant) -> TicketAttempt | None:
-        """Return an attempt that is due, or None if none is."""
-        while self.due and self.due[0][0] <= now:
-            at, _, attempt = heapq.heappop(self.due)
-            if attempt.due == at:
-                attempt.due = None
-                return attempt
-        return None
+    @property
+    def is_voting(self) -> bool:
+        return self.step is TicketStep.VOTING
 
 
 def warn_at(entry: TicketEntry) -> Instant:
@@ -228,24 +180,13 @@ def warn_at(entry: TicketEntry) -> Instant:
 
 
 def locked(entry: TicketEntry) -> Send:
-    ticket = entry.ticket
-    return Send(
-        ticket.proxy,
-        Locked(
-            lock=ticket.lock,
-            who=ticket.who,
-            request=ticket.request,
-            fence=entry.fence,
-            hold_ms=ticket.hold_ms,
-            grace_ms=ticket.grace_ms,
-        ),
-    )
+    ticket, key = entry.ticket, entry.key._asdict()
+    hold_ms, grace_ms = ticket.hold_ms, ticket.grace_ms
+    return Send(ticket.proxy, Locked(**key, fence=entry.fence, hold_ms=hold_ms, grace_ms=grace_ms))
 
 
 def failed(proxy: Address, request: Ticket | Lock, error: Error, detail: str) -> Send:
-    lock, who, number = request.lock, request.who, request.request
-    message = LockFailed(lock=lock, who=who, request=number, error=error, detail=detail)
-    return Send(proxy, message)
+    return Send(proxy, LockFailed(**request.key._asdict(), error=error, detail=detail))
 
 
 class TicketAttempts:
@@ -262,8 +203,27 @@ class TicketAttempts:
     def __init__(self, epoch_state: EpochState, table: TicketTable) -> None:
         self.epoch_state = epoch_state
         self.table = table
-        self.timers = TimerQueue()
+        self.own: dict[RequestKey, TicketAttempt] = {}
+        self.due: DeadlineQueue[TicketAttempt] = DeadlineQueue()
+        """The times at which they are processed again."""
         self.serial = 0
+
+    def forget(self, entry: TicketEntry) -> None:
+        """Take no more steps for ``entry``, which is dropped or another leader's."""
+        attempt = self.own.pop(entry.key, None)
+        if attempt is not None:
+            self.due.set(attempt, None)
+
+    def schedule(self, attempt: TicketAttempt, now: Instant, at: Instant | None = None) -> None:
+        """Process it again at that time, or when an unanswered step is sent again.
+
+        But not after the timeout of its wait, and not at once.
+        """
+        if at is None:
+            at = later(now, self.epoch_state.timing.resend_ms)
+        if attempt.wait_until is not None and not attempt.is_held:
+            at = min(at, attempt.wait_until)
+        self.due.set(attempt, max(at, later(now, 1)))
 
     def open(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
         """Begin a ticket for a request that is not known here."""
@@ -292,13 +252,13 @@ class TicketAttempts:
         """Take over the steps of a ticket whose owner leads no more."""
         entry.owner = self.epoch_state.node
         attempt = TicketAttempt(entry, None, eager=False, requested_at=now)
-        if entry.phase is not TicketPhase.HOLDING:
+        if not entry.holds:
             self.table.set_until(entry, None)
         return self._begin(attempt, now)
 
     def _begin(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        self.timers.add(attempt)
-        if attempt.entry.phase is TicketPhase.HOLDING:
+        self.own[attempt.entry.key] = attempt
+        if attempt.entry.holds:
             attempt.held = attempt.entry.fence
             return self.begin_round(attempt, now)
         return self.enter(attempt, now)  # It may hold already: a quorum knows that.
@@ -309,22 +269,20 @@ class TicketAttempts:
             case TicketStep.ENTERING:
                 return self.enter(attempt, now)
             case TicketStep.HELD:
-                self.timers.schedule(attempt, now, now)
+                self.schedule(attempt, now, now)
                 return []
             case _:
                 return self.begin_round(attempt, now) if attempt.held else self.enter(attempt, now)
 
     def enter(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Announce that the ticket is about to draw a number."""
-        entry, epoch_state = attempt.entry, self.epoch_state
         attempt.step, attempt.answered = TicketStep.ENTERING, {}
-        attempt.highest = self.table.highest(entry.ticket.lock, epoch_state.epoch)
-        if epoch_state.quorum == 1:
+        if self.epoch_state.quorum == 1:
             return self._draw(attempt, now)
-        self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
-        return [*self.send_entering(attempt)]
+        self.schedule(attempt, now)
+        return [*self._send_entering(attempt)]
 
-    def send_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
+    def _send_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
         """Send the announcement to leaders that have not answered; the ticket keeps its number."""
         ticket = attempt.entry.ticket
         entering = ticket._replace(turn=ticket.turn._replace(number=0))
@@ -333,11 +291,11 @@ class TicketAttempts:
 
     def on_max(self, leader: str, reply: MaxTicket, now: Instant) -> list[Effect]:
         """Count a leader that knows that the ticket enters."""
-        attempt = self.timers.find(reply.lock, reply.who, reply.request)
+        attempt = self.own.get(reply.key)
         if attempt is None or attempt.step is not TicketStep.ENTERING:
             return []
         attempt.answered[leader] = None
-        attempt.highest = max(attempt.highest, reply.highest)
+        self.table.note(reply.lock, reply.highest)
         attempt.entry.round = max(attempt.entry.round, reply.known)
         attempt.held = max(attempt.held, reply.held)
         if 1 + len(attempt.answered) < self.epoch_state.quorum:
@@ -346,22 +304,22 @@ class TicketAttempts:
 
     def _draw(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Draw a number above all that a quorum knows, unless the ticket has one."""
-        entry = attempt.entry
-        number = entry.ticket.turn.number or min(attempt.highest + 1, TICKET_NUMBER_MAX)
-        turn = entry.ticket.turn._replace(number=number)
-        ticket = entry.ticket._replace(turn=turn)
-        if self.table.put(ticket, self.epoch_state.node, now, None, attempt.held) is None:
+        ticket, epoch_state = attempt.entry.ticket, self.epoch_state
+        highest = self.table.highest(ticket.lock, epoch_state.epoch)
+        number = ticket.turn.number or min(highest + 1, TICKET_NUMBER_MAX)
+        ticket = ticket._replace(turn=ticket.turn._replace(number=number))
+        if self.table.put(ticket, epoch_state.node, now, None, attempt.held) is None:
             return self.fail(attempt, Error.FAILED, ended_before(ticket.lock), now)
         begun = self.begin_round(attempt, now)
         # It enters no more: that may have been all that kept another of this leader's waiting.
-        return [*begun, *self.advance(entry.ticket.lock, now)]
+        return [*begun, *self.advance(ticket.lock, now)]
 
     def begin_round(  # noqa: PLR0912  (each step of it may end it)
         self, attempt: TicketAttempt, now: Instant
     ) -> list[Effect]:
         """Begin a round: send the ticket, and request votes if nothing is in its way here."""
         entry, epoch_state, table = attempt.entry, self.epoch_state, self.table
-        if table.get(entry.ticket.lock, entry.key) is not entry:
+        if not table.has(entry):
             text = f"{titled(entry.ticket.lock)}: no quorum within a lease, or dropped elsewhere"
             return self.fail(attempt, Error.FAILED, text, now)
         last = max(entry.round, attempt.known)
@@ -370,37 +328,38 @@ class TicketAttempts:
         entry.owner = epoch_state.node  # Another may have owned it; only one counts per round.
         entry.round = last + 1
         attempt.answered, attempt.votes, attempt.copied = {}, {}, False
-        if entry.phase is TicketPhase.HOLDING and not attempt.held:
+        if entry.holds and not attempt.held:
             if epoch_of(entry.fence) < epoch_state.epoch:
                 attempt.held = entry.fence  # It may have been granted.
             else:
                 table.unvote(entry, None)
         effects: list[Effect] = []
-        if attempt.held and entry.phase is not TicketPhase.HOLDING:
+        if attempt.held and not entry.holds:
             effects += self._give_way(entry, now)
             if table.holds_against(entry, now):
                 attempt.step = TicketStep.WAITING
-                self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
+                self.schedule(attempt, now)
                 return [*effects, Observe("bakery.takeover_refused")]
         # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
         if ahead is None and (waits := epoch_state.wait_for_bound(entry.lease_left_ms(now))):
             attempt.step = TicketStep.WAITING
-            self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
+            self.schedule(attempt, now)
             return waits
         if ahead is not None:
             attempt.step = TicketStep.WAITING
             if attempt.eager:
                 return self.give_up(attempt, ahead, now)
-            fence, pause_ms = 0, REFRESH_MS
+            fence = 0
+            self.schedule(attempt, now, later(now, REFRESH_MS))
         else:
-            fence, pause_ms = attempt.held or self._next_fence(entry), epoch_state.timing.resend_ms
+            fence = attempt.held or self._next_fence(entry)
             if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
                 return self._overflow(attempt, "fences", now)
-            if entry.phase is not TicketPhase.HOLDING:
+            if not entry.holds:
                 table.vote(entry, fence, now)
             attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
-        self.timers.schedule(attempt, now, later(now, pause_ms))
+            self.schedule(attempt, now)
         add = self._add_ticket(attempt, fence)
         effects += epoch_state.send(add) if fence else epoch_state.send_to_all(add)
         return [*effects, *self.grant(attempt, now)]
@@ -413,17 +372,19 @@ class TicketAttempts:
         """Lose this leader's own rounds that conflict with ``entry``, which a quorum knows."""
         effects: list[Effect] = []
         for other in self.table.holds_against(entry, now):
-            rival = self.timers.of(other)
-            if rival is not None and rival.step is TicketStep.VOTING and not rival.held:
+            rival = self.own.get(other.key)
+            if rival is not None and rival.is_voting and not rival.held:
                 rival.eager = False  # A request without a wait ends when it is due, not here.
                 effects += self.lose_round(rival, now)
         return effects
 
     def _add_ticket(self, attempt: TicketAttempt, fence: int) -> AddTicket:
-        entry, taken = attempt.entry, bool(attempt.held)
-        epoch = self.epoch_state.epoch
         return AddTicket(
-            epoch=epoch, ticket=entry.ticket, round=entry.round, fence=fence, taken=taken
+            epoch=self.epoch_state.epoch,
+            ticket=attempt.entry.ticket,
+            round=attempt.entry.round,
+            fence=fence,
+            taken=attempt.held > 0,
         )
 
     def _next_fence(self, entry: TicketEntry) -> int:
@@ -441,13 +402,13 @@ class TicketAttempts:
 
     def on_collected(self, leader: str, reply: Collected, now: Instant) -> list[Effect]:
         """Count a vote, or a refusal, in the present round."""
-        attempt = self.timers.find(reply.lock, reply.who, reply.request)
+        attempt = self.own.get(reply.key)
         if attempt is None or reply.round != attempt.entry.round:
             return [Observe("bakery.late_answer")]
         self.table.note(reply.lock, reply.highest)
         if reply.known > reply.round:  # It is another owner's round: the next one is above it.
             attempt.known = max(attempt.known, reply.known)
-        if attempt.step is not TicketStep.VOTING:
+        if not attempt.is_voting:
             return []
         if reply.voted:
             attempt.votes[leader] = None
@@ -467,11 +428,9 @@ class TicketAttempts:
         The hold is sent to the copies before; it counts once a quorum of the keepers has it.
         """
         entry = attempt.entry
-        voting = attempt.step is TicketStep.VOTING
-        if not voting or not self.epoch_state.is_voted(attempt.votes):
+        if not attempt.is_voting or not self.epoch_state.is_voted(attempt.votes):
             return []
-        voted = entry.phase is TicketPhase.HOLDING
-        if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
+        if not entry.holds or not self.table.has(entry):
             return []  # Its own vote ended with its lease; the client is notified when that is due.
         if entry.is_over(now):
             return self.lose_round(attempt, now)
@@ -482,8 +441,8 @@ class TicketAttempts:
         if not self.epoch_state.is_agreed(attempt.votes):
             return self._copy(attempt, now)
         attempt.step = TicketStep.HELD
-        self.timers.schedule(attempt, now, warn_at(attempt.entry))
-        return [locked(attempt.entry), Observe("bakery.granted")]
+        self.schedule(attempt, now, warn_at(entry))
+        return [locked(entry), Observe("bakery.granted")]
 
     def _copy(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Send a hold that a quorum voted for to the copies, unless another vote may come soon."""
@@ -493,17 +452,17 @@ class TicketAttempts:
             attempt.copied = True
             add = self._add_ticket(attempt, attempt.entry.fence)
             return [*self.epoch_state.copy(add)]
-        self.timers.schedule(attempt, now, later(now, COPY_AFTER_MS))
+        self.schedule(attempt, now, later(now, COPY_AFTER_MS))
         return []
 
     def lose_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Make the leaders give back the votes of the round: another ticket is ahead."""
         entry, epoch_state = attempt.entry, self.epoch_state
-        self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
+        self.schedule(attempt, now)
         if attempt.held:
             return [Observe("bakery.takeover_refused")]
         entry.round = min(entry.round + 1, ROUND_MAX)
-        if entry.phase is TicketPhase.HOLDING:
+        if entry.holds:
             self.table.unvote(entry, None)
         attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
         back = Yield(**request_of(epoch_state.epoch, entry.ticket), round=entry.round)
@@ -517,12 +476,12 @@ class TicketAttempts:
         """Leave a request to another leader, which also received it from its proxy."""
         entry = attempt.entry
         effects: list[Effect] = []
-        if attempt.step is TicketStep.VOTING and not attempt.held:
+        if attempt.is_voting and not attempt.held:
             attempt.eager = False
             effects += self.lose_round(attempt, now)
-        self.timers.forget(entry)
+        self.forget(entry)
         entry.owner = leader
-        if entry.phase is not TicketPhase.HOLDING:
+        if not entry.holds:
             self.table.set_until(entry, later(now, COPY_MS))
         return [*effects, Observe("bakery.ceded")]
 
@@ -533,7 +492,7 @@ class TicketAttempts:
         """
         effects: list[Effect] = []
         for first in self.table.head(lock) if self.epoch_state.serving else ():
-            attempt = self.timers.of(first)
+            attempt = self.own.get(first.key)
             if attempt is None or attempt.step is not TicketStep.WAITING:
                 continue
             if self.table.ahead(first, now) is not None:
@@ -557,46 +516,46 @@ class TicketAttempts:
         """Drop the ticket here and at the others, except a vote that another may have won with."""
         entry, epoch_state = attempt.entry, self.epoch_state
         lock = entry.ticket.lock
-        self.timers.forget(entry)
-        if attempt.held and entry.phase is TicketPhase.HOLDING:
+        self.forget(entry)
+        if attempt.held and entry.holds:
             return self.advance(lock, now)  # It may have been granted: its lease ends by itself.
-        if self.table.get(lock, entry.key) is entry:
+        if self.table.has(entry):
             self.table.remove(entry)
         back = DropTicket(**request_of(epoch_state.epoch, entry.ticket), mine=True)
         return [*epoch_state.send_to_all(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
         effects: list[Effect] = []
-        while (attempt := self.timers.take_due(now)) is not None:
+        while (attempt := self.due.take_due(now)) is not None:
             effects += self._on_due(attempt, now)
         return effects
 
     def _on_due(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        if attempt.step is TicketStep.HELD:
+        if attempt.is_held:
             return self._on_hold_due(attempt, now)
         entry = attempt.entry
-        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+        if not self.table.has(entry):
             return self.begin_round(attempt, now)
         if ms_between(attempt.requested_at, now) >= PROXY_SILENT_MS and entry.ticket.proxy:
             return [*self.drop(attempt, now), Observe("bakery.proxy_silent")]
         if attempt.wait_until is not None and attempt.wait_until <= now:
             return self.give_up(attempt, self.table.ahead(entry, now), now)
         if attempt.step is TicketStep.ENTERING:
-            self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
-            return [*self.send_entering(attempt)]
-        if attempt.step is not TicketStep.VOTING or entry.phase is not TicketPhase.HOLDING:
+            self.schedule(attempt, now)
+            return [*self._send_entering(attempt)]
+        if not attempt.is_voting or not entry.holds:
             return self.begin_round(attempt, now)
         voted = self.epoch_state.is_voted(attempt.votes)
         if attempt.answered and not attempt.held and not voted:
             return self.lose_round(attempt, now)
-        self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
+        self.schedule(attempt, now)
         add = self._add_ticket(attempt, entry.fence)
-        answered = frozenset(attempt.votes) | frozenset(attempt.answered)
+        answered = attempt.votes | attempt.answered
         attempt.copied = attempt.copied or voted
         won = self.grant(attempt, now)
         if not attempt.votes:  # The lease was over: the round's votes are given back.
             return won
-        if attempt.copied and attempt.step is TicketStep.VOTING:
+        if attempt.copied and attempt.is_voting:
             return [*won, *self.epoch_state.send_to_all(add, answered)]
         return [*won, *self.epoch_state.send(add, answered)]
 
@@ -605,29 +564,23 @@ class TicketAttempts:
         entry = attempt.entry
         ticket, until = entry.ticket, entry.until
         assert until is not None
-        who, request = ticket.who, ticket.request
         if until <= now:
             # The other leaders judge by their own clocks: it may have been renewed through one of
             # them.
-            expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
-            self.timers.forget(entry)
+            expired = Expired(**ticket.key._asdict(), fence=entry.fence)
+            self.forget(entry)
             self.table.forget(entry, now)
             return [
                 *self.advance(ticket.lock, now),
                 Send(ticket.proxy, expired),
                 Observe("bakery.lease_over"),
             ]
-        if now < warn_at(attempt.entry):
-            self.timers.schedule(attempt, now, warn_at(attempt.entry))
+        if now < warn_at(entry):
+            self.schedule(attempt, now, warn_at(entry))
             return []
-        self.timers.schedule(attempt, now, min(until, later(now, WARN_AGAIN_MS)))
-        warning = Unlocking(
-            lock=ticket.lock,
-            who=who,
-            request=request,
-            fence=entry.fence,
-            grace_ms=ms_between(now, until),
-        )
+        self.schedule(attempt, now, min(until, later(now, WARN_AGAIN_MS)))
+        grace_ms = ms_between(now, until)
+        warning = Unlocking(**ticket.key._asdict(), fence=entry.fence, grace_ms=grace_ms)
         return [Send(ticket.proxy, warning), Observe("bakery.unlocking")]
 
 
@@ -644,13 +597,10 @@ def in_the_way(
     text = f"{titled(lock)}: waited {waited_ms} ms"
     queue = table.queues.get(lock)
     against = () if queue is None else queue.against(shared=entry.shared)
-    keys = (key for others in against for key in others.holding if key != entry.key)
-    first = next(keys, None)
-    if queue is not None and first is not None:
-        holder, count = queue.entries[first], sum(len(others.holding) for others in against)
-        count -= 1 + any(entry.key in others.holding for others in against)
-        ticket = holder.ticket
-        held_ms = ms_between(holder.since, now)
+    holders = [one for mode in against for one in mode.holding if one is not entry]
+    if holders:
+        holder, count = holders[0], len(holders) - 1
+        ticket, held_ms = holder.ticket, ms_between(holder.since, now)
         rest = f", and by {count} other{'' if count == 1 else 's'}" if count else ""
         return (
             f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "

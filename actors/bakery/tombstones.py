@@ -125,7 +125,6 @@ class Tombstones:
         """Return the last ended requests, the newest first."""
         found: list[EndedRequests] = []
         for (lock, who), ends in islice(reversed(self._ends.items()), most):
-            found.append(
-                EndedRequests(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence))
-            )
+            highest = max(ends.held, ends.fence)
+            found.append(EndedRequests(lock, who, ends.dropped, ends.held, highest, highest))
         return found

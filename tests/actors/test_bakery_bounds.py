@@ -23,7 +23,7 @@ from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery import proxy_message as proxies
+from fencelock.actors.bakery import message as proxies
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.bounds import (
     DETAIL_CHARS_MAX,
@@ -125,7 +125,8 @@ def a_status() -> Role[Any]:
 def a_coordinator() -> ElectionCoordinator:
     """A coordinator that proposes epoch 4 after that of `SEATING`, which it promised."""
     role = begun_coordinator(registry(), messages.Install(seating=SEATING), bound_ms=10_000)
-    role.election = Election(4, LIVES, role.electorate, 3, T0)
+    proposal = messages.Propose(epoch=4, leaders=LIVES)
+    role.election = Election(proposal, role.electorate, 3, T0)
     return role
 
 
@@ -231,10 +232,8 @@ INFO = messages.NodeInfo(epoch=3, number=0, journal=5, ready=True, endpoint="", 
 NAMED: dict[str, Any] = {"epoch": 3, "lock": "x", "who": WHO, "request": 1}
 MAX_TICKET = messages.MaxTicket(**NAMED, highest=1, held=0, known=0)
 RECORD = Record(ticket(1), "n2", FENCE, 500)
-ENDED = EndedRequests("x", WHO, 1, 0, FENCE)
-TABLE = messages.Table(
-    epoch=4, life=1, part=0, parts=1, records=(RECORD,), ended=(ENDED,), exclusive=(FENCE,)
-)
+ENDED = EndedRequests("x", WHO, 1, 0, FENCE, FENCE)
+TABLE = messages.Table(epoch=4, life=1, part=0, parts=1, records=(RECORD,), ended=(ENDED,))
 ROUNDS = (0, -1, ROUND_MAX + 1, INT)
 BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
 FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
@@ -269,6 +268,16 @@ HOLDERS = [
     *(HOLDER._replace(fence=one) for one in (0, None, *BEYOND)),
 ]
 WAITERS = [*(WAITER._replace(**one) for one in CONTENDERS), HOLDER]
+IMPOSSIBLE_MEMBER: dict[str, Sequence[Any]] = {
+    "priority": (0, -1, OFF + 1, INT),
+    "pid": (-1,),
+    "promised": (-1, *HIGH),
+    "seating": (UNKNOWN, *SEATINGS),
+    "serving": (-1, *HIGH),
+    "waiting_ms": (-1, WAITING_MS_MAX + 1, INT),
+    "electorate": (STRANGERS, STRANGERS._replace(number=-1)),
+    "reaches": (None, (Chosen("N/1", 1),), LIVES * 100),
+}
 STATUS, ELECTION, LEADER = status_of("n2"), election_of("n2"), leader_of("n2")
 PROXY = proxy_of("n2")
 ROWS = (
@@ -279,14 +288,11 @@ ROWS = (
         {
             "number": (0, -1),
             "echo": (-1,),
-            "priority": (0, -1, OFF + 1, INT),
-            "pid": (-1,),
-            "promised": (-1, *HIGH),
-            "seating": (UNKNOWN, *SEATINGS),
-            "serving": (-1, *HIGH),
-            "waiting_ms": (-1, WAITING_MS_MAX + 1, INT),
-            "electorate": (STRANGERS, STRANGERS._replace(number=-1)),
-            "reaches": ((Chosen("N/1", 1),), LIVES * 100),
+            "member": [
+                BEAT.member._replace(**{name: value})
+                for name, values in IMPOSSIBLE_MEMBER.items()
+                for value in values
+            ],
         },
     ),
     Row(
@@ -372,9 +378,8 @@ ROWS = (
                 (ENDED._replace(fence=-1),),
                 (ENDED._replace(highest=-1),),
                 (ENDED._replace(highest=pack_fence(4, 1)),),
-                (),
+                *((ENDED._replace(exclusive=one),) for one in (-1, FENCE + 1)),
             ),
-            "exclusive": ((-1,), (FENCE + 1,), (FENCE, FENCE)),
         },
     ),
     Row(
@@ -673,7 +678,7 @@ def test_a_record_has_no_more_left_than_the_longest_lease_rounded_up() -> None:
 
 
 def test_an_end_says_any_fence_that_its_client_named() -> None:
-    assert is_possible_end(ENDED._replace(fence=BEYOND[1]), FENCE, 3)
+    assert is_possible_end(ENDED._replace(fence=BEYOND[1]), 3)
 
 
 def test_of_a_table_only_the_impossible_records_are_left_out() -> None:

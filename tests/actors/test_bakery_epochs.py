@@ -15,7 +15,7 @@ from fencelock.actors.bakery.epochs import (
     EpochLimit,
     VoterRegistry,
 )
-from fencelock.actors.bakery.event import BoundKnown, Connected, ElectionDue, Member, Serve
+from fencelock.actors.bakery.event import BoundKnown, Connected, ElectionDue, Serve
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -24,9 +24,11 @@ from fencelock.actors.bakery.message import (
     Entering,
     Export,
     Lead,
+    Lock,
+    Locked,
+    Member,
     Seating,
 )
-from fencelock.actors.bakery.proxy_message import Lock, Locked
 from fencelock.actors.effect import Effects, Observe, Persist
 from fencelock.actors.message import NS_PER_MS, Instant, Message
 

@@ -23,13 +23,14 @@ from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import VoterRegistry
-from fencelock.actors.bakery.event import BeatDue, Connected, Member, Serve, Serving, Trust
+from fencelock.actors.bakery.event import BeatDue, Connected, Serve, Serving, Trust
 from fencelock.actors.bakery.leader_selection import NO_CHANGE
 from fencelock.actors.bakery.message import (
     NOBODY,
     Beat,
     Chosen,
     Install,
+    Member,
     Promised,
     Propose,
     Seating,
@@ -403,8 +404,8 @@ def test_beats_name_the_journal_of_a_voter_and_none_once_it_stops() -> None:
     after = sent(role.handle(bootstrap_of("n1"), StopVoting(), T0), Beat)
     unregistered = sent(begun(NOT_VOTING).handle(status_of("n1"), BeatDue(), T0), Beat)
 
-    assert {one.voter for one in before} == {11}
-    assert {one.voter for one in (*after, *unregistered)} == {0}
+    assert {one.member.voter for one in before} == {11}
+    assert {one.member.voter for one in (*after, *unregistered)} == {0}
     assert [one.votes for one in role.seen] == [False]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from support.leader_trio import NAMES, beat, cluster_status, lock_leader, voters
@@ -16,7 +18,7 @@ from fencelock.actors.bakery.config import (
     proxy_of,
     status_of,
 )
-from fencelock.actors.bakery.event import BeatContents, Connected, Member
+from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -27,6 +29,7 @@ from fencelock.actors.bakery.message import (
     DropTicket,
     Entering,
     MaxTicket,
+    Member,
     Seating,
     TicketDropped,
 )
@@ -46,9 +49,9 @@ def status() -> RoleHarness[ClusterStatus]:
     return harness
 
 
-def beat_of(harness: RoleHarness[ClusterStatus]) -> Beat:
+def beat_of(harness: RoleHarness[ClusterStatus], **claims: Any) -> Beat:
     """Return a beat of n2 that echoes what n1 said last."""
-    return beat(echo=harness.role.number)
+    return beat(echo=harness.role.number, **claims)
 
 
 def seen(said: list[Send]) -> list[str]:
@@ -71,7 +74,7 @@ def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> No
 def test_beats_of_a_guest_about_leaders_are_ignored() -> None:
     """It may join, so it is connected. It counts in no majority, and teaches nothing."""
     play = status()
-    claims = replace(beat_of(play), promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
+    claims = beat_of(play, promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
     play.hear(status_of("n9"), claims)
     (guest,) = [one for one in play.role.seen if one.node == "n9"]
     assert guest == Member("n9", 2, 14, 7, 0, NOBODY, 0, 0, votes=False, reaches=())
@@ -88,7 +91,7 @@ def test_a_node_answers_only_so_many_guests() -> None:
 def test_a_member_known_from_others_alone_is_not_connected() -> None:
     """In the original a leader that somebody named counts as if it had been heard."""
     harness = status()
-    named = replace(beat_of(harness), seating=Seating(1, LIVES, 1))
+    named = beat_of(harness, seating=Seating(1, LIVES, 1))
     assert seen(harness.hear(status_of("n2"), named)) == ["n1", "n2"]
     one_way = replace(beat_of(harness), echo=0, echo_life=0)
     assert seen(harness.hear(status_of("n3"), one_way)) == []
@@ -157,7 +160,7 @@ def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
     drop = DropTicket(epoch=1, lock="x", who=WHO, request=1, fence=0, number=4, mine=False)
     assert one(TicketDropped, harness.hear(leader_of("n2"), drop)).found
     assert of(TicketDropped, harness.hear(leader_of("n2"), drop))
-    assert harness.role.tickets.size == 0
+    assert len(harness.role.tickets) == 0
 
 
 def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputHarness) -> None:
@@ -177,7 +180,7 @@ def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputH
 def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(harness: InputHarness) -> None:
     """A leader keeps no ticket whose owner is silent."""
     harness.hear(leader_of("n2"), entering())
-    assert harness.role.tickets.size == 1
+    assert len(harness.role.tickets) == 1
     harness.run(COPY_MS + SWEEP_MS)
-    assert harness.role.tickets.size == 0
+    assert len(harness.role.tickets) == 0
     assert "bakery.copies_forgotten" in harness.counted

@@ -11,9 +11,8 @@ from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.api.session_message import HoldLost
 from fencelock.actors.bakery.config import BAKERY_TIMING, election_of
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.leader_selection import choose, coordinator_of, living
-from fencelock.actors.bakery.message import NOBODY, Chosen, Seating
+from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.verification.simulation.bakery_judge import BakeryJudge

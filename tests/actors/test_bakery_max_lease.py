@@ -25,17 +25,15 @@ from fencelock.actors.bakery.message import (
     BoundStatement,
     Extend,
     Extended,
-    Seating,
-    Vouch,
-    Vouched,
-)
-from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
     Locked,
     NotLeading,
     RenewHold,
+    Seating,
     Unlock,
+    Vouch,
+    Vouched,
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
@@ -182,7 +180,7 @@ def forget_at(harness: ClusterHarness, name: str, *, expired: bool) -> None:
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):
-        leader.attempts.timers.forget(entry)
+        leader.attempts.forget(entry)
         if expired:
             assert leader.tickets.forget(entry, later(now, LEASE_MS))
         else:
@@ -215,7 +213,7 @@ def test_a_hold_that_one_leader_has_alone_is_lost_once_all_were_asked() -> None:
     harness.run(100)
     harness.release(first, granted)
     harness.run(100)
-    assert all(harness.leader(name).tickets.size == 0 for name in others)
+    assert all(len(harness.leader(name).tickets) == 0 for name in others)
     asked = harness.renew(first, granted)
     harness.until(lambda: bool(harness.answers(Refused, asked)), 1_000)
     assert harness.answers(Refused, asked)[0].reason is Reason.NOT_HELD

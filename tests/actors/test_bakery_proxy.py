@@ -23,14 +23,15 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import Terms, leader_of
-from fencelock.actors.bakery.event import ListTickets, Member, Tally
-from fencelock.actors.bakery.message import NOBODY
-from fencelock.actors.bakery.proxy_message import (
+from fencelock.actors.bakery.event import ListTickets, Tally
+from fencelock.actors.bakery.message import (
+    NOBODY,
     Error,
     HoldRenewed,
     Lock,
     Locked,
     LockFailed,
+    Member,
     NotLeading,
     Query,
     QueryResult,

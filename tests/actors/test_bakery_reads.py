@@ -14,8 +14,7 @@ from support.session_harness import of, one
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.in_flight import Poll
-from fencelock.actors.bakery.message import AddTicket, Extend
-from fencelock.actors.bakery.proxy_message import Query, QueryResult
+from fencelock.actors.bakery.message import AddTicket, Extend, Query, QueryResult
 from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of

@@ -9,6 +9,7 @@ from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
 
 from fencelock.actors.bakery.bounds import PART, impossible_records
 from fencelock.actors.bakery.config import election_of, later, leader_of
+from fencelock.actors.bakery.deadline_queue import STALE_MAX
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
     Chosen,
@@ -18,14 +19,16 @@ from fencelock.actors.bakery.message import (
     Extend,
     Extended,
     Lead,
+    Locked,
+    LockFailed,
     MaxTicket,
     Seating,
+    Unlock,
 )
 from fencelock.actors.bakery.message import Table as Handed
-from fencelock.actors.bakery.proxy_message import Locked, LockFailed, Unlock
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
-from fencelock.actors.bakery.table import SHELVES_MIN, RequestKey, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.table import TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import Address
 
 BOB = Who("c", "bob")
@@ -127,7 +130,7 @@ def test_a_repeated_request_for_a_table_gets_the_same_parts() -> None:
     tickets = trio.leaders["n2"].tickets
     for number in range(2 * PART):
         hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
-    entry = present(tickets.get("x000", RequestKey(ANN, 1)))
+    entry = present(tickets.get(RequestKey("x000", ANN, 1)))
     tickets.set_until(entry, later(NOW, 1))
     trio.say(leader_of("n3"), "n2", Export(epoch=2))
     first = [word for _, _, word in trio.under_way]
@@ -167,16 +170,16 @@ def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_t
     assert len(trio.heard(LockFailed)) == 1
 
 
-def test_days_for_which_nothing_is_held_any_more_leave_no_shelves_behind() -> None:
+def test_days_for_which_nothing_is_held_any_more_leave_nothing_behind() -> None:
     table = TicketTable()
-    for second in range(5 * SHELVES_MIN):
+    for second in range(5 * STALE_MAX):
         held = ticket(lock=f"x{second}")
         entry = present(table.put(held, "n1", NOW, later(NOW, 1_000 * second)))
-        if second % SHELVES_MIN:
+        if second % STALE_MAX:
             table.remove(entry)
-    assert len(table.expiry.shelves) <= SHELVES_MIN + 1
-    assert table.forget_old(later(NOW, 5_000 * SHELVES_MIN)) == 5
-    assert table.expiry.shelves == {}
+    assert len(table.ends.heap) <= STALE_MAX + 2 * 5
+    assert table.forget_old(later(NOW, 5_000 * STALE_MAX)) == 5
+    assert (table.ends.at, table.ends.heap) == ({}, [])
 
 
 def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
@@ -227,7 +230,7 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
 
     arriving.merge(table, NOW)
 
-    entry = present(table.get("x", RequestKey(ANN, 1)))
+    entry = present(table.get(RequestKey("x", ANN, 1)))
     assert (entry.phase, entry.fence, entry.ticket.turn) == (
         TicketPhase.HOLDING,
         FENCE,

@@ -11,7 +11,6 @@ from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, REFRESH_MS, election_of, leader_of
-from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.leader_requests import query_result
 from fencelock.actors.bakery.message import (
@@ -19,21 +18,20 @@ from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     Entering,
+    Error,
     Export,
     Extend,
-    Lead,
-    Seating,
-    Table,
-)
-from fencelock.actors.bakery.proxy_message import (
-    Error,
     HoldRenewed,
+    Lead,
     Lock,
     Locked,
     LockFailed,
+    Member,
     Query,
     QueryResult,
     RenewHold,
+    Seating,
+    Table,
     Unlock,
 )
 from fencelock.actors.bakery.state_transfer import parts_of
@@ -263,7 +261,7 @@ def test_a_table_keeps_the_modes_on_the_wire_and_tells_readers_ends_from_writers
     (record,) = table.records
     assert record.ticket.shared
     assert decode(encode(table)) == table
-    ends = dict(zip((end.who.owner for end in table.ended), table.exclusive, strict=True))
+    ends = {end.who.owner: end.exclusive for end in table.ended}
     assert ends == {"ann": fence_of(trio, "wil"), "wil": fence_of(trio, "wil")}
 
 

@@ -10,8 +10,8 @@ from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.epochs import VoterRegistry
-from fencelock.actors.bakery.event import Connected, ElectionDue, Member
-from fencelock.actors.bakery.message import Chosen, Install, Promised, Propose, Seating
+from fencelock.actors.bakery.event import Connected, ElectionDue
+from fencelock.actors.bakery.message import Chosen, Install, Member, Promised, Propose, Seating
 from fencelock.actors.effect import Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import NS_PER_MS, Instant

@@ -172,4 +172,4 @@ def test_a_leader_ends_a_wait_on_time_and_says_what_was_in_the_way() -> None:
     (refused,) = harness.answers(Refused, asked)
     assert refused.reason is Reason.TIMED_OUT
     assert 300 <= waited_ms < 300 + LATE_MS
-    assert all(harness.leader(name).tickets.size == 1 for name in harness.serving())
+    assert all(len(harness.leader(name).tickets) == 1 for name in harness.serving())

@@ -6,8 +6,6 @@ when their tables, or their steps, say so. What a client dropped is never taken 
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only, present
@@ -177,7 +175,7 @@ def over_at_its_owner(harness: ClusterHarness) -> str:
     harness.run(100)
     harness.renew(renewer, granted)
     harness.until(lambda: bool(harness.answers(Renewed)))
-    harness.until(lambda: not harness.leader(owner).tickets.size)
+    harness.until(lambda: not harness.leader(owner).tickets)
     epoch = harness.epoch()
     harness.world.crash(third)
     harness.until(lambda: harness.epoch() > epoch and owner in harness.serving())
@@ -242,8 +240,7 @@ def test_a_released_hold_leaves_nothing_to_look_at_later() -> None:
         entry = present(table.put(ticket(request=number + 1), "n2", NOW, None))
         table.vote(entry, FENCE + number, NOW)
         table.drop("x", ANN, number + 1, 0)
-    shelved: list[Any] = [entry for shelf in table.expiry.shelves.values() for entry in shelf]
-    assert (shelved, table.sessions, table.size) == ([], {}, 0)
+    assert (table.ends.at, table.sessions, len(table)) == ({}, {}, 0)
 
 
 def test_the_tickets_of_a_session_are_found_by_its_name() -> None:

@@ -6,7 +6,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from rich.console import Console
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
@@ -26,7 +25,7 @@ from fencelock.actors.bakery.cluster_watch import (
 )
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
@@ -43,12 +42,10 @@ News = ClusterUp | ClusterDown
 
 def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: int = 1) -> Readiness:
     return Readiness(
-        epoch=epoch,
-        leaders=tuple(Chosen(name, 1) for name in MEMBERS),
-        reachable=reachable,
+        seating=Seating(epoch, tuple(Chosen(name, 1) for name in MEMBERS), 10_000),
+        members=tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in reachable),
         ready=detail == "ready",
         detail=detail,
-        members=(),
         electorate=Electorate(0, seats(*MEMBERS)),
     )
 
@@ -97,7 +94,7 @@ def test_each_change_of_cluster_readiness_reason_or_leaders_is_told_once(
         assert told.reason == readiness.detail
         if isinstance(told, ClusterUp):
             assert (told.complete, told.ready) == (complete, readiness.ready)
-            assert (told.epoch, told.leaders) == (readiness.epoch, MEMBERS)
+            assert (told.epoch, told.leaders) == (readiness.seating.epoch, MEMBERS)
         assert told.number not in numbers
         numbers.add(told.number)
         watchers.watch(ANN, Watch(known=told.number, session="ann", request=3), at(0))
@@ -107,7 +104,7 @@ def test_nothing_is_said_while_nothing_changes(watchers: Watchers) -> None:
     watchers.see(ready())
     number = know(watchers)
     assert watchers.see(ready()) == []
-    assert watchers.see(replace(ready(), reachable=tuple(MEMBERS))) == []
+    assert watchers.see(ready(tuple(MEMBERS))) == []
     assert watchers.watch(ANN, Watch(known=number, session="ann", request=9), at(5_000)) == []
 
 
@@ -125,8 +122,8 @@ def test_news_of_an_earlier_life_are_not_known_to_the_next_one() -> None:
     first, second = Watchers("n1", life=7), Watchers("n1", life=8)
     number = know(first)
     assert said(second.watch(ANN, Watch(known=number, session="ann"), at(0)))
-    assert Watchers("n1", life=(1 << 63) - 1).number < 1 << 63
-    assert second.number - first.number == NUMBERS
+    assert Watchers("n1", life=(1 << 63) - 1).state.number < 1 << 63
+    assert second.state.number - first.state.number == NUMBERS
 
 
 def test_a_client_that_is_silent_is_forgotten_and_an_ask_of_this_process_is_not(

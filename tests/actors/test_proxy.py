@@ -45,7 +45,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms
-from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.bakery.message import Locked
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import PaxosBackend

@@ -13,8 +13,16 @@ from support.planted_bugs import as_plant, instead, plant
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import proxy_of
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, MaxTicket, Seating
-from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Chosen,
+    Collected,
+    Lock,
+    Locked,
+    MaxTicket,
+    Seating,
+    Unlock,
+)
 from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
@@ -123,7 +131,7 @@ def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.Monke
     def unattributed(
         sound: Any, attempts: TicketAttempts, leader: str, said: Collected, now: Instant
     ) -> Any:
-        attempt = present(attempts.timers.find(said.lock, said.who, said.request))
+        attempt = present(attempts.own.get(said.key))
         return sound(attempts, leader, replace(said, round=attempt.entry.round), now)
 
     plant(monkeypatch, TicketAttempts, "on_collected", unattributed)

@@ -18,10 +18,8 @@ from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.election import Election
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises
-from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.invariants import INVARIANTS
-from fencelock.actors.bakery.message import Chosen, Seating
-from fencelock.actors.bakery.proxy_message import Locked, NotLeading
+from fencelock.actors.bakery.message import Chosen, Locked, Member, NotLeading, Seating
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.bakery.table import (
     NOTHING_DRAWN,
@@ -94,11 +92,12 @@ def always(value: object) -> Callable[..., Any]:
 
 def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Check only the first by turn, as the original does: the holder may be behind it."""
-    queue = table.queues[entry.ticket.lock]
     turns = [
         other.ticket.turn
-        for other in queue.entries.values()
-        if other.phase is not TicketPhase.ENTERING and not other.is_over(now)
+        for other in table.entries()
+        if other.ticket.lock == entry.ticket.lock
+        and other.phase is not TicketPhase.ENTERING
+        and not other.is_over(now)
     ]
     first = min(turns)
     return first if first < entry.ticket.turn else None
@@ -107,7 +106,7 @@ def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
 def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Check only the waiting tickets."""
     queue = table.queues[entry.ticket.lock]
-    first = queue.exclusive.line[0].turn if queue.exclusive.line else entry.ticket.turn
+    first = queue.exclusive.line[0].ticket.turn if queue.exclusive.line else entry.ticket.turn
     return first if first < entry.ticket.turn else None
 
 
@@ -124,7 +123,7 @@ def of_any_request(
 ) -> Any:
     """Take an answer to one request for an answer to any other of the lock."""
     effects = list(sound(attempts, leader, said, now))
-    for other in list(attempts.timers.by_key.values()):
+    for other in list(attempts.own.values()):
         ticket = other.entry.ticket
         if ticket.lock == said.lock and other.step is TicketStep.ENTERING:
             instead = replace(said, who=ticket.who, request=ticket.request)

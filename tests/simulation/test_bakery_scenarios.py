@@ -215,6 +215,6 @@ def test_a_status_names_leaders_and_epoch() -> None:
     proxy: Any = harness.world.role_at(address_of("n1", "proxy"))
     harness.until(lambda: proxy.backend.in_flight.readiness.ready and len(harness.serving()) == 3)
     readiness = proxy.backend.in_flight.readiness
-    assert readiness.epoch == harness.epoch()
-    assert {leader.node for leader in readiness.leaders} == set(harness.serving())
+    assert readiness.seating.epoch == harness.epoch()
+    assert {leader.node for leader in readiness.seating.leaders} == set(harness.serving())
     assert readiness.detail == "ready"

@@ -18,8 +18,9 @@ from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.bakery import leader_selection
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, proxy_of
+from fencelock.actors.bakery.deadline_queue import STALE_MAX
 from fencelock.actors.bakery.max_lease import OwnBound
-from fencelock.actors.bakery.proxy_message import (
+from fencelock.actors.bakery.message import (
     HoldRenewed,
     Lock,
     Locked,
@@ -30,8 +31,8 @@ from fencelock.actors.bakery.proxy_message import (
     Unlocked,
 )
 from fencelock.actors.bakery.table import TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.ticket_attempt import STALE_MAX, TicketStep
+from fencelock.actors.bakery.ticket import RequestKey, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket_attempt import TicketStep
 from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import node_of
@@ -236,7 +237,8 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     for _ in range(3):
         trio.pass_time(BAKERY_TIMING.resend_ms)
     assert len(trio.heard(Locked)) == 1
-    assert present(trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)).entry.round <= 6
+    attempt = present(trio.leaders[min(order)].attempts.own.get(RequestKey("x", ANN, 1)))
+    assert attempt.entry.round <= 6
 
 
 def test_a_leader_that_granted_a_request_keeps_it_whoever_ranks_first() -> None:
@@ -263,7 +265,7 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
     trio = LeaderTrio()
     trio.hold("n3")
     trio.lock("n3")
-    attempt = present(trio.leaders["n3"].attempts.timers.find("x", ANN, 1))
+    attempt = present(trio.leaders["n3"].attempts.own.get(RequestKey("x", ANN, 1)))
     assert attempt.held == FENCE
     trio.under_way.clear()
     ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
@@ -408,7 +410,7 @@ def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
     trio.ask("n1", UnlockAll(session="c", number=4))
     drops = [word for _, _, word in trio.under_way if isinstance(word, messages.DropTicket)]
     assert {word.lock for word in drops} == {"x"}
-    assert table.size == 50
+    assert len(table) == 50
 
 
 def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
@@ -419,7 +421,7 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     trio.lock("n1")
     trio.settle()
     assert trio.owners() == ["n1"]
-    attempt = present(trio.leaders["n1"].attempts.timers.find("x", ANN, 1))
+    attempt = present(trio.leaders["n1"].attempts.own.get(RequestKey("x", ANN, 1)))
     assert attempt.step in {TicketStep.HELD, TicketStep.WAITING, TicketStep.VOTING}
 
 
@@ -444,7 +446,7 @@ def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> No
         unlock = Unlock(lock="x", who=ANN, request=request, fence=0, number=request, waiting=False)
         trio.ask("n1", unlock)
         trio.settle()
-        most = max(most, len(leader.attempts.timers.due))
+        most = max(most, len(leader.attempts.due.heap))
     assert len(trio.heard(Locked)) == len(trio.heard(Unlocked)) == 1_499
     assert most <= STALE_MAX + 3
-    assert leader.tickets.size == 0
+    assert len(leader.tickets) == 0

@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from support.expect import present
 
 from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
-from fencelock.actors.bakery.copies import Copies
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.leader import Voting
 from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -26,16 +24,19 @@ from fencelock.actors.bakery.message import (
     Entering,
     Extend,
     Lead,
+    Lock,
+    Locked,
     MaxTicket,
     Seating,
+    Unlock,
     Yield,
 )
 from fencelock.actors.bakery.message import Table as TablePart
-from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
-from fencelock.actors.bakery.table import RequestKey, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.table import TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
+from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Instant
 
@@ -54,8 +55,7 @@ class TwoOwners:
         epoch_state.serving, epoch_state.trusted_at = True, NOW
         self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
-        copies = Copies(epoch_state, self.table)
-        self.voting = Voting(epoch_state, self.table, self.attempts, copies)
+        self.voting = Voting(epoch_state, self.table, self.attempts)
         endings = PendingReleases(epoch_state)
         self.requests = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
         self.transfer = StateTransfer(self.attempts, endings)
@@ -69,7 +69,7 @@ class TwoOwners:
         self.attempts.open(proxy_of("n1"), asked, NOW)
         entered = MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
         self.attempts.on_max("n2", entered, NOW)
-        return present(self.attempts.timers.find("x", who, 1))
+        return present(self.attempts.own.get(RequestKey("x", who, 1)))
 
     def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""
@@ -111,7 +111,7 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.hears(add())
     assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
-    assert bench.attempts.timers.of(attempt.entry) is None
+    assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].fence == FENCE
 
 
@@ -120,7 +120,7 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
-    assert bench.attempts.timers.of(attempt.entry) is None
+    assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].phase is TicketPhase.HOLDING
 
 
@@ -130,7 +130,7 @@ def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     bench.hears(replace(add(fence=FENCE + 1), taken=True))
     attempt.entry.owner = "n2"
     bench.hears(dropped(mine=True))
-    assert bench.table.get("x", RequestKey(ANN, 1)) is attempt.entry
+    assert bench.table.get(RequestKey("x", ANN, 1)) is attempt.entry
     assert attempt.entry.owner == "n1"
 
 

@@ -166,10 +166,11 @@ def endless(effect: Effect) -> Effect:
     if not isinstance(effect, Send):
         return effect
     match message := effect.message:
-        case Beat() if message.seating.epoch:
-            epoch = message.seating.epoch + 1
-            seating = message.seating._replace(epoch=epoch, bound_ms=LEASE_MS_MAX)
-            return Send(effect.to, replace(message, seating=seating, promised=epoch))
+        case Beat(member=own) if own.seating.epoch:
+            epoch = own.seating.epoch + 1
+            seating = own.seating._replace(epoch=epoch, bound_ms=LEASE_MS_MAX)
+            forged = own._replace(seating=seating, promised=epoch)
+            return Send(effect.to, replace(message, member=forged))
         case Merged():
             return Send(effect.to, replace(message, left_ms=LEASE_MS_MAX))
         case MaxTicket() | Collected():

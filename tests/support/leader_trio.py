@@ -13,11 +13,9 @@ from fencelock.actors.bakery.config import Terms, election_of, later, leader_of,
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
-from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import LeaderSelection, choose
-from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Install, Seating
-from fencelock.actors.bakery.proxy_message import Lock
+from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Install, Lock, Member, Seating
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
@@ -118,7 +116,7 @@ class LeaderTrio:
 
     def owners(self) -> list[str]:
         """Return the leaders that have attempts."""
-        return [name for name in NAMES if self.leaders[name].attempts.timers.by_key]
+        return [name for name in NAMES if self.leaders[name].attempts.own]
 
     def heard(self, kind: type[Any]) -> list[Any]:
         """Return the messages of that kind that proxies received."""
@@ -165,20 +163,13 @@ def cluster_status(voting: VoterRegistry, host: Host = HOST) -> ClusterStatus:
 
 
 def beat(**fields: Any) -> Beat:
-    """Return a beat of n2 in its second life, which knows of no leaders, with other ``fields``."""
-    made = Beat(
-        life=2,
-        number=1,
-        echo_life=1,
-        echo=1,
-        priority=14,
-        pid=7,
-        promised=0,
-        seating=NOBODY,
-        serving=0,
-        waiting_ms=0,
-        voter=12,
-    )
+    """Return a beat of n2 in its second life, which knows of no leaders, with other ``fields``.
+
+    These are fields of the beat, or of its member.
+    """
+    member = Member("n2", 2, 14, 7, 0, NOBODY, 0, 0, voter=12, reaches=())
+    said = {name: fields.pop(name) for name in Member._fields if name in fields}
+    made = Beat(number=1, echo_life=1, echo=1, member=member._replace(**said))
     return replace(made, **fields)
 
 

@@ -8,8 +8,8 @@ from random import Random
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, proxy_of
-from fencelock.actors.bakery.event import Member, Readiness
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
@@ -78,14 +78,13 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
         reachable: tuple[str, ...] = MEMBERS,
         members: tuple[Member, ...] = (),
     ) -> list[Send]:
-        """Tell the proxy who leads, and who can be reached."""
+        """Tell the proxy who leads, and who can be reached: ``members``, or those of that name."""
+        named = tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in reachable)
         readiness = Readiness(
-            epoch=epoch,
-            leaders=tuple(Chosen(name, 1) for name in leaders),
-            reachable=reachable,
+            seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
+            members=members or named,
             ready=True,
             detail="ready",
-            members=members,
         )
         return self.hear(election_of("n4"), readiness)
 

@@ -45,17 +45,17 @@ class ForgedMembers(ClusterStatus):
     def forged(self, effect: Effect) -> Effect:
         if not isinstance(effect, Send) or not isinstance(beat := effect.message, Beat):
             return effect
-        if not beat.seating.epoch:
+        own = beat.member
+        if not own.seating.epoch:
             return effect
-        epoch = beat.seating.epoch + 1
+        epoch = own.seating.epoch + 1
         alone = (self.electorate.everyone[ROGUE]._replace(journal=1),)  # It has no such journal.
-        forged = replace(
-            beat,
-            seating=beat.seating._replace(epoch=epoch, leaders=(Chosen(ROGUE, self.life),)),
+        forged = own._replace(
+            seating=own.seating._replace(epoch=epoch, leaders=(Chosen(ROGUE, self.life),)),
             promised=epoch,
             electorate=Electorate(1 << 40, alone),
         )
-        return Send(effect.to, forged)
+        return Send(effect.to, replace(beat, member=forged))
 
 
 def forges_members(spawn: Spawn) -> Spawn:

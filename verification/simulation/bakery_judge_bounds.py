@@ -7,8 +7,14 @@ from typing import Any
 
 from fencelock.actors.bakery.config import leader_of, quorum
 from fencelock.actors.bakery.max_lease import longest_lease_ms
-from fencelock.actors.bakery.message import BoundStatement, Install, Lead, Vouched
-from fencelock.actors.bakery.proxy_message import HoldRenewed, Locked
+from fencelock.actors.bakery.message import (
+    BoundStatement,
+    HoldRenewed,
+    Install,
+    Lead,
+    Locked,
+    Vouched,
+)
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 from fencelock.verification.simulation.bakery_judge_election import ElectionJudge

@@ -63,10 +63,11 @@ class ElectionJudge:
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event = delivered.event
         match event:
-            case Beat():
-                self.changes.hear(event.seating.epoch, self._resolved(event.electorate))
-                self._seated(event.seating.epoch, event.seating.keepers)
-                self._said(node_of(delivered.sender), delivered.boot, event.seating)
+            case Beat(member=sender):
+                seating = sender.seating
+                self.changes.hear(seating.epoch, self._resolved(sender.electorate))
+                self._seated(seating.epoch, seating.keepers)
+                self._said(node_of(delivered.sender), delivered.boot, seating)
             case Promised():
                 self._heard(node_of(delivered.sender), delivered.boot, event)
             case Serve() if delivered.to == leader_of(delivered.node):

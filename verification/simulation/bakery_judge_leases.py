@@ -7,17 +7,18 @@ from typing import Any
 
 from fencelock.actors.api.message import Granted, Release
 from fencelock.actors.api.session_message import Renewed
-from fencelock.actors.bakery.message import DropTicket, Merged
-from fencelock.actors.bakery.proxy_message import (
+from fencelock.actors.bakery.message import (
+    DropTicket,
     HoldRenewed,
     Lock,
     Locked,
+    Merged,
     RenewHold,
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.table import RequestKey, TicketPhase
-from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import RequestKey, Who
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.session.message import HoldsLost
@@ -67,10 +68,10 @@ class LeasesJudge:
         self.view = ClientView(world)
         self.violation_report = violation_report
         self.clocks_true = clocks_true
-        self.heard: dict[tuple[str, RequestKey], int] = {}
+        self.heard: dict[RequestKey, int] = {}
         """True time at which a leader first received a request (ns)."""
-        self.shared: set[tuple[str, RequestKey]] = set()
-        """The locks and keys of shared requests."""
+        self.shared: set[RequestKey] = set()
+        """The shared requests."""
         self.leases: dict[str, dict[int, LeaseSpan]] = {}
         """By lock and fence."""
         self.renewals: dict[tuple[Address, int], tuple[str, int]] = {}
@@ -118,10 +119,9 @@ class LeasesJudge:
         event = delivered.event
         match event:
             case Lock():
-                key = (event.lock, RequestKey(event.who, event.request))
-                self.heard.setdefault(key, self.world.time)
+                self.heard.setdefault(event.key, self.world.time)
                 if event.shared:
-                    self.shared.add(key)
+                    self.shared.add(event.key)
             case RenewHold():
                 renewal = (delivered.sender, event.number)
                 self.renewals.setdefault(renewal, (event.lock, self.world.time))
@@ -182,8 +182,8 @@ class LeasesJudge:
         leases = self.leases.setdefault(locked.lock, {})
         if locked.fence in leases:
             return
-        key = RequestKey(locked.who, locked.request)
-        shared = (locked.lock, key) in self.shared
+        key = locked.key
+        shared = key in self.shared
         for fence, other in leases.items():
             if shared and other.shared:
                 continue
@@ -192,7 +192,7 @@ class LeasesJudge:
                 self.violation_report(
                     "lease-outlives-belief", f"{delivered.node} grants {locked}, and {told}"
                 )
-        since = self.heard.get((locked.lock, key), self.world.time)
+        since = self.heard.get(key, self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
         until = since + lease_ns * PER_MILLE // 1_000
@@ -218,7 +218,7 @@ class LeasesJudge:
             for fence, lease in leases.items():
                 if lease.epoch >= merged.epoch or not self.lives(lease):
                     continue
-                entry = role.tickets.get(lock, lease.key)
+                entry = role.tickets.get(lease.key)
                 if entry is None or entry.phase is not TicketPhase.HOLDING:
                     told = f"fence {fence} of {lease.key} at {lock!r}"
                     self.violation_report(

@@ -14,13 +14,16 @@ from fencelock.actors.bakery.message import (
     Extend,
     Extended,
     Lead,
+    Lock,
+    Locked,
     MaxTicket,
     Merged,
+    Unlock,
+    UnlockAll,
     Yield,
 )
-from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock, UnlockAll
-from fencelock.actors.bakery.table import RequestKey, TicketPhase
-from fencelock.actors.bakery.ticket import Turn, Who
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import RequestKey, Turn, Who
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.verification.simulation.bakery_judge_election import ElectionJudge
@@ -35,8 +38,8 @@ SLACK_MS = 5
 """Upper bound of the difference of two clocks after the time of trust (ms)."""
 
 
-Hold = tuple[int, str, RequestKey, int]
-"""An epoch, a lock, a request and its fence."""
+Hold = tuple[int, RequestKey, int]
+"""An epoch, a request and its fence."""
 
 
 class VoteStanding(NamedTuple):
@@ -54,12 +57,12 @@ class Life:
     """The messages of one leader in one life."""
 
     epoch: int = -1
-    entered: dict[tuple[str, RequestKey], dict[str, None]] = field(
-        default_factory=dict[tuple[str, RequestKey], dict[str, None]]
+    entered: dict[RequestKey, dict[str, None]] = field(
+        default_factory=dict[RequestKey, dict[str, None]]
     )
     """For each of its own requests: the leaders that confirmed its entering in this epoch."""
-    votes: dict[tuple[str, RequestKey, int], dict[str, None]] = field(
-        default_factory=dict[tuple[str, RequestKey, int], dict[str, None]]
+    votes: dict[tuple[RequestKey, int], dict[str, None]] = field(
+        default_factory=dict[tuple[RequestKey, int], dict[str, None]]
     )
     """For each of its own requests and round: the leaders that voted for it in this epoch."""
     standing: dict[str, dict[RequestKey, VoteStanding]] = field(
@@ -68,9 +71,7 @@ class Life:
     """By lock: its own votes."""
     dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
     """By owner: the last request that it dropped for a client."""
-    locked: dict[tuple[str, RequestKey, int], None] = field(
-        default_factory=dict[tuple[str, RequestKey, int], None]
-    )
+    locked: set[tuple[RequestKey, int]] = field(default_factory=set[tuple[RequestKey, int]])
 
 
 @dataclass
@@ -96,13 +97,11 @@ class TicketJudge:
     """The highest fence that was granted, by lock."""
     written: dict[str, int] = field(default_factory=dict[str, int])
     """The highest fence that was granted to an exclusive request, by lock."""
-    shared: set[tuple[str, RequestKey]] = field(default_factory=set[tuple[str, RequestKey]])
+    shared: set[RequestKey] = field(default_factory=set[RequestKey])
     """The requests that their proxies sent as shared."""
     kept: dict[Hold, set[tuple[str, int]]] = field(default_factory=dict[Hold, set[tuple[str, int]]])
     """The keepers, each in one life, that confirmed a hold and had it in their tables."""
-    granted: set[tuple[str, RequestKey, int]] = field(
-        default_factory=set[tuple[str, RequestKey, int]]
-    )
+    granted: set[tuple[RequestKey, int]] = field(default_factory=set[tuple[RequestKey, int]])
     """The holds that a quorum of the keepers had when they were granted."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
@@ -144,13 +143,11 @@ class TicketJudge:
             return
         match event:
             case Lock() if event.shared:
-                self.shared.add((event.lock, RequestKey(event.who, event.request)))
+                self.shared.add(event.key)
             case MaxTicket():
-                key = RequestKey(event.who, event.request)
-                life.entered.setdefault((event.lock, key), {})[sender] = None
+                life.entered.setdefault(event.key, {})[sender] = None
             case Collected() if event.voted:
-                key = RequestKey(event.who, event.request)
-                life.votes.setdefault((event.lock, key, event.round), {})[sender] = None
+                life.votes.setdefault((event.key, event.round), {})[sender] = None
             case Yield():
                 self._give_back(life, role, event, sender)
             case DropTicket() if event.mine:
@@ -166,11 +163,11 @@ class TicketJudge:
 
     def _give_back(self, life: Life, role: Any, word: Yield | DropTicket, owner: str) -> None:
         """Forget a vote when its owner gives it back, or when a later owner of the request does."""
-        key, stands = RequestKey(word.who, word.request), life.standing.get(word.lock, {})
+        key, stands = word.key, life.standing.get(word.lock, {})
         others = {leader.node for leader in role.epoch_state.leaders} - {owner}
         if key not in stands or stands[key].owner in others:
             return
-        entry = role.tickets.get(word.lock, key)
+        entry = role.tickets.get(key)
         kept = entry is not None and entry.fence == stands[key].fence
         if not kept:  # Of an earlier round; or this leader also has the request.
             del stands[key]
@@ -203,10 +200,10 @@ class TicketJudge:
         match said:
             case MaxTicket():
                 self.election.obeys(node, said.epoch, "MaxTicket")
-                self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
+                self._takes_up(node, life, said.key)
             case Collected():
                 self.election.obeys(node, said.epoch, "Collected")
-                self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
+                self._takes_up(node, life, said.key)
                 if said.voted and isinstance(event, AddTicket):
                     self._keeps(node, role, event)
                     if role.epoch_state.leads:
@@ -216,8 +213,7 @@ class TicketJudge:
                 if said.kept and isinstance(event, Extend) and role.epoch_state.leads:
                     self._extends(life, event, node_of(delivered.sender), now)
             case Entering():
-                ticket = said.ticket
-                self._takes_up(node, life, ticket.lock, RequestKey(ticket.who, ticket.request))
+                self._takes_up(node, life, said.ticket.key)
             case AddTicket():
                 self._asks(node, life, role, said, now)
             case Yield():
@@ -231,20 +227,20 @@ class TicketJudge:
             case _:
                 pass
 
-    def _takes_up(self, node: str, life: Life, lock: str, key: RequestKey) -> None:
-        if life.dropped.get((lock, key.who), 0) >= key.request:
+    def _takes_up(self, node: str, life: Life, key: RequestKey) -> None:
+        if life.dropped.get((key.lock, key.who), 0) >= key.request:
             self.violation_report(
-                "dropped-stays-dropped", f"{node} takes {key} for {lock!r} up, which it dropped"
+                "dropped-stays-dropped", f"{node} takes {key} up, which it dropped"
             )
 
     def _asks(self, node: str, life: Life, role: Any, add: AddTicket, now: Instant) -> None:
         """Judge a ticket's number, and the vote of its owner."""
         ticket = add.ticket
-        key = RequestKey(ticket.who, ticket.request)
-        self._takes_up(node, life, ticket.lock, key)
+        key = ticket.key
+        self._takes_up(node, life, key)
         if (ticket.lock, ticket.turn) not in self.turns:
             self.turns.add((ticket.lock, ticket.turn))
-            known = life.entered.get((ticket.lock, key), {})
+            known = life.entered.get(key, {})
             if ticket.turn.leader == node and 1 + len(known) < quorum(
                 len(role.epoch_state.leaders)
             ):
@@ -268,10 +264,10 @@ class TicketJudge:
     def _votes(
         self, node: str, life: Life, role: Any, owner: str, add: AddTicket, now: Instant
     ) -> None:
-        lock, key = add.ticket.lock, RequestKey(add.ticket.who, add.ticket.request)
+        lock, key = add.ticket.lock, add.ticket.key
         stands = life.standing.setdefault(lock, {})
         before = stands.get(key)
-        shared = (lock, key) in self.shared
+        shared = key in self.shared
         if shared != add.ticket.shared:
             self.violation_report(
                 "modes-kept", f"{node} votes for {add}, which was sent with {shared=}"
@@ -291,10 +287,11 @@ class TicketJudge:
 
     def _passes_nobody(self, node: str, role: Any, add: AddTicket, now: Instant) -> None:
         """Check that no exclusive ticket waits ahead of a shared one that ``node`` votes for."""
-        for entry in role.tickets.queues[add.ticket.lock].entries.values():
+        for entry in role.tickets.entries():
             waits = entry.phase is TicketPhase.WAITING and not entry.is_over(now)
-            ahead = entry.ticket.turn < add.ticket.turn
-            if waits and ahead and (entry.ticket.lock, entry.key) not in self.shared:
+            same = entry.ticket.lock == add.ticket.lock
+            ahead = same and entry.ticket.turn < add.ticket.turn
+            if waits and ahead and entry.key not in self.shared:
                 self.violation_report(
                     "modes-kept", f"{node} votes for {add} while {entry.ticket} waits"
                 )
@@ -304,33 +301,29 @@ class TicketJudge:
         ticket = word.ticket
         stands = life.standing.setdefault(ticket.lock, {})
         until = later(now, ticket.lease_ms)
-        before = stands.get(RequestKey(ticket.who, ticket.request))
+        before = stands.get(ticket.key)
         if before is not None and before.fence == word.fence:
             until = max(until, before.until)
-        key = RequestKey(ticket.who, ticket.request)
-        shared = (ticket.lock, key) in self.shared
+        key = ticket.key
+        shared = key in self.shared
         stands[key] = VoteStanding(owner, word.fence, until, shared)
 
     def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
-        lock, key, epoch_state = (
-            locked.lock,
-            RequestKey(locked.who, locked.request),
-            role.epoch_state,
-        )
+        key, epoch_state = locked.key, role.epoch_state
         self.election.obeys(node, epoch_state.epoch, "Locked")
         self._is_kept(node, role, locked)
-        if (lock, key, locked.fence) in life.locked:
+        if (key, locked.fence) in life.locked:
             return
-        life.locked[lock, key, locked.fence] = None
-        self._takes_up(node, life, lock, key)
-        entry = role.tickets.get(lock, key)
-        attempt = role.attempts.timers.find(lock, locked.who, locked.request)
+        life.locked.add((key, locked.fence))
+        self._takes_up(node, life, key)
+        entry = role.tickets.get(key)
+        attempt = role.attempts.own.get(key)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
             self.violation_report(
                 "quorum-before-grant", f"{node} grants {locked}, and votes for it no more itself"
             )
             return
-        confirmed = life.votes.get((lock, key, entry.round), {})
+        confirmed = life.votes.get((key, entry.round), {})
         votes = {name: None for name in epoch_state.others if name in confirmed}
         counted = [name for name in attempt.votes if name != node and name not in confirmed]
         if counted:
@@ -353,20 +346,19 @@ class TicketJudge:
 
     def _keeps(self, node: str, role: Any, add: AddTicket) -> None:
         """Note that ``node`` has a hold in its table, when it confirms it."""
-        key = RequestKey(add.ticket.who, add.ticket.request)
-        entry = role.tickets.get(add.ticket.lock, key)
+        key = add.ticket.key
+        entry = role.tickets.get(key)
         if entry is not None and entry.phase is TicketPhase.HOLDING and entry.fence == add.fence:
-            hold = (add.epoch, add.ticket.lock, key, add.fence)
+            hold = (add.epoch, key, add.fence)
             self.kept.setdefault(hold, set()).add((node, role.epoch_state.life))
 
     def _is_kept(self, node: str, role: Any, locked: Locked) -> None:
         """Check that a quorum of the keepers has had the hold, in this epoch or one before."""
-        lock, key = locked.lock, RequestKey(locked.who, locked.request)
-        keepers = role.epoch_state.keepers
-        kept = self.kept.get((role.epoch_state.epoch, lock, key, locked.fence), set())
+        key, keepers = locked.key, role.epoch_state.keepers
+        kept = self.kept.get((role.epoch_state.epoch, key, locked.fence), set())
         names = {name for name, _ in kept} - {node}
-        if (lock, key, locked.fence) in self.granted or 1 + len(names) >= quorum(keepers):
-            self.granted.add((lock, key, locked.fence))
+        if (key, locked.fence) in self.granted or 1 + len(names) >= quorum(keepers):
+            self.granted.add((key, locked.fence))
             return
         self.violation_report(
             "kept-by-quorum",
@@ -380,7 +372,7 @@ class TicketJudge:
             self.violation_report(
                 "fences-rise", f"{node} grants {locked}, a fence that {before} had"
             )
-        shared = (locked.lock, key) in self.shared
+        shared = key in self.shared
         highest = (self.written if shared else self.highest).get(locked.lock, 0)
         if locked.fence < highest and len(known) > 1 and before is key:
             self.violation_report("fences-rise", f"{node} grants {locked} after fence {highest}")

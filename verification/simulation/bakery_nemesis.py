@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from fencelock.actors.bakery.config import leader_of
-from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.bakery.message import Locked
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.network import Cut
