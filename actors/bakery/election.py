@@ -121,8 +121,10 @@ from fencelock.actors.bakery.max_lease import MaxLease, longest_lease_ms
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
+    NOTHING_INSTALLED,
     BoundStatement,
     Chosen,
+    Install,
     Lead,
     Member,
     Merged,
@@ -203,11 +205,11 @@ class ElectionCoordinator(VotingRole[Received]):
         self.timing = timing
         self.bound_ms = bound_ms
         self.copies = copies
-        self.durable_promises = DurablePromises.recover(records)
+        self.promises = DurablePromises.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
         self.election: Election | None = None
-        self.highest = self.durable_promises.promised
+        self.highest = self.promises.promised
         """The highest known epoch."""
         self.barred = 0
         """The epoch below which the leader of this node obeys none."""
@@ -241,7 +243,7 @@ class ElectionCoordinator(VotingRole[Received]):
             case Barred():
                 return self._on_barred(event, now)
             case StateBound():
-                return self.bound.begin(self.durable_promises.seating, event, self.electorate)
+                return self.bound.begin(self.promises.seating, event, self.electorate)
             case StartVoting():
                 self.may_vote = True
                 return ()
@@ -253,19 +255,19 @@ class ElectionCoordinator(VotingRole[Received]):
                 self.wanted = event.electorate
                 return self._go_on(now)
             case ReadLeaders():
-                seating = self.durable_promises.seating
+                seating = self.promises.seating
                 return [Send(sender, leadership(self.node, seating.epoch, seating.leaders))]
             case _:
                 return self._on_peer(sender, event, now)
 
     def summary(self) -> Summary:
         """Return the epoch and its leaders, as far as this member knows, and its promise."""
-        seating = self.durable_promises.seating
+        seating = self.promises.seating
         return (
             ("epoch", seating.epoch),
             ("leaders", names_of(seating.leaders) or "not known"),
             ("copies", names_of(seating.copies) or "none"),
-            ("promised", self.durable_promises.promised),
+            ("promised", self.promises.promised),
             ("votes", self.is_voter),
         )
 
@@ -322,10 +324,10 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _count(self) -> None:
         """Count the votes of the members, and of those that a promised epoch has."""
-        durable_promises, voting = self.durable_promises, self.voting
-        self.electorate = voting.electorate(durable_promises.electorate)
+        promises, voting = self.promises, self.voting
+        self.electorate = voting.electorate(promises.installed.electorate)
         proposed = FOUNDERS if self.election is None else self.election.electorate
-        promised = voting.electorate(durable_promises.proposal.electorate)
+        promised = voting.electorate(promises.proposal.electorate)
         voting.register(self.electorate, promised, proposed)
 
     def _recount(self) -> None:
@@ -342,13 +344,13 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _known(self) -> Send:
         """Name the members to the leader of this node, which answers them."""
-        proposed = self.voting.electorate(self.durable_promises.proposal.electorate)
+        proposed = self.voting.electorate(self.promises.proposal.electorate)
         nodes = {*self.electorate.everyone, *proposed.everyone}
         return Send(leader_of(self.node), Known(nodes=tuple(sorted(nodes))))
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        durable_promises, electorate = self.durable_promises, proposal.electorate
-        known = durable_promises.seating.epoch
+        promises, electorate = self.promises, proposal.electorate
+        known = promises.seating.epoch
         if electorate.number >= self.electorate.number and (
             refused := self.refuse_electorate(sender, electorate, proposal.epoch, known, now)
         ):
@@ -356,49 +358,43 @@ class ElectionCoordinator(VotingRole[Received]):
         if not are_seated(proposal.leaders, proposal.copies, self.names_with(electorate)):
             return self.refusals.malformed(sender, "bakery.proposal_malformed", proposal, now)
         self.highest = max(self.highest, proposal.epoch)
-        if electorate.number < durable_promises.electorate.number:
+        if electorate.number < promises.installed.electorate.number:
             return (Observe("bakery.proposal_outdated"),)  # The sender learns it from our beats.
         effects: list[Effect] = []
-        if durable_promises.may_promise(proposal):
-            durable_promises.promise(proposal, now)
+        if promises.may_promise(proposal):
+            promises.promise(proposal, now)
             self._count()
-            effects += [
-                self._beat_contents(now),
-                self._persist(proposal),
-            ]  # one-seating-an-epoch: before it is sent.
-            effects.append(self._known())
-        elif not durable_promises.has_promised(proposal):
-            return (Send(sender, Outbid(epoch=durable_promises.promised)),)
-        quiet_ms = durable_promises.quiet_ms(now)
+            # one-seating-an-epoch: it is written before it is sent.
+            effects = [self._beat_contents(now), self._persist(proposal), self._known()]
+        elif proposal != promises.proposal:
+            return (Send(sender, Outbid(epoch=promises.promised)),)
         promised = Promised(
             epoch=proposal.epoch,
-            seating=durable_promises.seating,
-            quiet_ms=quiet_ms,
+            former=promises.installed,
+            quiet_ms=promises.quiet_ms(now),
             voter=self.voting.voter,
-            electorate=durable_promises.electorate,
-            statements=tuple(durable_promises.statements.values()),
         )
         return [*effects, Send(sender, promised)]
 
     def _on_promised(self, sender: Address, promised: Promised, now: Instant) -> Effects:
-        seating, statements = promised.seating, promised.statements
+        seating, electorate = promised.seating, promised.electorate
+        statements = promised.former.statements
         if not (
-            is_known_seating(seating, self.names_with(promised.electorate))
+            is_known_seating(seating, self.names_with(electorate))
             and len(statements) <= len(seating.leaders)
             and all(is_possible_statement(one, seating) for one in statements)
             and promised.quiet_ms >= 0
         ):
             return self.refusals.malformed(sender, "bakery.promise_malformed", promised, now)
-        known = self.durable_promises.seating.epoch
-        refused = self.refuse_electorate(sender, promised.electorate, seating.epoch, known, now)
-        stated_ms = (one.bound_ms for one in statements)
+        known, stated_ms = self.promises.seating.epoch, (one.bound_ms for one in statements)
+        refused = self.refuse_electorate(sender, electorate, seating.epoch, known, now)
         if refused := refused or self.refusals.lease(sender, now, seating.bound_ms, *stated_ms):
             return refused
         election = self.election
         if election is None or not election.on_promised(node_of(sender), promised, now):
             return ()
-        learned = self._learn(election.former, election.former_electorate, now)
-        if self.durable_promises.seating.epoch > election.follows:  # Its members may be others.
+        learned = self._learn(election.former.seating, election.former.electorate, now)
+        if self.promises.seating.epoch > election.follows:  # Its members may be others.
             return [*learned, *self._give_up(now, "bakery.seating_learned")]
         election.begin_merging(self.seen, now)
         return [self._beat_contents(now), *self._repeat()]
@@ -418,7 +414,7 @@ class ElectionCoordinator(VotingRole[Received]):
         if election is None or not election.on_merged(node_of(sender), merged):
             return ()
         self.election = None
-        if not self.durable_promises.has_promised(election.proposal):
+        if self.promises.proposal != election.proposal:
             return (Observe("bakery.overtaken"),)
         self.duel_backoff.mine = election.epoch
         seating = election.seating(max(self.bound_ms, *election.merged.values()))
@@ -442,8 +438,8 @@ class ElectionCoordinator(VotingRole[Received]):
         return learned
 
     def _learn(self, seating: Seating, electorate: Electorate, now: Instant) -> list[Effect]:
-        before = self.durable_promises.seating.epoch
-        if not self.durable_promises.learn(seating, electorate, now):
+        before = self.promises.seating.epoch
+        if not self.promises.learn(seating, electorate, now):
             return []
         self._count()
         self._recount()
@@ -451,7 +447,7 @@ class ElectionCoordinator(VotingRole[Received]):
             self.duel_backoff.learn(before, now)
         self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
-        record = self.durable_promises.installed()
+        record = self.promises.installed
         return [self._persist(record), self._beat_contents(now), self._known()]
 
     def _persist(self, record: Message) -> Persist | Checkpoint:
@@ -460,12 +456,12 @@ class ElectionCoordinator(VotingRole[Received]):
         if self.written < RECORDS_MAX:
             return Persist(record)
         self.written = 0
-        return Checkpoint(self.durable_promises.records())
+        return Checkpoint(self.promises.records())
 
     def _go_on(self, now: Instant) -> list[Effect]:
         """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
-        seating, election = self.durable_promises.seating, self.election
+        seating, election = self.promises.seating, self.election
         if len(living(seating, self.seen, self.electorate)) == len(seating.leaders):
             self.duel_backoff.until = NEVER
         coordinates = self.is_voter and self._coordinates(now)
@@ -506,7 +502,7 @@ class ElectionCoordinator(VotingRole[Received]):
         This keeps seating-known-by-majority. Then the electorate of the seating is in force, and a
         change of the members is done.
         """
-        seating = self.durable_promises.seating
+        seating = self.promises.seating
         voters = [member for member in self.seen if member.votes]
         obedient = [m.node for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
         if seating.epoch == 0 or not self.electorate.is_quorum(obedient):
@@ -519,7 +515,7 @@ class ElectionCoordinator(VotingRole[Received]):
         return [*settled, Send(leader_of(self.node), Serve(seating=seating))]
 
     def _propose(self, now: Instant) -> list[Effect]:
-        seating = self.durable_promises.seating
+        seating = self.promises.seating
         changed = self._changed()
         leaders, why_not, deaf = changed or choose(seating, self.seen, self.electorate)
         if not self._has_lasted("deaf", now, holds=deaf) and deaf:
@@ -550,14 +546,14 @@ class ElectionCoordinator(VotingRole[Received]):
 
         Members that start one after the other take part from one epoch on.
         """
-        seating = self.durable_promises.seating
+        seating = self.promises.seating
         copies = copies_for((), seating, self.seen, self.electorate) if self.copies else ()
         newcomers = seating.epoch > 0 and not {*copies} <= {*seating.keepers}
         return self._has_lasted("newcomers", now, holds=newcomers)
 
     def _changed(self) -> LeaderSelection | None:
         """Return the leaders with the wanted members; None if these cannot be proposed now."""
-        wanted, seating = self.wanted, self.durable_promises.seating
+        wanted, seating = self.wanted, self.promises.seating
         if wanted is None or not wanted.is_next_of(self.electorate):
             self.wanted = None
             return None
@@ -583,7 +579,7 @@ class ElectionCoordinator(VotingRole[Received]):
                 left = [one.node for one in election.keepers if one.node not in election.merged]
                 lead = Lead(
                     seating=election.seating(self.bound_ms),
-                    former=election.former,
+                    former=election.former.seating,
                     empty=election.empty,
                 )
                 return [Send(leader_of(name), lead) for name in left]
@@ -598,24 +594,25 @@ class ElectionCoordinator(VotingRole[Received]):
         if barred.epoch <= self.barred:
             return ()
         self.barred, self.highest = barred.epoch, max(self.highest, barred.epoch)
-        return (self._beat_contents(now),) if self.barred > self.durable_promises.promised else ()
+        return (self._beat_contents(now),) if self.barred > self.promises.promised else ()
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Store a leader's statement, unless a higher epoch was promised, with the last one."""
         if refused := self.refusals.lease(sender, now, vouch.bound_ms):
             return refused
-        durable_promises = self.durable_promises
-        if not durable_promises.promised == durable_promises.seating.epoch == vouch.epoch:
+        promises = self.promises
+        if not promises.promised == promises.seating.epoch == vouch.epoch:
             return (Observe("bakery.vouch_ignored"),)
         leader = node_of(sender)
         statement = BoundStatement(leader, vouch.number, vouch.bound_ms)
-        if not is_possible_statement(statement, durable_promises.seating):
+        if not is_possible_statement(statement, promises.seating):
             return self.refusals.malformed(sender, "bakery.vouch_malformed", vouch, now)
-        written: list[Effect] = []
-        if durable_promises.state(statement):
-            written = [self._persist(durable_promises.installed())]
-        elif durable_promises.statements[leader] != statement:
+        stated, written = promises.installed.stated(statement), list[Effect]()
+        if statement not in stated.statements:
             return (Observe("bakery.vouch_ignored"),)
+        if stated != promises.installed:
+            promises.installed = stated
+            written = [self._persist(stated)]
         voter = self.voting.voter
         vouched = Vouched(epoch=vouch.epoch, number=vouch.number, voter=voter)
         return [*written, Send(sender, vouched)]
@@ -624,16 +621,16 @@ class ElectionCoordinator(VotingRole[Received]):
         election = self.election
         waits = election is not None and election.phase is ElectionPhase.WAITING
         contents = BeatContents(
-            promised=max(self.durable_promises.promised, self.barred),
-            seating=self.durable_promises.seating,
+            promised=max(self.promises.promised, self.barred),
+            seating=self.promises.seating,
             waiting_ms=election.left_ms(now) if election is not None and waits else 0,
-            electorate=self.durable_promises.electorate,
+            electorate=self.promises.installed.electorate,
         )
         return Send(status_of(self.node), contents)
 
     def _report(self, now: Instant) -> list[Effect]:
         obeyed = ms_between(self.healthy_at, now) < self.timing.stall_ms
-        report = readiness(self.durable_promises.seating, self.seen, self.electorate, obeyed=obeyed)
+        report = readiness(self.promises.seating, self.seen, self.electorate, obeyed=obeyed)
         if report == self.reported:
             return []
         self.reported = report
@@ -663,7 +660,7 @@ class DuelBackoff:
 
     def __init__(self, random: Random, range_ms: int) -> None:
         self._random = random
-        self._range_ms = self._pause_ms = range_ms
+        self._range_ms = self.pause_ms = range_ms
         self.mine = 0
         """The epoch of the last seating that this coordinator had installed."""
         self.until = NEVER
@@ -684,11 +681,11 @@ class DuelBackoff:
         if before != self.mine:
             return
         if ms_between(self._overruled_at, now) > CALM_MS:
-            self._pause_ms = self._range_ms
-        spread_ms = int(self._random.random() * self._pause_ms)
-        self.until = later(now, self._pause_ms // 2 + spread_ms)
+            self.pause_ms = self._range_ms
+        spread_ms = int(self._random.random() * self.pause_ms)
+        self.until = later(now, self.pause_ms // 2 + spread_ms)
         self._overruled_at = now
-        self._pause_ms = min(2 * self._pause_ms, max(OVERRULED_MS_MAX, self._range_ms))
+        self.pause_ms = min(2 * self.pause_ms, max(OVERRULED_MS_MAX, self._range_ms))
 
 
 class ElectionPhase(Enum):
@@ -708,8 +705,6 @@ class Election:
         follows: the epoch of the seating whose electorate proposes it.
         former: the highest seating that a promise reported; once a quorum promised, no
             later one has served, or ever will in an epoch below.
-        former_electorate: that of ``former``, as it is sent.
-        statements: the last one of each leader of ``former`` that a promise reported.
         quiet_at: by member: the time since which it has obeyed no leader of ``former``.
         promised_at: the time at which a majority had promised.
         merged: by keeper: the longest lease in its table (ms).
@@ -723,9 +718,7 @@ class Election:
     phase: ElectionPhase = ElectionPhase.PROPOSING
     promised: dict[str, Seating] = field(default_factory=dict[str, Seating])
     quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
-    former: Seating = NOBODY
-    former_electorate: Electorate = FOUNDERS
-    statements: dict[str, BoundStatement] = field(default_factory=dict[str, BoundStatement])
+    former: Install = NOTHING_INSTALLED
     empty: bool = False
     merged: dict[str, int] = field(default_factory=dict[str, int])
     promised_at: Instant = NEVER
@@ -747,13 +740,10 @@ class Election:
             return False
         self.promised[member] = promised.seating
         self.quiet_at[member] = Instant(now - promised.quiet_ms * NS_PER_MS)
-        if promised.seating.epoch > self.former.epoch:
-            self.former, self.former_electorate = promised.seating, promised.electorate
-            self.statements = {}
-        if promised.seating.epoch == self.former.epoch:
-            for one in promised.statements:
-                known = self.statements.get(one.leader, one)
-                self.statements[one.leader] = max(known, one, key=lambda each: each.number)
+        if promised.seating.epoch > self.former.seating.epoch:
+            self.former = promised.former
+        elif promised.seating.epoch == self.former.seating.epoch:
+            self.former = self.former.stated(*promised.former.statements)
         if not self.electorate.is_quorum(self.promised):
             return False
         self.promised_at = now
@@ -766,15 +756,15 @@ class Election:
         of this election were lost meanwhile, the phase ends late, and others are proposed.
         """
         self.phase, self.began = ElectionPhase.MERGING, now
-        if self.former.epoch == 0:
+        if self.former.seating.epoch == 0:
             self.empty = True
         elif not all(
-            can_merge(self.former, group, members)
+            can_merge(self.former.seating, group, members)
             for group in (self.proposal.leaders, self.keepers)
         ):
             if self.left_ms(now) == 0:
                 self.empty = True
-            elif not has_tables(self.former, members):
+            elif not has_tables(self.former.seating, members):
                 self.phase = ElectionPhase.WAITING
 
     def left_ms(self, now: Instant) -> int:
@@ -785,10 +775,10 @@ class Election:
         promise counts, but reported an older seating, has been quiet since it promised now.
         """
         quiet = max(
-            at if self.promised[member].epoch == self.former.epoch else self.promised_at
+            at if self.promised[member].epoch == self.former.seating.epoch else self.promised_at
             for member, at in self.quiet_at.items()
         )
-        longest_ms = longest_lease_ms(self.former, tuple(self.statements.values()))
+        longest_ms = longest_lease_ms(self.former.seating, self.former.statements)
         whole = surely_over(TRUST_MS_MAX + longest_ms)
         return max(0, whole - ms_between(quiet, now))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
+from msgspec.structs import replace
+
 from fencelock.actors.bakery.bounds import FromCopy, FromLeader, shown
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
@@ -18,8 +20,7 @@ from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow
 from fencelock.actors.bakery.max_lease import OwnBound
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
-    NOBODY,
-    BoundStatement,
+    NOTHING_INSTALLED,
     Chosen,
     Install,
     Propose,
@@ -198,61 +199,46 @@ class DurablePromises:
     Attributes:
         proposal: the last one that it promised, or an installed seating as one: no lower epoch is
             accepted, and in this one no other leaders or members.
-        seating: the highest one that is known to be installed.
-        electorate: that of ``seating``, as it is sent.
-        quiet_since: the time since which no leader of ``seating`` is obeyed, or None if they are;
+        installed: the highest seating that is known to be installed.
+        quiet_since: the time since which no leader of that seating is obeyed, or None if they are;
             in this life, since an earlier one may have obeyed them to its end.
 
     """
 
     proposal: Propose = NOTHING_PROMISED
-    seating: Seating = NOBODY
-    electorate: Electorate = FOUNDERS
+    installed: Install = NOTHING_INSTALLED
     quiet_since: Instant | None = None
-    statements: dict[str, BoundStatement] = field(default_factory=dict[str, BoundStatement])
-    """The last statement that is known of each leader of ``seating``."""
 
     @classmethod
     def recover(cls, records: Sequence[Message]) -> DurablePromises:
         """Return the state in ``records``, in any order; records of other kinds are skipped."""
-        durable_promises = cls()
+        promises = cls()
         for record in records:
-            if isinstance(record, Propose) and record.epoch > durable_promises.promised:
-                durable_promises.proposal = record
+            if isinstance(record, Propose) and record.epoch > promises.promised:
+                promises.proposal = record
             elif isinstance(record, Install):
-                durable_promises.learn(record.seating, record.electorate, Instant(0))
-                if record.seating.epoch == durable_promises.seating.epoch:
-                    for statement in record.statements:
-                        durable_promises.state(statement)
-        durable_promises.quiet_since = None
-        return durable_promises
+                promises.learn(record.seating, record.electorate, Instant(0))
+                if record.seating.epoch == promises.seating.epoch:
+                    promises.installed = promises.installed.stated(*record.statements)
+        promises.quiet_since = None
+        return promises
 
     def records(self) -> tuple[Message, ...]:
         """Return the records that replace everything ever written."""
-        return (
-            *((self.proposal,) if self.promised else ()),
-            *((self.installed(),) if self.seating.epoch else ()),
-        )
-
-    def installed(self) -> Install:
-        """Return the record of the seating, and of the statements of its leaders."""
-        return Install(
-            seating=self.seating,
-            electorate=self.electorate,
-            statements=tuple(self.statements.values()),
-        )
+        installed = (self.installed,) if self.seating.epoch else ()
+        return (self.proposal, *installed) if self.promised else installed
 
     @property
     def promised(self) -> int:
         """The highest epoch that was promised, or 0."""
         return self.proposal.epoch
 
+    @property
+    def seating(self) -> Seating:
+        return self.installed.seating
+
     def may_promise(self, proposal: Propose) -> bool:
         return proposal.epoch > self.promised
-
-    def has_promised(self, proposal: Propose) -> bool:
-        """Return whether exactly this was promised, and nothing higher."""
-        return proposal == self.proposal
 
     def promise(self, proposal: Propose, now: Instant) -> None:
         assert self.may_promise(proposal)  # one-seating-an-epoch
@@ -265,45 +251,35 @@ class DurablePromises:
 
         Of one epoch, the electorate may turn out to be in force.
         """
-        before = self.seating
-        if seating.epoch < before.epoch or seating.epoch == 0:
+        before = self.installed
+        if seating.epoch < self.seating.epoch or seating.epoch == 0:
             return False
-        if seating.epoch == before.epoch:
-            if electorate != self.electorate.settled() or electorate == self.electorate:
+        if seating.epoch == self.seating.epoch:
+            if electorate != before.electorate.settled() or electorate == before.electorate:
                 return False
-            seating = before
+            self.installed = replace(before, electorate=electorate)
         else:
-            self.statements = {}
-        self.seating, self.electorate = seating, electorate
+            self.installed = Install(seating=seating, electorate=electorate)
+        seating = self.seating
         if seating.epoch >= self.promised:
-            self.proposal, self.quiet_since = as_proposal(seating, electorate), None
-        elif seating.epoch > before.epoch:
+            epoch, leaders, _, copies = seating
+            self.proposal = Propose(
+                epoch=epoch, leaders=leaders, electorate=electorate, copies=copies
+            )
+            self.quiet_since = None
+        elif seating.epoch > before.seating.epoch:
             self.quiet_since = now
-        return True
-
-    def state(self, statement: BoundStatement) -> bool:
-        """Store a statement of a leader of ``seating``; return whether it is new."""
-        known = self.statements.get(statement.leader)
-        if known is not None and known.number >= statement.number:
-            return False
-        self.statements[statement.leader] = statement
         return True
 
     @property
     def lease_ms(self) -> int:
         """The longest lease that the seating or a statement allows (ms), or 0 if there is none."""
-        bounds = (one.bound_ms for one in self.statements.values())
+        bounds = (one.bound_ms for one in self.installed.statements)
         return min(LEASE_MS_MAX, max(self.seating.bound_ms, *bounds, 0))
 
     def quiet_ms(self, now: Instant) -> int:
-        """Return for how long no beat of a leader of ``seating`` was accepted (ms)."""
+        """Return for how long no beat of a leader of the seating was accepted (ms)."""
         return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
-
-
-def as_proposal(seating: Seating, electorate: Electorate) -> Propose:
-    """Return the proposal of an installed seating."""
-    epoch, leaders, _, copies = seating
-    return Propose(epoch=epoch, leaders=leaders, electorate=electorate, copies=copies)
 
 
 class VoterArguments(TypedDict):

@@ -13,6 +13,8 @@ Each reply names its ticket, and its round or drop, and counts once per sender.
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import Contender
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.ticket import EndedRequests, Record, RequestKey, Ticket, Turn, Who
@@ -54,6 +56,7 @@ class BoundStatement(NamedTuple):
 
 
 NOBODY = Seating(0, (), 0)
+NOTHING_STATED = BoundStatement("", -1, 0)
 
 
 class Member(NamedTuple):
@@ -116,22 +119,50 @@ class Propose(Message, tag=0x41):
     """The members that keep copies in that epoch."""
 
 
-class Promised(Message, tag=0x42):
-    """The sender obeys no lower epoch, and no other leaders of this one.
+class Install(Message, tag=0x46):
+    """A seating that is known to be ready; the record of it. Between nodes, beats carry it.
 
-    ``quiet_ms`` is how long it has obeyed no leader of ``seating`` already, in this life (ms).
-    ``voter`` is the id under which the sender votes.
+    Source: LOCK_LEADERS, which is not compared with anything there.
     """
 
-    epoch: Int64
     seating: Seating
-    """The highest installed one that I know: no set of leaders after it has ever served."""
-    quiet_ms: Int64
-    voter: Int64 = 0
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
     statements: tuple[BoundStatement, ...] = ()
-    """The last statement that I know of each leader of ``seating``."""
+    """The last statement that is known of each leader."""
+
+    def stated(self, *statements: BoundStatement) -> "Install":
+        """Return this with ``statements``, as far as they are later."""
+        latest = {one.leader: one for one in self.statements}
+        for one in statements:
+            if one.number > latest.get(one.leader, NOTHING_STATED).number:
+                latest[one.leader] = one
+        return replace(self, statements=tuple(latest.values()))
+
+
+NOTHING_INSTALLED = Install(seating=NOBODY)
+
+
+class Promised(Message, tag=0x42):
+    """The sender obeys no lower epoch, and no other leaders of this one.
+
+    ``quiet_ms`` is how long it has obeyed no leader of the former seating already, in this life
+    (ms). ``voter`` is the id under which the sender votes.
+    """
+
+    epoch: Int64
+    former: Install
+    """The highest installed one that I know: no set of leaders after it has ever served."""
+    quiet_ms: Int64
+    voter: Int64 = 0
+
+    @property
+    def seating(self) -> Seating:
+        return self.former.seating
+
+    @property
+    def electorate(self) -> Electorate:
+        return self.former.electorate
 
 
 class Outbid(Message, tag=0x43):
@@ -166,19 +197,6 @@ class Merged(Message, tag=0x45):
 
     epoch: Int64
     left_ms: Int64
-
-
-class Install(Message, tag=0x46):
-    """The record of a seating that is known to be ready. Between nodes, beats carry it.
-
-    Source: LOCK_LEADERS, which is not compared with anything there.
-    """
-
-    seating: Seating
-    electorate: Electorate = FOUNDERS
-    """The electorate of ``seating``."""
-    statements: tuple[BoundStatement, ...] = ()
-    """The last statement that is known of each leader."""
 
 
 class Vouch(Message, tag=0x49):

@@ -190,7 +190,7 @@ def bakery(context: NodeContext) -> RoleSet:
     settings = context.settings
     node, terms, date_ms = context.node, settings.bakery_terms, context.first_stamp // US_PER_MS
     kept, founded = context.journal.get("election", ()), context.journal.get("bootstrap", ())
-    recovered = DurablePromises.recover(kept).electorate
+    recovered = DurablePromises.recover(kept).installed.electorate
     known: dict[str, Any] = {"node": node, "members": context.nodes}
     status = {
         **known,

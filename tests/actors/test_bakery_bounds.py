@@ -169,7 +169,7 @@ def epochs_of(role: Role[Any]) -> tuple[int, ...]:
     """Return the epochs that a role promised, knows of, or obeys no more."""
     match role:
         case ElectionCoordinator():
-            return role.highest, role.durable_promises.promised
+            return role.highest, role.promises.promised
         case Leader():
             return (role.epoch_state.barred,)
         case _:
@@ -227,6 +227,9 @@ LOCKS = ("", "x" * 1_000, "x\ny")
 WHOSE = (Who("x" * 10_000, "o"), Who("s", "x" * 10_000))
 NUMBERS = (0, -1, REQUEST_MAX + 1)
 TERMS = (0, -1, TERM_MS_MAX + 1, INT)
+PROMISED = messages.Promised(
+    epoch=4, former=messages.Install(seating=SEATING), quiet_ms=0, voter=12
+)
 BEAT = beat(promised=3, seating=SEATING, serving=3, reaches=LIVES)
 INFO = messages.NodeInfo(epoch=3, number=0, journal=5, ready=True, endpoint="", version="1")
 NAMED: dict[str, Any] = {"epoch": 3, "lock": "x", "who": WHO, "request": 1}
@@ -304,22 +307,24 @@ ROWS = (
     Row(
         a_coordinator,
         ELECTION,
-        messages.Promised(epoch=4, seating=SEATING, quiet_ms=0, voter=12),
+        PROMISED,
         {
             "epoch": EPOCHS,
-            "seating": (UNKNOWN, *SEATINGS),
             "quiet_ms": (-1,),
-            "electorate": (STRANGERS,),
-            "statements": [
-                (messages.BoundStatement(*one),)
-                for one in (
-                    ("n4", 1, 5),
-                    ("n1", 0, 5),
-                    ("n1", INT, 5),
-                    ("n1", 1, 0),
-                    ("n1", 1, LONG_MS),
-                )
-            ],
+            "former": (
+                *(replace(PROMISED.former, seating=one) for one in (UNKNOWN, *SEATINGS)),
+                replace(PROMISED.former, electorate=STRANGERS),
+                *(
+                    replace(PROMISED.former, statements=(messages.BoundStatement(*one),))
+                    for one in (
+                        ("n4", 1, 5),
+                        ("n1", 0, 5),
+                        ("n1", INT, 5),
+                        ("n1", 1, 0),
+                        ("n1", 1, LONG_MS),
+                    )
+                ),
+            ),
         },
     ),
     Row(a_coordinator, ELECTION, messages.Outbid(epoch=4), {"epoch": EPOCHS}),

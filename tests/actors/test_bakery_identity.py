@@ -326,7 +326,7 @@ def test_a_node_that_does_not_vote_neither_promises_nor_vouches() -> None:
 @pytest.mark.parametrize(
     "vote",
     [
-        Promised(epoch=2, seating=SEATING, quiet_ms=0),
+        Promised(epoch=2, former=Install(seating=SEATING), quiet_ms=0),
         Vouched(epoch=1, number=1),
     ],
 )
@@ -353,7 +353,8 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
         for node in ("n1", "n2"):
             own = voters(11 + NAMES.index(node))
             role = election(NOT_VOTING if node == "n1" and not votes else own, node)
-            role.durable_promises.seating = former._replace(leaders=former.leaders[:2])
+            seating = former._replace(leaders=former.leaders[:2])
+            role.promises.installed = replace(role.promises.installed, seating=seating)
             effects = role.handle(status_of(node), Connected(members=seen), T0)
             assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
 

@@ -218,7 +218,7 @@ def deafen(harness: ClusterHarness, *pairs: tuple[str, str]) -> None:
 
 def promised(harness: ClusterHarness) -> int:
     roles: list[Any] = [harness.world.role_at(election_of(name)) for name in harness.names]
-    return max(int(role.durable_promises.promised) for role in roles)
+    return max(int(role.promises.promised) for role in roles)
 
 
 @pytest.mark.parametrize("seed", [0, 2])

@@ -122,9 +122,8 @@ def bounds(harness: ClusterHarness) -> list[int]:
     found: list[int] = []
     for name in harness.names:
         if harness.world.nodes[name].up:
-            promises: Any = harness.world.role_at(election_of(name)).durable_promises
-            statements = tuple(promises.statements.values())
-            found.append(longest_lease_ms(promises.seating, statements))
+            promises: Any = harness.world.role_at(election_of(name)).promises
+            found.append(longest_lease_ms(promises.seating, promises.installed.statements))
     return found
 
 
@@ -163,7 +162,7 @@ def test_a_statement_of_a_node_that_does_not_lead_is_refused() -> None:
     harness = ClusterHarness(5, NO_COPIES).led()
     role: Any = harness.world.role_at(election_of(harness.serving()[0]))
     for sender, bound_ms in ((harness.others()[0], 5), (harness.serving()[0], 0)):
-        vouch = Vouch(epoch=role.durable_promises.seating.epoch, number=9, bound_ms=bound_ms)
+        vouch = Vouch(epoch=role.promises.seating.epoch, number=9, bound_ms=bound_ms)
         refused = role.handle(election_of(sender), vouch, Instant(10**12))
         assert refused[0] == Observe("bakery.vouch_malformed")
 

@@ -80,7 +80,8 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
     if heard:  # By a beat: two changes came into force without n1.
         seen = [("n1", FOUNDED, FOUNDERS), ("n2", LATER, GROWN), ("n3", LATER, GROWN)]
         role.handle(election_of("n1"), connected(*seen), after(500))
-    promised = Promised(epoch=election.epoch, seating=LATER, quiet_ms=0, voter=2, electorate=GROWN)
+    former = Install(seating=LATER, electorate=GROWN)
+    promised = Promised(epoch=election.epoch, former=former, quiet_ms=0, voter=2)
     role.handle(election_of("n2"), promised, after(500))
     assert role.election is None
     assert role.electorate == GROWN
@@ -89,7 +90,7 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
 def test_nobody_promises_the_members_of_before_a_change_that_it_knows() -> None:
     role = coordinator(LATER, GROWN)
     assert role.handle(election_of("n2"), Propose(epoch=11, leaders=FIRST), BEGAN)
-    assert role.durable_promises.promised == LATER.epoch
+    assert role.promises.promised == LATER.epoch
 
 
 def test_a_seating_with_the_members_of_before_a_change_does_not_undo_the_change() -> None:

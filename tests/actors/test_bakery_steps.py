@@ -81,7 +81,7 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
             if role_slot is None:
                 continue  # Its node has not heard yet that its journal is no old copy.
             coordinator: Any = role_slot.role
-            seating = coordinator.durable_promises.seating
+            seating = coordinator.promises.seating
             assert known.setdefault(seating.epoch, seating.leaders) == seating.leaders
     proxy = harness.serving()[0]
     assert harness.lock(proxy).lock == "x"

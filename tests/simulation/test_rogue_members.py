@@ -109,7 +109,7 @@ class LeadsFarAhead(ElectionCoordinator):
     """Calls the other leaders away to an epoch that no member has promised."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        effects, seating = super().handle(sender, event, now), self.durable_promises.seating
+        effects, seating = super().handle(sender, event, now), self.promises.seating
         if not 0 < seating.epoch < FAR or not isinstance(event, ElectionDue):
             return effects
         epoch = seating.epoch + FAR

@@ -134,7 +134,7 @@ class ElectionJudge:
                 "one-seating-an-epoch", f"{node} promises epoch {epoch}, and has lost its journal"
             )
         role: Any = self.world.role_at(delivered.to)
-        proposal = role.durable_promises.proposal
+        proposal = role.promises.proposal
         keepers = (*proposal.leaders, *proposal.copies) if proposal.epoch == epoch else ()
         before, chosen = self.kept.get(node, (0, ()))
         if epoch < before:
@@ -142,7 +142,7 @@ class ElectionJudge:
                 "one-seating-an-epoch", f"{node} promises epoch {epoch}, and had promised {before}"
             )
         # An installed seating was promised by a majority: another promise decides nothing.
-        installed = role.durable_promises.seating
+        installed = role.promises.seating
         decided = (installed.epoch, installed.keepers) == (epoch, keepers)
         if epoch == before and keepers != chosen and not decided:
             self.violation_report(
