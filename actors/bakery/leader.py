@@ -23,7 +23,7 @@ from fencelock.actors.bakery.event import (
     Tally,
     Trust,
 )
-from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases, tickets_of
+from fencelock.actors.bakery.leader_requests import LeaderRequests, tickets_of
 from fencelock.actors.bakery.leader_selection import leadership, names_of
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -111,9 +111,8 @@ class Leader(Role[Received]):
         self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
         self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
-        self.releases = PendingReleases(self.epoch_state)
-        self.requests = LeaderRequests(self.attempts, self.releases, terms)
-        self.transfer = StateTransfer(self.attempts, self.releases)
+        self.requests = LeaderRequests(self.attempts, terms)
+        self.transfer = StateTransfer(self.attempts, self.requests)
         self.ticking = False
         self.swept_at = Instant(0)
 
@@ -148,7 +147,7 @@ class Leader(Role[Received]):
             case TicketDropped():
                 return self.requests.on_dropped(leader, event, now)
             case Extended():
-                return self.releases.on_extended(leader, event, now)
+                return self.requests.on_extended(leader, event, now)
 
     def _on_proxy(self, sender: Address, event: ToLeader, now: Instant) -> list[Effect]:
         node = node_of(sender)
@@ -257,14 +256,14 @@ class Leader(Role[Received]):
                 effects += self.epoch_state.bound.lower(self.tickets.longest_ms(now), now)
         if self.epoch_state.serving:
             effects += self.attempts.tick(now)
-            effects += self.releases.tick(now)
+            effects += self.requests.tick(now)
         return [*effects, *self.transfer.request_again()]
 
     def _tick(self, now: Instant) -> list[Effect]:
         if self.ticking:
             return []
         own = self.attempts.own  # The table may have forgotten some of these.
-        busy = own or self.tickets or self.releases.by_number or self.transfer.arriving
+        busy = own or self.tickets or self.requests.pending or self.transfer.arriving
         if not busy and not self.epoch_state.bound.is_raised:
             return []
         self.ticking = True

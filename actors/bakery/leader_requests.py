@@ -11,7 +11,6 @@ from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, WAITERS_SHOWN_MAX, Terms, later
-from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import (
     DropTicket,
     Error,
@@ -44,22 +43,59 @@ ENTERING_MAX = 1_000
 """Maximum tickets that enter one lock at a time; the source has 100."""
 
 
+TRIES_MAX = 20
+"""Maximum times that a drop is sent to a leader that does not answer; a lease ends by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRelease:
+    """A request that a quorum must forget, or a lease that a quorum must restart.
+
+    Attributes:
+        number: the proxy's number, for the reply.
+        entry: the entry whose lease restarts.
+        found: whether any of them knew the request.
+        has_copies: whether the copies have the hold that is dropped.
+        answered: other keepers that did; ``refused``: those that do not restart the lease.
+        copied: whether the copies received this.
+
+    """
+
+    proxy: Address
+    number: int
+    message: DropTicket | Extend
+    due: Instant
+    entry: TicketEntry | None = None
+    found: bool = False
+    has_copies: bool = False
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    refused: dict[str, None] = field(default_factory=dict[str, None])
+    copied: bool = False
+    tries: int = 1
+    replied: bool = False
+
+
 class LeaderRequests:
     """Serves proxies while this leader serves at all; else replies that it does not.
 
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
-        releases: releases and renewals in flight.
         terms: the allowed durations.
+
+    Attributes:
+        pending: the releases and renewals in flight, by this leader's own numbers.
+        asked: these numbers, by proxy and its number.
 
     """
 
-    def __init__(self, attempts: TicketAttempts, releases: PendingReleases, terms: Terms) -> None:
+    def __init__(self, attempts: TicketAttempts, terms: Terms) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
-        self.releases = releases
         self.terms = terms
+        self.pending: dict[int, PendingRelease] = {}
+        self.asked: dict[tuple[Address, int], int] = {}
+        self.count = 0
 
     def serve(self, proxy: Address, request: ToLeader, now: Instant) -> list[Effect]:
         if isinstance(request, Query):
@@ -71,7 +107,7 @@ class LeaderRequests:
         match request:
             case Lock():
                 return self._on_lock(proxy, request, now)
-            case Unlock() | RenewHold() if self.releases.known(proxy, request.number):
+            case Unlock() | RenewHold() if (proxy, request.number) in self.asked:
                 return []
             case Unlock():
                 return self._on_unlock(proxy, request, now)
@@ -154,8 +190,14 @@ class LeaderRequests:
         attempts = [self.attempts.own[one.key] for one in known if one.key in self.attempts.own]
         has_copies = any(attempt.copied for attempt in attempts)
         found = self._forget(request.lock, request.who, request.request, request.fence)
-        dropped = self.releases.drop(proxy, request, now, found=found, has_copies=has_copies)
-        return [*dropped, *self.attempts.advance(request.lock, now)]
+        message = DropTicket(
+            **request.key._asdict(),
+            epoch=self.epoch_state.epoch,
+            fence=request.fence,
+            number=self.count + 1,
+        )
+        release = PendingRelease(proxy, request.number, message, now, None, found, has_copies)
+        return [*self._begin(release, now), *self.attempts.advance(request.lock, now)]
 
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Drop the named entries and their attempts; return whether they were known."""
@@ -168,13 +210,27 @@ class LeaderRequests:
 
         A client knows a hold by its fence. A leader that did not vote for it does not.
         """
-        message = self.releases.named(leader, reply)
-        if message is None:
-            return self.releases.on_dropped(leader, reply, now)
-        self._forget(message.lock, message.who, message.request, message.fence)
-        sent = self.epoch_state.send_to_all(message, (leader,))
-        settled = self.releases.on_dropped(leader, reply, now)
-        return [*sent, *settled, *self.attempts.advance(message.lock, now)]
+        release = self.pending.get(reply.number)
+        if release is None or not isinstance(message := release.message, DropTicket):
+            return [Observe("bakery.late_answer")]
+        effects: list[Effect] = []
+        is_named = not message.request and reply.request > 0
+        if is_named:
+            message = release.message = replace(message, request=reply.request)
+            release.answered.clear()
+            self._forget(message.lock, message.who, message.request, message.fence)
+            effects += self.epoch_state.send_to_all(message, (leader,))
+        release.answered[leader] = None
+        release.found = release.found or reply.found
+        effects += self._settle(reply.number, release, now)
+        return [*effects, *self.attempts.advance(message.lock, now)] if is_named else effects
+
+    def on_extended(self, leader: str, reply: Extended, now: Instant) -> list[Effect]:
+        release = self.pending.get(reply.number)
+        if release is None or not isinstance(release.message, Extend):
+            return [Observe("bakery.late_answer")]
+        (release.answered if reply.kept else release.refused)[leader] = None
+        return self._settle(reply.number, release, now)
 
     def _on_unlock_all(self, proxy: Address, request: UnlockAll, now: Instant) -> list[Effect]:
         """Drop everything of a session that is known here; the proxy also asks other leaders."""
@@ -209,7 +265,93 @@ class LeaderRequests:
         entry.ticket, entry.owner = ticket, self.epoch_state.node
         # Never shorter: a late copy of an earlier renewal must not undo a later one.
         self.tickets.extend_until(entry, later(now, ticket.lease_ms))
-        return self.releases.extend(proxy, request, entry, now)
+        message = Extend(
+            epoch=self.epoch_state.epoch,
+            ticket=entry.ticket,
+            fence=entry.fence,
+            number=self.count + 1,
+        )
+        return self._begin(PendingRelease(proxy, request.number, message, now, entry), now)
+
+    def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
+        """Make the other leaders do what this one has done."""
+        self.count += 1
+        release.due = later(now, self.epoch_state.timing.resend_ms)
+        self.pending[self.count] = release
+        self.asked[release.proxy, release.number] = self.count
+        sent = self.epoch_state.send(release.message)
+        return [*sent, *self._settle(self.count, release, now)]
+
+    def _settle(self, number: int, release: PendingRelease, now: Instant) -> list[Effect]:
+        """Reply to the proxy once a quorum has done it; repeat until all leaders have answered.
+
+        Copies do it only once a quorum of the leaders has.
+        """
+        effects: list[Effect] = []
+        epoch_state = self.epoch_state
+        voted = epoch_state.is_voted(release.answered)
+        late = release.tries > 1 or epoch_state.needs_copies(release.refused)
+        if voted and not release.copied and (late or release.has_copies):
+            release.copied = True
+            effects += epoch_state.copy(release.message)
+        if not release.replied and epoch_state.is_agreed(release.answered):
+            effects += self._answer(release, now)
+        if not release.replied and not epoch_state.can_win(release.refused):
+            # Too many have ended it, or voted for another: no quorum has it.
+            release.replied = True
+            effects.append(Send(release.proxy, not_held_here(release.number)))
+        heard = release.answered.keys() | release.refused
+        if heard >= {*epoch_state.others} and (release.replied or release.refused):
+            self._end(number)
+        return effects
+
+    def _answer(self, release: PendingRelease, now: Instant) -> list[Effect]:
+        if isinstance(release.message, DropTicket):
+            release.replied = True
+            return [Send(release.proxy, Unlocked(number=release.number, found=release.found))]
+        entry = release.entry
+        assert entry is not None
+        if not self.epoch_state.trusted(now) or not entry.holds or entry.is_over(now):
+            return [Observe("bakery.untrusted")]
+        release.replied = True
+        ticket = entry.ticket
+        hold_ms, grace_ms = ticket.hold_ms, ticket.grace_ms
+        message = HoldRenewed(
+            number=release.number, fence=entry.fence, hold_ms=hold_ms, grace_ms=grace_ms
+        )
+        return [Send(release.proxy, message), Observe("bakery.renewed")]
+
+    def _end(self, number: int) -> None:
+        release = self.pending.pop(number)
+        del self.asked[release.proxy, release.number]
+
+    def tick(self, now: Instant) -> list[Effect]:
+        """Send requests again that some leaders have not answered."""
+        effects: list[Effect] = []
+        while (found := next(iter(self.pending.items()), None)) and found[1].due <= now:
+            number, release = found
+            release.tries += 1
+            if release.tries > TRIES_MAX:
+                self._end(number)
+                continue
+            release.due = later(now, self.epoch_state.timing.resend_ms)
+            self.pending[number] = self.pending.pop(number)  # Keeps the order of deadlines.
+            heard = release.answered.keys() | release.refused
+            effects += self.epoch_state.send(release.message, heard)
+            if release.copied and not release.replied:
+                effects += self.epoch_state.copy(release.message, heard)
+            effects += self._settle(number, release, now)
+        return effects
+
+    def clear(self) -> None:
+        """Drop all: the epoch is over, and proxies repeat their requests."""
+        self.pending.clear()
+        self.asked.clear()
+
+
+def not_held_here(number: int) -> HoldRenewed:
+    """Return the reply for a proxy whose renewal this leader cannot perform."""
+    return HoldRenewed(number=number, fence=0, hold_ms=0, grace_ms=0)
 
 
 CONTENDERS_SHOWN_MAX = 1_000
@@ -290,182 +432,3 @@ def _contender(entry: TicketEntry, now: Instant) -> Contender:
         label=ticket.label,
         times=RWLOCK_PERMITS if kind_of(ticket.lock) == RWLOCK and not ticket.shared else 1,
     )
-
-
-TRIES_MAX = 20
-"""Maximum times that a drop is sent to a leader that does not answer; a lease ends by itself."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingRelease:
-    """A request that a quorum must forget, or a lease that a quorum must restart.
-
-    Attributes:
-        answered: other keepers that did; ``refused``: those that do not restart the lease.
-        has_copies: whether the copies have the hold that is dropped.
-        copied: whether the copies received this.
-        found: whether any of them knew the request.
-
-    """
-
-    proxy: Address
-    message: DropTicket | Extend
-    number: int
-    """The proxy's number, for the reply."""
-    due: Instant
-    entry: TicketEntry | None = None
-    """The entry whose lease restarts."""
-    found: bool = False
-    has_copies: bool = False
-    answered: dict[str, None] = field(default_factory=dict[str, None])
-    refused: dict[str, None] = field(default_factory=dict[str, None])
-    copied: bool = False
-    tries: int = 1
-    replied: bool = False
-
-
-class PendingReleases:
-    """All pending releases and renewals. The keys are this leader's own numbers.
-
-    Args:
-        epoch_state: this leader's state in its epoch.
-
-    """
-
-    def __init__(self, epoch_state: EpochState) -> None:
-        self.epoch_state = epoch_state
-        self.by_number: dict[int, PendingRelease] = {}
-        self.numbers: dict[tuple[Address, int], int] = {}
-        self.count = 0
-
-    def known(self, proxy: Address, number: int) -> bool:
-        return (proxy, number) in self.numbers
-
-    def drop(
-        self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool, has_copies: bool
-    ) -> list[Effect]:
-        """Make the other leaders forget the requests that this leader has just forgotten."""
-        self.count += 1
-        message = DropTicket(
-            **unlock.key._asdict(),
-            epoch=self.epoch_state.epoch,
-            fence=unlock.fence,
-            number=self.count,
-        )
-        due = later(now, self.epoch_state.timing.resend_ms)
-        release = PendingRelease(proxy, message, unlock.number, due, None, found, has_copies)
-        return self._begin(release, now)
-
-    def extend(
-        self, proxy: Address, renewal: RenewHold, entry: TicketEntry, now: Instant
-    ) -> list[Effect]:
-        """Make the others restart the lease of ``entry``, as this leader has."""
-        self.count += 1
-        message = Extend(
-            epoch=self.epoch_state.epoch, ticket=entry.ticket, fence=entry.fence, number=self.count
-        )
-        due = later(now, self.epoch_state.timing.resend_ms)
-        return self._begin(PendingRelease(proxy, message, renewal.number, due, entry), now)
-
-    def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
-        self.by_number[self.count] = release
-        self.numbers[release.proxy, release.number] = self.count
-        sent = self.epoch_state.send(release.message)
-        return [*sent, *self._settle(self.count, release, now)]
-
-    def on_dropped(self, leader: str, reply: TicketDropped, now: Instant) -> list[Effect]:
-        release = self.by_number.get(reply.number)
-        if release is None or not isinstance(release.message, DropTicket):
-            return [Observe("bakery.late_answer")]
-        release.answered[leader] = None
-        release.found = release.found or reply.found
-        return self._settle(reply.number, release, now)
-
-    def named(self, leader: str, reply: TicketDropped) -> DropTicket | None:
-        """Return a drop whose request number is new here; the others must receive it again."""
-        release = self.by_number.get(reply.number)
-        if release is None or not isinstance(release.message, DropTicket):
-            return None
-        if release.message.request or reply.request <= 0:
-            return None
-        message = release.message = replace(release.message, request=reply.request)
-        release.answered = {leader: None}
-        return message
-
-    def on_extended(self, leader: str, reply: Extended, now: Instant) -> list[Effect]:
-        release = self.by_number.get(reply.number)
-        if release is None or not isinstance(release.message, Extend):
-            return [Observe("bakery.late_answer")]
-        (release.answered if reply.kept else release.refused)[leader] = None
-        return self._settle(reply.number, release, now)
-
-    def _settle(self, number: int, release: PendingRelease, now: Instant) -> list[Effect]:
-        """Reply to the proxy once a quorum has done it; repeat until all leaders have answered.
-
-        Copies do it only once a quorum of the leaders has.
-        """
-        effects: list[Effect] = []
-        epoch_state = self.epoch_state
-        voted = epoch_state.is_voted(release.answered)
-        late = release.tries > 1 or epoch_state.needs_copies(release.refused)
-        if voted and not release.copied and (late or release.has_copies):
-            release.copied = True
-            effects += epoch_state.copy(release.message)
-        if not release.replied and epoch_state.is_agreed(release.answered):
-            effects += self._answer(release, now)
-        if not release.replied and not epoch_state.can_win(release.refused):
-            # Too many have ended it, or voted for another: no quorum has it.
-            release.replied = True
-            effects.append(Send(release.proxy, not_held_here(release.number)))
-        heard = release.answered.keys() | release.refused
-        if heard >= {*epoch_state.others} and (release.replied or release.refused):
-            self._forget(number)
-        return effects
-
-    def _answer(self, release: PendingRelease, now: Instant) -> list[Effect]:
-        if isinstance(release.message, DropTicket):
-            release.replied = True
-            return [Send(release.proxy, Unlocked(number=release.number, found=release.found))]
-        entry = release.entry
-        assert entry is not None
-        if not self.epoch_state.trusted(now) or not entry.holds or entry.is_over(now):
-            return [Observe("bakery.untrusted")]
-        release.replied = True
-        ticket = entry.ticket
-        hold_ms, grace_ms = ticket.hold_ms, ticket.grace_ms
-        message = HoldRenewed(
-            number=release.number, fence=entry.fence, hold_ms=hold_ms, grace_ms=grace_ms
-        )
-        return [Send(release.proxy, message), Observe("bakery.renewed")]
-
-    def _forget(self, number: int) -> None:
-        release = self.by_number.pop(number)
-        del self.numbers[release.proxy, release.number]
-
-    def tick(self, now: Instant) -> list[Effect]:
-        """Send requests again that some leaders have not answered."""
-        effects: list[Effect] = []
-        while (found := next(iter(self.by_number.items()), None)) and found[1].due <= now:
-            number, release = found
-            release.tries += 1
-            if release.tries > TRIES_MAX:
-                self._forget(number)
-                continue
-            release.due = later(now, self.epoch_state.timing.resend_ms)
-            self.by_number[number] = self.by_number.pop(number)  # Keeps the order of deadlines.
-            heard = release.answered.keys() | release.refused
-            effects += self.epoch_state.send(release.message, heard)
-            if release.copied and not release.replied:
-                effects += self.epoch_state.copy(release.message, heard)
-            effects += self._settle(number, release, now)
-        return effects
-
-    def clear(self) -> None:
-        """Drop all: the epoch is over, and proxies repeat their requests."""
-        self.by_number.clear()
-        self.numbers.clear()
-
-
-def not_held_here(number: int) -> HoldRenewed:
-    """Return the reply for a proxy whose renewal this leader cannot perform."""
-    return HoldRenewed(number=number, fence=0, hold_ms=0, grace_ms=0)

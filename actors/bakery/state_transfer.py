@@ -16,7 +16,7 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Barred, Serve, Serving
-from fencelock.actors.bakery.leader_requests import PendingReleases
+from fencelock.actors.bakery.leader_requests import LeaderRequests
 from fencelock.actors.bakery.message import Export, Lead, Merged, Seating, Table
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import EndedRequests, Record, RequestKey, pack_fence
@@ -32,15 +32,15 @@ class StateTransfer:
 
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
-        releases: releases and renewals in flight.
+        requests: those of proxies, of which some are in flight.
 
     """
 
-    def __init__(self, attempts: TicketAttempts, releases: PendingReleases) -> None:
+    def __init__(self, attempts: TicketAttempts, requests: LeaderRequests) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
-        self.releases = releases
+        self.requests = requests
         self.arriving: Import | None = None
         self.merged = 0
         """The epoch for which the table was completed last."""
@@ -131,7 +131,7 @@ class StateTransfer:
                 attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
                 if attempt.entry.holds and not attempt.held:
                     self.tickets.unvote(attempt.entry, None)
-        self.releases.clear()
+        self.requests.clear()
         if not served:
             return news
         return [*news, Send(status_of(self.epoch_state.node), Serving(epoch=0))]

@@ -251,7 +251,7 @@ def test_a_leader_that_alone_has_a_hold_ends_its_renewal_once_both_others_refuse
     assert trio.heard(HoldRenewed) == []
     trio.settle()
     assert [word.fence for word in trio.heard(HoldRenewed)] == [0]
-    assert trio.leaders["n1"].releases.by_number == {}
+    assert trio.leaders["n1"].requests.pending == {}
 
 
 def test_one_refusal_of_two_decides_nothing() -> None:

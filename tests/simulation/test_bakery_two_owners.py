@@ -15,7 +15,7 @@ from support.expect import present
 from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases
+from fencelock.actors.bakery.leader_requests import LeaderRequests
 from fencelock.actors.bakery.message import (
     AddTicket,
     Chosen,
@@ -56,9 +56,8 @@ class TwoOwners:
         self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
         self.voting = Voting(epoch_state, self.table, self.attempts)
-        endings = PendingReleases(epoch_state)
-        self.requests = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
-        self.transfer = StateTransfer(self.attempts, endings)
+        self.requests = LeaderRequests(self.attempts, Terms(least_ms=1))
+        self.transfer = StateTransfer(self.attempts, self.requests)
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
         """Let n1 own request 1 of ``who``, with its number drawn and a fence under which another
