@@ -113,17 +113,6 @@ class BakeryBackend(MembersBackend):
     waits for them, until its own timeout. The leaders keep no sessions: a session is a name.
 
     Invariants: one-reply.
-
-    Args:
-        node: this node.
-        members: all configured members, sorted.
-        terms: default durations of requests.
-        random: chooses where the round robin over the leaders begins.
-        life: id of this node's life: drawn anew at each start.
-        endpoints: where the members are reached, at first, as far as that is known.
-        timing: the times of this member.
-        limit: the epochs and leases that are plausible.
-
     """
 
     name = "bakery"
@@ -254,7 +243,6 @@ class BakeryBackend(MembersBackend):
         return self._begin(name, sender, request, now, fence=request.fence)
 
     def _on_renew(self, sender: Address, request: Renew, now: Instant) -> Effects:
-        """Send the leaders a request to restart the duration of a hold."""
         self._check_durations(request.lock, request.hold_ms, 0)
         if request.fence <= 0:
             raise NotHeldError(self._not_held(request))
@@ -304,7 +292,6 @@ class BakeryBackend(MembersBackend):
         return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
 
     def _on_inspect(self, sender: Address, request: Inspect, now: Instant) -> Effects:
-        """Ask all leaders for the state of a lock until a quorum of them agrees."""
         self.check_linearizable(request)
         name = Name(Kind.QUERY, request.lock, Who(sender, ""), request.request)
         return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
@@ -479,7 +466,6 @@ class BakeryBackend(MembersBackend):
     def _done(
         self, pending: InFlightRequest, event: Unlocked | HoldRenewed | QueryResult
     ) -> list[Effect]:
-        """Return the reply to a request other than an acquire."""
         request = pending.request
         match request:
             case Release() if isinstance(event, Unlocked) and not event.found:
@@ -509,7 +495,6 @@ class BakeryBackend(MembersBackend):
                 return []
 
     def _not_held(self, request: Release | Renew) -> str:
-        """Return the text of the refusal to release, or renew, a hold that does not exist."""
         text = f"{titled(request.lock)}: fence {request.fence} was shown, which does not hold it"
         return f"{text} (says {self.node})"
 
@@ -539,7 +524,6 @@ class BakeryBackend(MembersBackend):
         return effects
 
     def _on_notice(self, leader: Address, event: Unlocking | Expired, now: Instant) -> Effects:
-        """Notify the client of a hold that its time is over."""
         client = self.clients.of(event.who.session)
         if client is not None:
             return [Send(client.address, _notice(event))]
@@ -653,7 +637,6 @@ class BakeryBackend(MembersBackend):
         return Status(readiness.ready, detail, locks, leaders[0] if leaders else "", elected)
 
     def _awaited(self, now: Instant) -> tuple[LockStatus, ...]:
-        """Return the locks that are awaited through this proxy."""
         waiting: dict[str, list[Contender]] = {}
         for pending in self.in_flight.by_number.values():
             if pending.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
@@ -681,7 +664,6 @@ def _granted(event: Locked) -> Granted:
 
 
 def _notice(event: Unlocking | Expired) -> ClientUnlocking | HoldLost:
-    """Return the warning that a hold's duration is over, or the notification that it has ended."""
     of = {"lock": event.lock, "fence": event.fence, **event.who._asdict()}
     if isinstance(event, Unlocking):
         return ClientUnlocking(**of, grace_ms=event.grace_ms)

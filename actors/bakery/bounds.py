@@ -236,14 +236,7 @@ def is_possible_request(request: ToLeader) -> bool:
 
 
 def is_possible_reply(reply: ToProxy, epoch: int, lease_ms: int) -> bool:
-    """Return whether a leader can have sent ``reply`` to a proxy.
-
-    Args:
-        reply: the message.
-        epoch: the highest epoch that is plausible.
-        lease_ms: the longest lease that an honest member can report (ms).
-
-    """
+    """Return whether a leader can send ``reply``, up to an epoch and a lease that are plausible."""
     match reply:
         case Locked():
             return _is_of_hold(reply, epoch) and _is_lease(reply, lease_ms)

@@ -28,12 +28,7 @@ class Watchers:
     """Answers each `Watch` once the cluster's state differs from the one that its sender knows.
 
     Each client is owed one answer at most, so a slow one receives only the newest state.
-
-    Args:
-        node: this node; callers in its process are not dropped for silence.
-        life: id of this node's life, so that its numbers differ from the numbers of an earlier
-            life.
-
+    Callers in the process of ``node`` are not dropped for silence.
     """
 
     def __init__(self, node: str, life: int) -> None:

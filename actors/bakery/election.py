@@ -181,10 +181,8 @@ class ElectionCoordinator(VotingRole[Received]):
     Invariants: one-seating-an-epoch, seating-known-by-majority.
 
     Args:
-        node, members, voting: see `VotingRole`.
         bound_ms: the longest lease, unless a longer one is requested (ms).
         copies: whether members that do not lead keep copies (`voting.py`).
-        random: spreads proposals that compete.
         records: the contents of the journal.
 
     """
@@ -343,7 +341,6 @@ class ElectionCoordinator(VotingRole[Received]):
             )
 
     def _known(self) -> Send:
-        """Name the members to the leader of this node, which answers them."""
         proposed = self.voting.electorate(self.promises.proposal.electorate)
         nodes = {*self.electorate.everyone, *proposed.everyone}
         return Send(leader_of(self.node), Known(nodes=tuple(sorted(nodes))))
@@ -652,10 +649,7 @@ CALM_MS = 10_000
 class DuelBackoff:
     """The pauses of one of two coordinators that would replace each other's leaders forever.
 
-    Args:
-        random: spreads them.
-        range_ms: the range of the first ones (ms).
-
+    The first ones are spread over ``range_ms``.
     """
 
     def __init__(self, random: Random, range_ms: int) -> None:

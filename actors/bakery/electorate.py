@@ -75,12 +75,7 @@ class Electorate(NamedTuple):
         return (self.members, self.former) if self.former else (self.members,)
 
     def reached(self, marks: Mapping[str, int]) -> int | None:
-        """Return the highest of the ``marks`` that a quorum has reached, if any.
-
-        Args:
-            marks: a number for each node, if it has one.
-
-        """
+        """Return the highest of the ``marks`` of nodes that a quorum has reached, if any."""
         reached = [
             reached_by_majority([member.name for member in group], marks) for group in self.groups
         ]

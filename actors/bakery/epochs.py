@@ -96,13 +96,7 @@ class EpochLimit:
 
 
 class Refusals(ImpossibleMessages):
-    """What one role reports of messages that no honest member sends; see `bounds.py`.
-
-    Args:
-        node: the id of its node.
-        limit: the epochs and leases that are plausible.
-
-    """
+    """What one role reports of messages that no honest member sends; see `bounds.py`."""
 
     def __init__(self, node: str, limit: EpochLimit) -> None:
         super().__init__(node)
@@ -111,7 +105,6 @@ class Refusals(ImpossibleMessages):
     def malformed(
         self, sender: Address, counter: str, message: Message, now: Instant
     ) -> list[Effect]:
-        """Return the report of ``message``."""
         return self.report(sender, counter, shown(message), now)
 
     def epoch(self, sender: Address, epoch: int, now: Instant) -> list[Effect]:
@@ -283,8 +276,6 @@ class DurablePromises:
 
 
 class VoterArguments(TypedDict):
-    """Arguments of every `VotingRole`."""
-
     node: str
     members: tuple[str, ...]
     voting: VoterRegistry
@@ -293,12 +284,9 @@ class VoterArguments(TypedDict):
 class VotingRole(Role[E]):
     """A role of a node that takes part in elections, or would if its journal was registered.
 
-    Args:
-        node: this node.
+    Attributes:
         members: all configured nodes, sorted.
         voting: the journals that vote, and the plausible epochs.
-
-    Attributes:
         electorate: that of the highest seating that this role knows to be installed.
         may_vote: whether the journal is no old copy, as far as others have confirmed.
 
@@ -329,15 +317,9 @@ class VotingRole(Role[E]):
     def refuse_electorate(
         self, sender: Address, sent: Electorate, epoch: int, known_epoch: int, now: Instant
     ) -> list[Effect]:
-        """Return nothing if ``sender`` can know these members, else a report.
+        """Return nothing if ``sender`` can know the members ``sent`` in ``epoch``, else a report.
 
-        Args:
-            sender: the role that sent the message.
-            sent: the electorate in it.
-            epoch: its epoch. Of an earlier one than is known here, nothing is learned.
-            known_epoch: the epoch of the electorate that is known here.
-            now: the present time.
-
+        Of an earlier one than ``known_epoch``, which is known here, nothing is learned.
         """
         later = self.voting.electorate(sent)
         if epoch < known_epoch or can_follow(later, self.electorate, epoch):
@@ -493,11 +475,9 @@ class EpochState:
         return _sends(self.others, message, but)
 
     def copy(self, message: Message, but: Collection[str] = ()) -> list[Send | Observe]:
-        """Send ``message`` to the copies, except those in ``but``."""
         return _sends(self.copies, message, but)
 
     def send_to_all(self, message: Message, but: Collection[str] = ()) -> list[Send | Observe]:
-        """Send ``message`` to all other keepers, except those in ``but``."""
         return _sends((*self.others, *self.copies), message, but)
 
 

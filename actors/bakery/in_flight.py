@@ -89,12 +89,6 @@ class Poll:
     unless the votes for a hold moved meanwhile: one leader answers, then it takes part in a
     renewal, then the lease ends at another one, which missed that renewal, and that one
     answers. So a leader's "no holder" does not count if a lease ended there since the round began.
-
-    Attributes:
-        nonce: identifies the round.
-        began: the start of the round, on this node's clock.
-        answers: the reply of each leader.
-
     """
 
     nonce: int
@@ -199,11 +193,7 @@ class InFlightRequest:
 class InFlightRequests:
     """All requests in flight of a proxy, by name and by number.
 
-    Args:
-        node: this node: if it leads, it is asked first.
-        random: chooses where the round robin begins.
-        repeat_ms: a request without a reply is first sent again after this.
-
+    A request without a reply is first sent again after ``repeat_ms``.
     """
 
     def __init__(self, node: str, random: Random, repeat_ms: int) -> None:

@@ -116,12 +116,7 @@ def why_implausible(records: Sequence[Message], date_ms: int) -> str:
     """Return which epoch is too high for the age of the group; empty if none is.
 
     Its member starts: the clock of its host may be wrong. But others refuse its messages, if their
-    clocks are right.
-
-    Args:
-        records: the journal.
-        date_ms: the date (ms since 1970).
-
+    clocks are right. ``date_ms`` counts from 1970.
     """
     group = next((one for one in records if isinstance(one, GroupConfig)), None)
     promises = DurablePromises.recover(records)

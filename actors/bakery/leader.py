@@ -79,15 +79,6 @@ class Leader(Role[Received]):
     """Table, votes and leases of one leader, and the hand-over of its table.
 
     Invariants: from no-conflicting-votes on in `INVARIANTS`, without one-reply.
-
-    Args:
-        node: this node.
-        life: id of this node's life.
-        members: all configured members, sorted.
-        terms: the allowed durations.
-        limit: the epochs that are plausible.
-        timing: the times of this member.
-
     """
 
     def __init__(

@@ -78,10 +78,6 @@ class PendingRelease:
 class LeaderRequests:
     """Serves proxies while this leader serves at all; else replies that it does not.
 
-    Args:
-        attempts: this leader's own tickets, with its epoch state and its table.
-        terms: the allowed durations.
-
     Attributes:
         pending: the releases and renewals in flight, by this leader's own numbers.
         asked: these numbers, by proxy and its number.

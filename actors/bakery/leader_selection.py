@@ -155,12 +155,6 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
     A non-voting member is never chosen. One that stops voting while it leads keeps its seat:
     what leaders agree on is in their memory, and not in their journals. One that is a member no
     longer gives its seat up. Leaders that do not reach each other are replaced if others do.
-
-    Args:
-        seating: the present or last leaders, as far as is known.
-        members: the connected nodes.
-        electorate: the members; with those before, while a change of them is not in force.
-
     """
     voters = [member for member in members if member.votes]
     configured = len(electorate.members)
@@ -192,13 +186,7 @@ NEWCOMERS_MAX = 9
 class Teams:
     """The sets of leaders that could follow ``seating``.
 
-    Args:
-        seating: the present leaders.
-        members: the connected nodes.
-        electorate: the members that decide.
-        alive: the present leaders that may stay.
-        offered: the candidates, the best first.
-
+    Of the present ones those of ``alive`` may stay; the best of ``offered`` comes first.
     """
 
     def __init__(
@@ -310,12 +298,7 @@ def readiness(
 ) -> Readiness:
     """Return whether leaders serve, and if not the missing condition, as proxies are sent it.
 
-    Args:
-        seating: the highest that this node knows.
-        seen: the connected members.
-        electorate: the members.
-        obeyed: whether a majority accepted beats of the seating recently.
-
+    Leaders are ``obeyed`` if a majority accepted beats of the seating recently.
     """
     missing = _missing(seating, seen, electorate, obeyed=obeyed)
     silent = [one.node for one in seen if one.node in electorate.everyone and not one.votes]

@@ -54,10 +54,7 @@ intervals is kept, so that clients that take long leases again and again do not 
 def longest_lease_ms(seating: Seating, statements: Sequence[BoundStatement]) -> int:
     """Return the longest time that a lease of ``seating`` may have left (ms).
 
-    Args:
-        seating: the leaders.
-        statements: the last one of each leader that has made any, as far as a majority knows.
-
+    ``statements`` has the last one of each leader that has made any, as far as a majority knows.
     """
     stated = {one.leader: one.bound_ms for one in statements}
     bounds = sorted(stated.get(one.node, seating.bound_ms) for one in seating.leaders)
@@ -70,7 +67,6 @@ class OwnBound:
     """The statements of one leader, and the bound that its votes obey.
 
     Attributes:
-        node: its node.
         default_ms: the lease that clients get unless they ask for another (ms): the lowest bound.
         bound_ms: the longest lease for which it votes (ms).
         number, stated_ms: its last statement.
@@ -114,10 +110,7 @@ class OwnBound:
     def lower(self, longest_ms: int, now: Instant) -> list[Effect]:
         """Lower the bound if it is not needed any more; repeat a statement that is not confirmed.
 
-        Args:
-            longest_ms: the longest time that a lease in this leader's table has left (ms).
-            now: the time.
-
+        No lease in this leader's table has more than ``longest_ms`` left.
         """
         if ms_between(self.turned_at, now) >= RECENT_MS:
             wanted_ms = max(self.default_ms, longest_ms, self.recent_ms, self.before_ms)
@@ -149,12 +142,7 @@ class OwnBound:
 
 
 class MaxLease:
-    """Has the last statement of this node's leader confirmed by the members.
-
-    Args:
-        node: this node.
-
-    """
+    """Has the last statement of this node's leader confirmed by the members."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -163,7 +151,6 @@ class MaxLease:
         """Members that have confirmed ``stated``."""
 
     def begin(self, seating: Seating, stated: StateBound, electorate: Electorate) -> list[Send]:
-        """Send a statement to all members that have not confirmed it."""
         if stated.epoch != seating.epoch:
             return []
         if stated != self.stated:

@@ -77,10 +77,8 @@ class Reconfigurer(Role[Received]):
     at that size by itself (`TargetKeeper`).
 
     Args:
-        nodes: all configured nodes.
         electorate: the members, as far as this node recovered them.
         own: what this node says of itself, but for its epoch and its members.
-        target: see `MemberTarget`.
 
     """
 
@@ -213,8 +211,6 @@ class Reconfigurer(Role[Received]):
         return changes.answer(request, partial(self.requests.reply, sender), self.repeated, now)
 
     def _note_down(self, now: Instant) -> list[Effect]:
-        """Note the members that do not describe themselves any more."""
-
         def heard_ms(member: str, watched_ms: int) -> int:
             info = self.infos.get(member)
             return watched_ms if info is None else min(watched_ms, ms_between(info[1], now))
@@ -273,14 +269,7 @@ class Reconfigurer(Role[Received]):
 
 
 class SeatingChanges(MemberChanges):
-    """The coordinator's knowledge of other nodes, and the changes that it has decided by epochs.
-
-    Args:
-        role: the coordinator's role for the members.
-        readiness: the leaders and the connected nodes.
-        now: the time.
-
-    """
+    """The coordinator's knowledge of other nodes, and the changes that it has decided by epochs."""
 
     def __init__(self, role: Reconfigurer, readiness: Readiness, now: Instant) -> None:
         electorate = readiness.electorate
@@ -291,7 +280,6 @@ class SeatingChanges(MemberChanges):
         self.connected = {member.node: member for member in readiness.members}
 
     def pending(self) -> str:
-        """Return what an earlier change waits for, empty if nothing."""
         if self.readiness.electorate.former:
             return f"change {self.number} is not in force yet"
         return ""

@@ -29,11 +29,6 @@ class StateTransfer:
     """Keeps to one epoch at a time.
 
     Invariants: merged-tables-complete, no-lower-epoch.
-
-    Args:
-        attempts: this leader's own tickets, with its epoch state and its table.
-        requests: those of proxies, of which some are in flight.
-
     """
 
     def __init__(self, attempts: TicketAttempts, requests: LeaderRequests) -> None:
@@ -109,7 +104,6 @@ class StateTransfer:
         return [*left, *(Send(sender, part) for part in self.exported)]
 
     def on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
-        """Take a part of a former leader's table."""
         node = node_of(sender)
         arriving = self.arriving
         if arriving is None or sender != leader_of(node) or table.epoch != arriving.lead.epoch:
@@ -295,18 +289,10 @@ class Import:
     def merge(
         self, tickets: TicketTable, now: Instant, held: Collection[TicketEntry] = ()
     ) -> list[TicketEntry]:
-        """Merge the received tables into ``tickets``; a ticket that holds in any of them holds.
+        """Merge the received tables into ``tickets``; return its entries that are dropped.
 
-        A request that a client dropped at any of them is dropped here too, even if another has it.
-
-        Args:
-            tickets: the table of this leader.
-            now: the time.
-            held: the entries that this leader granted, and that hold as far as it knows.
-
-        Returns:
-            The entries of ``tickets`` that are dropped.
-
+        A ticket that holds in any of them holds. A request that a client dropped at any of them is
+        dropped here too. The entries ``held`` were granted by this leader, as far as it knows.
         """
         parts = [
             part

@@ -76,13 +76,6 @@ class ClusterStatus(VotingRole[Received]):
     could be elected that cannot reply. A non-voting member is connected like any other, and counts
     in no majority. Neither does a *guest*: a node that is neither configured nor a member, and may
     become one. What its beats say of leaders is ignored.
-
-    Args:
-        node, members, voting: see `VotingRole`.
-        life: id of this node's life.
-        priority: 1 to 14, or `OFF`.
-        pid: id of its process.
-
     """
 
     def __init__(

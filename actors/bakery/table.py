@@ -84,7 +84,6 @@ COUNTED_MAX = 100_000
 
 
 def _place(entry: TicketEntry) -> tuple[Turn, RequestKey]:
-    """Return the key that orders waiting tickets."""
     return entry.ticket.turn, entry.key
 
 
@@ -122,12 +121,10 @@ class TicketQueue:
         return len(self.exclusive.line) + len(self.shared.line)
 
     def holders(self) -> list[TicketEntry]:
-        """Return the entries that hold, in the order of their fences."""
         holding = (*self.exclusive.holding, *self.shared.holding)
         return sorted(holding, key=lambda entry: entry.fence)
 
     def waiters(self, most: int) -> list[TicketEntry]:
-        """Return the first ``most`` entries that wait, in the order of their turns."""
         return [*islice(heapq.merge(self.exclusive.line, self.shared.line, key=_place), most)]
 
 
@@ -286,7 +283,6 @@ class TicketTable:
             self.ends.set(entry, until)
 
     def extend_until(self, entry: TicketEntry, until: Instant) -> None:
-        """Extend ``entry`` to last until then, if it ends earlier."""
         if entry.until is None or entry.until < until:
             self.set_until(entry, until)
 
@@ -323,7 +319,6 @@ class TicketTable:
         return None
 
     def holds_against(self, entry: TicketEntry, now: Instant) -> list[TicketEntry]:
-        """Return the entries that hold the lock of ``entry`` and conflict with it."""
         against = self.queues[entry.ticket.lock].against(shared=entry.shared)
         holds = (one for mode in against for one in mode.holding)
         return [one for one in holds if one is not entry and not one.is_over(now)]
@@ -377,7 +372,6 @@ class TicketTable:
         return ms_between(now, max(self.ends.at.values(), default=now)) + 1
 
     def forget_old(self, now: Instant) -> int:
-        """Remove the entries that have ended; return their number."""
         gone = 0
         while (entry := self.ends.take_due(now)) is not None:
             gone += self.forget(entry, now)

@@ -193,11 +193,6 @@ class TicketAttempts:
     """All tickets of a leader's own.
 
     Invariants: answers-count-once, quorum-before-grant.
-
-    Args:
-        epoch_state: this leader's state in its epoch.
-        table: this leader's table.
-
     """
 
     def __init__(self, epoch_state: EpochState, table: TicketTable) -> None:
@@ -226,7 +221,6 @@ class TicketAttempts:
         self.due.set(attempt, max(at, later(now, 1)))
 
     def open(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
-        """Begin a ticket for a request that is not known here."""
         self.serial += 1
         turn = Turn(0, self.epoch_state.node, -self.serial if request.shared else self.serial)
         ticket = Ticket(
@@ -275,7 +269,6 @@ class TicketAttempts:
                 return self.begin_round(attempt, now) if attempt.held else self.enter(attempt, now)
 
     def enter(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Announce that the ticket is about to draw a number."""
         attempt.step, attempt.answered = TicketStep.ENTERING, {}
         if self.epoch_state.quorum == 1:
             return self._draw(attempt, now)
@@ -290,7 +283,6 @@ class TicketAttempts:
         return self.epoch_state.send(message, frozenset(attempt.answered))
 
     def on_max(self, leader: str, reply: MaxTicket, now: Instant) -> list[Effect]:
-        """Count a leader that knows that the ticket enters."""
         attempt = self.own.get(reply.key)
         if attempt is None or attempt.step is not TicketStep.ENTERING:
             return []
@@ -507,7 +499,6 @@ class TicketAttempts:
         return self.fail(attempt, Error.TIMED_OUT, text, now)
 
     def fail(self, attempt: TicketAttempt, error: Error, detail: str, now: Instant) -> list[Effect]:
-        """Drop the ticket and send the reason."""
         dropped = self.drop(attempt, now)
         ticket = attempt.entry.ticket
         return [*dropped, failed(ticket.proxy, ticket, error, detail)]
@@ -585,14 +576,12 @@ class TicketAttempts:
 
 
 def ended_before(lock: str) -> str:
-    """Return why a request for ``lock`` is not accepted."""
     return f"{titled(lock)}: this request, or a later one, ended before"
 
 
 def in_the_way(
     table: TicketTable, entry: TicketEntry, ahead: Turn | None, waited_ms: int, now: Instant
 ) -> str:
-    """Return why ``entry`` did not get its lock in time."""
     lock = entry.ticket.lock
     text = f"{titled(lock)}: waited {waited_ms} ms"
     queue = table.queues.get(lock)

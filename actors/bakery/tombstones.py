@@ -67,7 +67,6 @@ class Tombstones:
         return expired or ticket.request < ends.expired
 
     def expired_under(self, ticket: Ticket, fence: int) -> bool:
-        """Return whether the hold of ``ticket`` under ``fence`` expired here."""
         ends = self.of(ticket.lock, ticket.who)
         return (ticket.request, fence) == (ends.expired, ends.fence)
 
@@ -92,7 +91,6 @@ class Tombstones:
             self._keep(lock, who, ends._replace(expired=request, fence=fence))
 
     def note_expiry(self, lock: str, at: Instant) -> None:
-        """Store that the lease of a hold of ``lock`` ended at ``at``."""
         self._expiries[lock] = max(at, self._expiries.get(lock, at))
         self._expiries.move_to_end(lock)
         if len(self._expiries) > REMEMBERED_MAX:
@@ -122,7 +120,6 @@ class Tombstones:
         return ends.expired if fence == ends.fence else 0
 
     def newest(self, most: int) -> list[EndedRequests]:
-        """Return the last ended requests, the newest first."""
         found: list[EndedRequests] = []
         for (lock, who), ends in islice(reversed(self._ends.items()), most):
             highest = max(ends.held, ends.fence)

@@ -127,12 +127,6 @@ class Voting:
     """Answers the steps of other leaders: a leader votes, another member keeps copies.
 
     Invariants: no-conflicting-votes, dropped-stays-dropped, kept-by-quorum.
-
-    Attributes:
-        epoch_state: this member's state in its epoch.
-        table: its table.
-        attempts: its own tickets, which another leader's step may advance, or end.
-
     """
 
     epoch_state: EpochState
