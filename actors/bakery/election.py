@@ -100,7 +100,6 @@ from fencelock.actors.bakery.event import (
     Known,
     Readiness,
     Serve,
-    StateBound,
 )
 from fencelock.actors.bakery.leader_selection import (
     LeaderSelection,
@@ -160,14 +159,7 @@ RECORDS_MAX = 64
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
 FromNode = (
-    Connected
-    | Barred
-    | StateBound
-    | ElectionDue
-    | StartVoting
-    | StopVoting
-    | ChangeElectorate
-    | ReadLeaders
+    Connected | Barred | ElectionDue | StartVoting | StopVoting | ChangeElectorate | ReadLeaders
 )
 Received = FromPeer | FromNode
 
@@ -240,7 +232,7 @@ class ElectionCoordinator(VotingRole[Received]):
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
             case Barred():
                 return self._on_barred(event, now)
-            case StateBound():
+            case Vouch() if sender == leader_of(self.node):
                 return self.bound.begin(self.promises.seating, event, self.electorate)
             case StartVoting():
                 self.may_vote = True

@@ -276,6 +276,8 @@ class DurablePromises:
 
 
 class VoterArguments(TypedDict):
+    """Arguments of every `VotingRole`."""
+
     node: str
     members: tuple[str, ...]
     voting: VoterRegistry

@@ -64,21 +64,6 @@ class Serve(Local):
     seating: Seating
 
 
-class StateBound(Local):
-    """Leader to coordinator: statement ``number`` of this leader; see `max_lease.py`."""
-
-    epoch: int
-    number: int
-    bound_ms: int
-
-
-class BoundKnown(Local):
-    """Coordinator to leader: a quorum has confirmed its statement ``number``."""
-
-    epoch: int
-    number: int
-
-
 class Readiness(Local):
     """Coordinator to proxy and `Reconfigurer`: the leaders, and whether they can grant locks."""
 

@@ -11,10 +11,16 @@ from fencelock.actors.bakery.bounds import (
     is_possible_step,
     is_possible_table,
 )
-from fencelock.actors.bakery.config import BAKERY_TIMING, BakeryTiming, Terms, leader_of, proxy_of
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    BakeryTiming,
+    Terms,
+    election_of,
+    leader_of,
+    proxy_of,
+)
 from fencelock.actors.bakery.epochs import EpochLimit, EpochState, Refusals
 from fencelock.actors.bakery.event import (
-    BoundKnown,
     Connected,
     Known,
     ListTickets,
@@ -40,6 +46,7 @@ from fencelock.actors.bakery.message import (
     TicketDropped,
     TicketEnded,
     ToLeader,
+    Vouched,
     Yield,
 )
 from fencelock.actors.bakery.state_transfer import StateTransfer
@@ -62,7 +69,7 @@ FromNode = (
     | Export
     | Table
     | Serve
-    | BoundKnown
+    | Vouched
     | Trust
     | Connected
     | Known
@@ -177,7 +184,9 @@ class Leader(Role[Received]):
                 return self._read(sender, event, now)
             case Serve():
                 return self.transfer.on_serve(event, now)
-            case BoundKnown():
+            case Vouched() if sender != election_of(self.epoch_state.node):
+                return [Observe("bakery.stranger_elects")]
+            case Vouched():
                 self.epoch_state.bound.on_known(event)
             case Lead() | Export() if node_of(sender) not in self.members:
                 return [Observe("bakery.stranger_elects")]

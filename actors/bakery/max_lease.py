@@ -40,7 +40,6 @@ from dataclasses import dataclass
 
 from fencelock.actors.bakery.config import election_of, leader_of, quorum
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.event import BoundKnown, StateBound
 from fencelock.actors.bakery.message import BoundStatement, Seating, Vouch, Vouched
 from fencelock.actors.bakery.ticket import LEASE_MS_MAX
 from fencelock.actors.effect import Effect, Observe, Send
@@ -121,7 +120,7 @@ class OwnBound:
                 self.bound_ms = min(wanted_ms, self.bound_ms)
         return [] if self.known else [self._statement()]
 
-    def on_known(self, known: BoundKnown) -> None:
+    def on_known(self, known: Vouched) -> None:
         """Vote for leases up to the stated bound: a quorum of the electorate has confirmed it."""
         if (known.epoch, known.number) == (self.epoch, self.number):
             self.known = True
@@ -137,7 +136,7 @@ class OwnBound:
         self.stated_ms, self.known = bound_ms, False
 
     def _statement(self) -> Send:
-        stated = StateBound(epoch=self.epoch, number=self.number, bound_ms=self.stated_ms)
+        stated = Vouch(epoch=self.epoch, number=self.number, bound_ms=self.stated_ms)
         return Send(election_of(self.node), stated)
 
 
@@ -146,18 +145,17 @@ class MaxLease:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.stated = StateBound(epoch=0, number=0, bound_ms=0)
+        self.stated = Vouch(epoch=0, number=0, bound_ms=0)
         self.vouched: dict[str, None] = {}
         """Members that have confirmed ``stated``."""
 
-    def begin(self, seating: Seating, stated: StateBound, electorate: Electorate) -> list[Send]:
+    def begin(self, seating: Seating, stated: Vouch, electorate: Electorate) -> list[Send]:
         if stated.epoch != seating.epoch:
             return []
         if stated != self.stated:
             self.vouched, self.stated = {}, stated
-        vouch = Vouch(epoch=stated.epoch, number=stated.number, bound_ms=stated.bound_ms)
         left = [member for member in electorate.everyone if member not in self.vouched]
-        return [Send(election_of(member), vouch) for member in left]
+        return [Send(election_of(member), stated) for member in left]
 
     def on_vouched(self, member: str, vouched: Vouched, electorate: Electorate) -> list[Send]:
         """Count members that know it; notify the leader of this node once a quorum does."""
@@ -167,4 +165,4 @@ class MaxLease:
         self.vouched[member] = None
         if not electorate.is_quorum(self.vouched):
             return []
-        return [Send(leader_of(self.node), BoundKnown(epoch=epoch, number=number))]
+        return [Send(leader_of(self.node), Vouched(epoch=epoch, number=number))]

@@ -200,7 +200,10 @@ class Merged(Message, tag=0x45):
 
 
 class Vouch(Message, tag=0x49):
-    """Statement ``number`` of my leader in ``epoch``: its votes last ``bound_ms`` at most (ms)."""
+    """Statement ``number`` of my leader in ``epoch``: its votes last ``bound_ms`` at most (ms).
+
+    The leader sends it to the coordinator of its node, and that one to all members.
+    """
 
     epoch: Int64
     number: Int64
@@ -210,7 +213,8 @@ class Vouch(Message, tag=0x49):
 class Vouched(Message, tag=0x4A):
     """I know, durably, the statement ``number`` of your leader in ``epoch``.
 
-    ``voter`` is the id under which the sender votes.
+    ``voter`` is the id under which the sender votes. A coordinator sends it to the leader of its
+    node once a quorum of the electorate knows it.
     """
 
     epoch: Int64

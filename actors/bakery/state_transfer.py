@@ -19,7 +19,7 @@ from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import LeaderRequests
 from fencelock.actors.bakery.message import Export, Lead, Merged, Seating, Table
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import EndedRequests, Record, RequestKey, pack_fence
+from fencelock.actors.bakery.ticket import EndedRequests, Record, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -213,27 +213,6 @@ copy is not granted again."""
 
 
 @dataclass(slots=True)
-class PartialTable:
-    """The received parts of one former leader's table."""
-
-    parts: int
-    came: dict[int, Table] = field(default_factory=dict[int, Table])
-
-    @property
-    def whole(self) -> bool:
-        return len(self.came) == self.parts
-
-    @property
-    def full(self) -> bool:
-        """Whether more may have ended than the table lists."""
-        return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
-
-    def holds(self) -> set[RequestKey]:
-        records = (record for part in self.came.values() for record in part.records)
-        return {record.ticket.key for record in records if record.fence}
-
-
-@dataclass(slots=True)
 class Import:
     """The tables that a proposed keeper waits for.
 
@@ -247,7 +226,17 @@ class Import:
     lead: Lead
     coordinator: Address
     own: bool
-    arrivals: dict[str, PartialTable] = field(default_factory=dict[str, PartialTable])
+    arrivals: dict[str, dict[int, Table]] = field(default_factory=dict[str, dict[int, Table]])
+    """The parts that came of each keeper's table, by their numbers."""
+
+    @property
+    def whole(self) -> dict[str, list[Table]]:
+        """The tables of which all parts came, by keeper."""
+        return {
+            name: [parts[number] for number in sorted(parts)]
+            for name, parts in self.arrivals.items()
+            if all(part.parts == len(parts) for part in parts.values())
+        }
 
     @property
     def complete(self) -> bool:
@@ -256,8 +245,7 @@ class Import:
 
     @property
     def _lacking(self) -> int:
-        whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
-        return exports_needed(len(self.lead.former.keepers)) - whole
+        return exports_needed(len(self.lead.former.keepers)) - self.own - len(self.whole)
 
     def request_tables(self, epoch_state: EpochState) -> list[Effect]:
         """Ask former keepers whose tables are missing: as many as needed, if these are connected.
@@ -266,9 +254,8 @@ class Import:
         """
         if self.complete:
             return []
-        whole = {name for name, arrival in self.arrivals.items() if arrival.whole}
-        keepers = self.lead.former.keepers
-        missing = [one for one in keepers if one.node not in whole | {epoch_state.node}]
+        here = {*self.whole, epoch_state.node}
+        missing = [one for one in self.lead.former.keepers if one.node not in here]
         connected = epoch_state.connected
         near = [one for one in missing if connected.get(one.node) == one.life]
         asked = near[: self._lacking] if len(near) >= self._lacking else missing
@@ -280,10 +267,10 @@ class Import:
         lives = {one.node: one.life for one in self.lead.former.keepers}
         if lives.get(node) != table.life:
             return False  # A restarted leader has forgotten its agreements.
-        arrival = self.arrivals.setdefault(node, PartialTable(table.parts))
-        if arrival.parts != table.parts:
-            arrival = self.arrivals[node] = PartialTable(table.parts)
-        arrival.came[table.part] = table
+        parts = self.arrivals.setdefault(node, {})
+        if any(part.parts != table.parts for part in parts.values()):
+            parts.clear()
+        parts[table.part] = table
         return True
 
     def merge(
@@ -294,12 +281,8 @@ class Import:
         A ticket that holds in any of them holds. A request that a client dropped at any of them is
         dropped here too. The entries ``held`` were granted by this leader, as far as it knows.
         """
-        parts = [
-            part
-            for arrival in self.arrivals.values()
-            if arrival.whole
-            for _, part in sorted(arrival.came.items())
-        ]
+        tables = list(self.whole.values())
+        parts = [part for table in tables for part in table]
         dropped: list[TicketEntry] = []
         before = self.lead.epoch - 1
         for part in reversed(parts):  # The newest end must be stored last.
@@ -310,9 +293,9 @@ class Import:
             for record in part.records:
                 if is_possible_record(record, before):
                     _merge(tickets, record, now)
-        for arrival in self.arrivals.values():
-            if arrival.whole and arrival.full:
-                _doubt(tickets, arrival)
+        for table in tables:
+            if sum(len(part.ended) for part in table) >= ENDED_MAX:
+                _doubt(tickets, table)
         return [*dropped, *_keep_the_highest(tickets, now, held)]
 
 
@@ -331,13 +314,14 @@ def _end(tickets: TicketTable, end: EndedRequests) -> list[TicketEntry]:
     return dropped
 
 
-def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
+def _doubt(tickets: TicketTable, table: list[Table]) -> None:
     """Forbid to grant holds again that an end missing from a full list may outdo (fences-rise).
 
     That table does not have the hold. So its leader may have voted for a higher fence, which
     ended before everything that the list has room for. The holder keeps the lock, and renews.
     """
-    known = arrival.holds()
+    records = (record for part in table for record in part.records)
+    known = {record.ticket.key for record in records if record.fence}
     for entry in tickets.entries():
         if entry.holds and entry.key not in known:
             tickets.note(entry.ticket.lock, 0, entry.fence + 1)

@@ -286,7 +286,7 @@ class EventLog:
 
     def _note_epoch(self, role: ElectionCoordinator) -> None:
         """Log new leaders of `bakery`."""
-        seating = role.durable_promises.seating
+        seating = role.promises.seating
         if seating.epoch != self.epoch:
             self.epoch = seating.epoch
             text = f"follows {names_of(seating.leaders)}, which lead in epoch {seating.epoch}"

@@ -297,10 +297,7 @@ def _tickets(leader: ElectionLeader) -> Iterator[Metric]:
     leads = leader.epoch_state.serving
     yield _gauge("leader", "Whether this node leads", leads)
     yield _gauge("epoch", "The epoch of the leaders", leader.epoch_state.epoch)
-    entries = [
-        entry for queue in leader.tickets.queues.values() for entry in queue.entries.values()
-    ]
-    entries = entries if leads else []  # Without the lead, they are copies.
+    entries = list(leader.tickets.entries()) if leads else []  # Else they are copies.
     holds = sum(entry.fence > 0 for entry in entries)
     yield _gauge("holds", "Holds of locks and of semaphores", holds)
     yield _gauge("waits", "Acquires that wait in queues", len(entries) - holds)

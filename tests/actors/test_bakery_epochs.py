@@ -15,7 +15,7 @@ from fencelock.actors.bakery.epochs import (
     EpochLimit,
     VoterRegistry,
 )
-from fencelock.actors.bakery.event import BoundKnown, Connected, ElectionDue, Serve
+from fencelock.actors.bakery.event import Connected, ElectionDue, Serve
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -201,7 +201,7 @@ def hand_over(trio: LeaderTrio, lost: set[tuple[type[Message], str, str]]) -> No
 def confirm(trio: LeaderTrio, name: str) -> None:
     """Let a quorum of the members confirm the last statement of ``name``."""
     leader = trio.leaders[name]
-    known = BoundKnown(epoch=2, number=leader.epoch_state.bound.number)
+    known = Vouched(epoch=2, number=leader.epoch_state.bound.number)
     trio.perform(name, leader.handle(election_of(name), known, trio.now))
 
 

@@ -19,7 +19,6 @@ from fencelock.actors.bakery.config import (
     leader_of,
 )
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.event import BoundKnown, StateBound
 from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_ms
 from fencelock.actors.bakery.message import (
     BoundStatement,
@@ -58,10 +57,10 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
     trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False))
     trio.settle()
     assert trio.heard(Locked) == []
-    assert StateBound(epoch=1, number=1, bound_ms=5_500) in trio.heard(StateBound)
+    assert Vouch(epoch=1, number=1, bound_ms=5_500) in trio.heard(Vouch)
     for leader in trio.leaders.values():
         leader.epoch_state.bound.wait_for(5_500, serving=True)
-        leader.epoch_state.bound.on_known(BoundKnown(epoch=1, number=1))
+        leader.epoch_state.bound.on_known(Vouched(epoch=1, number=1))
     trio.pass_time(BAKERY_TIMING.resend_ms)
     assert [word.hold_ms for word in trio.heard(Locked)] == [5_000]
 
@@ -78,7 +77,7 @@ def test_no_leader_votes_for_a_lease_that_it_did_not_state() -> None:
 
 def test_statements_are_confirmed_by_a_quorum_and_only_the_last_one_counts() -> None:
     bound, electorate = MaxLease("n1"), Electorate(0, seats(*NAMES))
-    first = StateBound(epoch=1, number=1, bound_ms=LONG_MS)
+    first = Vouch(epoch=1, number=1, bound_ms=LONG_MS)
     assert len(bound.begin(SEATING, first, electorate)) == len(NAMES)
     assert bound.on_vouched("n2", Vouched(epoch=1, number=1), electorate) == []
     second = replace(first, number=2, bound_ms=10_000)
@@ -94,10 +93,10 @@ def test_a_leader_that_lowered_its_bound_does_not_raise_it_by_a_late_confirmatio
     bound.begin(1, 1_000)
     (_, sent) = bound.wait_for(LONG_MS, serving=True)
     assert isinstance(sent, Send)
-    assert sent.message == StateBound(epoch=1, number=1, bound_ms=LONG_MS)
+    assert sent.message == Vouch(epoch=1, number=1, bound_ms=LONG_MS)
     for seconds in (10, 20, 30):
         bound.lower(0, Instant(seconds * 1_000 * NS_PER_MS))
-    bound.on_known(BoundKnown(epoch=1, number=1))
+    bound.on_known(Vouched(epoch=1, number=1))
     assert (bound.bound_ms, bound.stated_ms, bound.number) == (1_000, 1_000, 2)
 
 

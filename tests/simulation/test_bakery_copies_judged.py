@@ -28,7 +28,7 @@ def leaders_only(epoch_state: EpochState, confirmed: Collection[str]) -> bool:
 
 def two_tables(arriving: Import) -> bool:
     """Take as many tables as contain what a quorum of three leaders agreed."""
-    whole = arriving.own + sum(arrival.whole for arrival in arriving.arrivals.values())
+    whole = arriving.own + len(arriving.whole)
     return arriving.lead.empty or whole >= exports_needed(len(arriving.lead.former.leaders))
 
 
