@@ -170,7 +170,7 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
     if seating.epoch == 0 or len(lives) < exports_needed(len(seating.leaders)):
         return LeaderSelection((), lacking) if lacking else LeaderSelection(teams.best(), "")
     leaves = any(leader.node not in staying for leader in seating.leaders)
-    return _change(teams, lacking, leaves=leaves)
+    return teams.change(lacking, leaves=leaves)
 
 
 def as_voting(members: Sequence[Member], electorate: Electorate) -> list[Member]:
@@ -224,36 +224,29 @@ class Teams:
     def can_merge(self, leaders: Sequence[Chosen]) -> bool:
         return can_merge(self.seating, leaders, self.members)
 
-    def with_one_more(self) -> tuple[Chosen, ...]:
-        """Return the present leaders and the newcomer that works with them best."""
-        filled = [(*self.alive, newcomer) for newcomer in self.newcomers]
-        able = filter(self.can_merge, filled)
-        return max(able, key=self.work, default=())
+    def change(self, lacking: str, *, leaves: bool) -> LeaderSelection:
+        """Keep the leaders that live, and fill one seat that was lost, given up, or never filled.
 
-
-def _change(teams: Teams, lacking: str, *, leaves: bool) -> LeaderSelection:
-    """Keep the leaders that live, and fill one seat that was lost, given up, or never filled.
-
-    If some of them do not reach enough of the others, all seats are filled with those that do.
-    """
-    alive, seats = teams.alive, teams.seats
-    works, _ = teams.work(alive)
-    if works < len(alive):
-        best = teams.best()
-        better = teams.work(best)[0] > works
-        if better and (teams.can_merge(best) or works < quorum(len(alive))):
-            return LeaderSelection(best, "", deaf=True)
-    if len(alive) == seats and not leaves:
-        return NO_CHANGE
-    filled = teams.with_one_more() if len(alive) < seats else ()
-    if filled:
-        return LeaderSelection(filled, "")
-    led = len(teams.seating.leaders)
-    if len(alive) >= quorum(led) or (leaves and alive and not lacking):
-        return LeaderSelection(tuple(alive), "") if leaves else NO_CHANGE
-    if teams.newcomers and not lacking:  # Nobody can take the tables over: all leases must end.
-        return LeaderSelection(teams.best(), "")
-    return LeaderSelection((), lacking or f"{len(alive)} of {led} leaders are connected")
+        If some of them do not reach enough of the others, all seats are filled with those that do.
+        """
+        alive, works = self.alive, self.work(self.alive)[0]
+        if works < len(alive):
+            best = self.best()
+            better = self.work(best)[0] > works
+            if better and (self.can_merge(best) or works < quorum(len(alive))):
+                return LeaderSelection(best, "", deaf=True)
+        if len(alive) < self.seats:
+            filled = ((*alive, newcomer) for newcomer in self.newcomers)
+            if chosen := max(filter(self.can_merge, filled), key=self.work, default=()):
+                return LeaderSelection(chosen, "")
+        elif not leaves:
+            return NO_CHANGE
+        led = len(self.seating.leaders)
+        if len(alive) >= quorum(led) or (leaves and alive and not lacking):
+            return LeaderSelection(tuple(alive), "") if leaves else NO_CHANGE
+        if self.newcomers and not lacking:  # Nobody can take the tables over: leases must end.
+            return LeaderSelection(self.best(), "")
+        return LeaderSelection((), lacking or f"{len(alive)} of {led} leaders are connected")
 
 
 def _why_down(connected: Sequence[Member], electorate: Electorate) -> str:

@@ -28,6 +28,7 @@ from fencelock.actors.bakery.message import (
     Locked,
     Member,
     Seating,
+    Vouched,
 )
 from fencelock.actors.effect import Effects, Observe, Persist
 from fencelock.actors.message import NS_PER_MS, Instant, Message
