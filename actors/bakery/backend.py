@@ -479,9 +479,10 @@ class BakeryBackend(MembersBackend):
                 ended = Ended(session=request.session, detail=text, request=request.request)
                 return pending.reply(ended)
             case Renew() if isinstance(event, HoldRenewed) and event.fence:
-                hold_ms, grace_ms = event.hold_ms, event.grace_ms
-                fields = {**request.fields(), "fence": event.fence}
-                return pending.reply(Renewed(**fields, hold_ms=hold_ms, grace_ms=grace_ms))
+                fence, hold_ms, grace_ms = event.fence, event.hold_ms, event.grace_ms
+                fields = request.fields()
+                renewed = Renewed(**fields, fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
+                return pending.reply(renewed)
             case Renew() if isinstance(event, HoldRenewed) and event.invalid:
                 return pending.refuse(Reason.INVALID, f"{titled(request.lock)}: {event.invalid}")
             case Renew():
@@ -653,21 +654,21 @@ class BakeryBackend(MembersBackend):
 
 def _granted(event: Locked) -> Granted:
     return Granted(
+        **event.who._asdict(),
         lock=event.lock,
-        fence=event.fence,
-        session=event.who.session,
-        owner=event.who.owner,
         request=event.request,
+        fence=event.fence,
         hold_ms=event.hold_ms,
         grace_ms=event.grace_ms,
     )
 
 
 def _notice(event: Unlocking | Expired) -> ClientUnlocking | HoldLost:
-    of = {"lock": event.lock, "fence": event.fence, **event.who._asdict()}
+    lock, fence, who = event.lock, event.fence, event.who._asdict()
     if isinstance(event, Unlocking):
-        return ClientUnlocking(**of, grace_ms=event.grace_ms)
-    return HoldLost(**of, detail="its duration and its grace were over (timed out)")
+        return ClientUnlocking(**who, lock=lock, fence=fence, grace_ms=event.grace_ms)
+    text = "its duration and its grace were over (timed out)"
+    return HoldLost(**who, lock=lock, fence=fence, detail=text)
 
 
 def _name_of(kind: Kind, request: LockAcquire | Release | Cancel | Renew) -> Name:
