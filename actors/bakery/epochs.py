@@ -130,10 +130,6 @@ class Refusals(ImpossibleMessages):
         return self.report(sender, "bakery.impossible_lease", text, now)
 
 
-def _journal_of(member: Member) -> int:
-    return member.journal
-
-
 @dataclass(slots=True)
 class VoterRegistry:
     """The journals that vote, whether this node's is one of them, and the plausible epochs.
@@ -148,20 +144,14 @@ class VoterRegistry:
     """The id that the votes of this node's journal name."""
     votes: bool
     """Whether this journal may vote at the start, where it is registered."""
-    limit: EpochLimit = field(default_factory=EpochLimit)
-    id_of: Callable[[Member], int] = _journal_of
+    limit: EpochLimit
+    id_of: Callable[[Member], int]
     """Returns the id that the votes of a member name."""
-    founders: Electorate = FOUNDERS
+    founders: Electorate
     ids: VoterIds = field(init=False)
 
     def __post_init__(self) -> None:
         self.ids = VoterIds(self.voters, self.id_of, election_of)
-
-    def found(self, members: Sequence[str]) -> None:
-        """Take ``members`` for the founders, unless they are known."""
-        if not self.founders.members:
-            journals = ((name, self.voters.get(election_of(name), 0)) for name in members)
-            self.founders = Electorate(0, tuple(Member(name, "", id_) for name, id_ in journals))
 
     def electorate(self, sent: Electorate) -> Electorate:
         """Return the electorate that a message or record names."""
@@ -305,7 +295,6 @@ class VotingRole(Role[E]):
     ) -> None:
         super().__init__(address, host)
         self.node, self.members, self.voting = node, members, voting
-        voting.found(members)
         self.electorate = voting.founders
         self.may_vote = voting.votes
         self.refusals = Refusals(node, voting.limit)

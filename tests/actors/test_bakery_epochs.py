@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, begun_coordinator, chosen
+from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, begun_coordinator, chosen, registry
 from support.role_harness import sent
 
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, PRIORITY, election_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.epochs import (
-    EPOCHS_AFTER_START,
-    EPOCHS_AHEAD_MAX,
-    EpochLimit,
-    VoterRegistry,
-)
+from fencelock.actors.bakery.epochs import EPOCHS_AFTER_START, EPOCHS_AHEAD_MAX, EpochLimit
 from fencelock.actors.bakery.event import Connected, ElectionDue, Serve
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
 from fencelock.actors.bakery.message import (
@@ -38,9 +33,7 @@ T0 = Instant(10**12)
 
 
 def coordinator(limit: EpochLimit) -> ElectionCoordinator:
-    return begun_coordinator(
-        VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit)
-    )
+    return begun_coordinator(registry(dict.fromkeys(NAMES, 7), 7, limit=limit))
 
 
 def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -417,8 +418,9 @@ def votes_anyway(spawn: Spawn) -> Spawn:
     """Let every node vote under the registered id of its member, whichever journal it has."""
     if "voting" not in spawn.arguments or issubclass(spawn.role, Bootstrap):
         return spawn
-    voters = spawn.arguments["voting"].voters
-    voting = VoterRegistry(voters, voters[election_of(spawn.arguments["node"])], True)
+    known: VoterRegistry = spawn.arguments["voting"]
+    own = known.voters[election_of(spawn.arguments["node"])]
+    voting = dataclasses.replace(known, voter=own, votes=True)
     return replace(spawn, arguments={**spawn.arguments, "voting": voting})
 
 

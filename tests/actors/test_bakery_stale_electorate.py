@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.expect import present
-from support.leader_trio import begun_coordinator
+from support.leader_trio import begun_coordinator, registry
 
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
-from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import Connected, ElectionDue
 from fencelock.actors.bakery.message import Chosen, Install, Member, Promised, Propose, Seating
 from fencelock.actors.effect import Send
@@ -27,8 +26,7 @@ BEGAN = Instant(10**12)
 
 def coordinator(seating: Seating, electorate: Electorate) -> ElectionCoordinator:
     """Return the coordinator of n1, which knows ``seating``."""
-    voters = {election_of(name): JOURNALS[name] for name in ("n1", "n2", "n3")}
-    voting = VoterRegistry(voters, 1, votes=True, founders=Electorate(0, FIVE[:3]))
+    voting = registry({name: JOURNALS[name] for name in ("n1", "n2", "n3")}, 1)
     return begun_coordinator(voting, Install(seating=seating, electorate=electorate), began=BEGAN)
 
 

@@ -144,8 +144,17 @@ def lock_leader(node: str = "n1", host: Host = HOST, **options: Any) -> Leader:
 
 def voters(own: int = 11, *, votes: bool = True, limit: EpochLimit | None = None) -> VoterRegistry:
     """Return the voters n1, n2 and n3, with the journals 11, 12 and 13, as ``own`` knows them."""
-    journals = {election_of(name): number for number, name in enumerate(NAMES, 11)}
-    return VoterRegistry(journals, own, votes, limit or EpochLimit())
+    journals = {name: number for number, name in enumerate(NAMES, 11)}
+    return registry(journals, own, votes=votes, limit=limit)
+
+
+def registry(
+    journals: dict[str, int], own: int, *, votes: bool = True, limit: EpochLimit | None = None
+) -> VoterRegistry:
+    """Return the members by name, which found the group with these ``journals``."""
+    founders = Electorate(0, tuple(Seat(name, "", one) for name, one in sorted(journals.items())))
+    ids = {election_of(name): number for name, number in journals.items()}
+    return VoterRegistry(ids, own, votes, limit or EpochLimit(), lambda one: one.journal, founders)
 
 
 def cluster_status(voting: VoterRegistry, host: Host = HOST) -> ClusterStatus:
