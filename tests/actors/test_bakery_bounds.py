@@ -23,7 +23,6 @@ from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery import message as proxies
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.bounds import (
     DETAIL_CHARS_MAX,
@@ -141,7 +140,7 @@ def a_leader() -> Leader:
 def an_entering_leader() -> Leader:
     """A leader with a request of its own that enters."""
     role = a_leader()
-    lock = proxies.Lock(
+    lock = messages.Lock(
         lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
     )
     role.handle(proxy_of("n1"), lock, T0)
@@ -455,7 +454,7 @@ ROWS = (
     Row(
         a_leader,
         PROXY,
-        proxies.Lock(**OF_OWNER, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""),
+        messages.Lock(**OF_OWNER, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""),
         {
             "lock": LOCKS,
             "who": WHOSE,
@@ -469,13 +468,13 @@ ROWS = (
     Row(
         a_leader,
         PROXY,
-        proxies.Unlock(**OF_OWNER, request=1, fence=0, number=1, waiting=False),
+        messages.Unlock(**OF_OWNER, request=1, fence=0, number=1, waiting=False),
         {"lock": LOCKS, "who": WHOSE, "request": NUMBERS, "fence": (-1, FENCE, INT)},
     ),
     Row(
         a_leader,
         PROXY,
-        proxies.RenewHold(**OF_OWNER, fence=FENCE, hold_ms=500, number=1, missed=NAMES),
+        messages.RenewHold(**OF_OWNER, fence=FENCE, hold_ms=500, number=1, missed=NAMES),
         {
             "lock": LOCKS,
             "who": WHOSE,
@@ -484,31 +483,31 @@ ROWS = (
             "missed": (("n1", "n1"), (*NAMES, "n4"), ("N/1",), ("x" * 10_000,)),
         },
     ),
-    Row(a_leader, PROXY, proxies.Query(lock="x", number=1), {"lock": LOCKS}),
-    Row(a_leader, PROXY, proxies.UnlockAll(session="ann", number=1), {"session": ("x" * 10_000,)}),
+    Row(a_leader, PROXY, messages.Query(lock="x", number=1), {"lock": LOCKS}),
+    Row(a_leader, PROXY, messages.UnlockAll(session="ann", number=1), {"session": ("x" * 10_000,)}),
     Row(
         a_proxy,
         LEADER,
-        proxies.Locked(**OF_HOLD, hold_ms=500, grace_ms=500),
+        messages.Locked(**OF_HOLD, hold_ms=500, grace_ms=500),
         IMPOSSIBLE_HOLD | {"hold_ms": (*TERMS, LONG_MS - 500), "grace_ms": (*TERMS, LONG_MS - 500)},
     ),
     Row(
         a_proxy,
         LEADER,
-        proxies.LockFailed(**OF_OWNER, request=1, error=proxies.Error.FAILED, detail="no"),
+        messages.LockFailed(**OF_OWNER, request=1, error=messages.Error.FAILED, detail="no"),
         {"detail": ("x" * (DETAIL_CHARS_MAX + 1),)},
     ),
     Row(
         a_proxy,
         LEADER,
-        proxies.Unlocking(**OF_HOLD, grace_ms=500),
+        messages.Unlocking(**OF_HOLD, grace_ms=500),
         IMPOSSIBLE_HOLD | {"grace_ms": (-1, TERM_MS_MAX + 1, INT)},
     ),
-    Row(a_proxy, LEADER, proxies.Expired(**OF_HOLD), IMPOSSIBLE_HOLD),
+    Row(a_proxy, LEADER, messages.Expired(**OF_HOLD), IMPOSSIBLE_HOLD),
     Row(
         a_proxy,
         LEADER,
-        proxies.HoldRenewed(number=1, fence=FENCE, hold_ms=500, grace_ms=500),
+        messages.HoldRenewed(number=1, fence=FENCE, hold_ms=500, grace_ms=500),
         {
             "fence": FENCES,
             "hold_ms": (*TERMS, LONG_MS - 500),
@@ -519,13 +518,13 @@ ROWS = (
     Row(
         a_proxy,
         LEADER,
-        proxies.HoldRenewed(number=1, fence=0, hold_ms=0, grace_ms=0, invalid="no"),
+        messages.HoldRenewed(number=1, fence=0, hold_ms=0, grace_ms=0, invalid="no"),
         {"hold_ms": (-1, 1), "grace_ms": (-1, 1), "invalid": ("x" * (DETAIL_CHARS_MAX + 1),)},
     ),
     Row(
         a_proxy,
         LEADER,
-        proxies.QueryResult(
+        messages.QueryResult(
             lock="x",
             number=1,
             holders=(HOLDER,),
@@ -545,7 +544,7 @@ ROWS = (
     Row(
         a_proxy,
         LEADER,
-        proxies.QueryResult(
+        messages.QueryResult(
             lock="x",
             number=1,
             holders=(HOLDER, READER),
@@ -598,25 +597,25 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
     messages.TicketEnded: REQUEST,
     messages.Owned: REQUEST,
     messages.NodeInfo: {"ready": "a flag"},
-    proxies.Lock: {"shared": "a flag"},
-    proxies.Unlock: {"number": ONLY_RETURNED, "waiting": "a flag"},
-    proxies.RenewHold: {"number": ONLY_RETURNED},
-    proxies.Query: {"number": ONLY_RETURNED, "nonce": ONLY_RETURNED},
-    proxies.UnlockAll: {"number": ONLY_RETURNED},
-    proxies.LockFailed: {
+    messages.Lock: {"shared": "a flag"},
+    messages.Unlock: {"number": ONLY_RETURNED, "waiting": "a flag"},
+    messages.RenewHold: {"number": ONLY_RETURNED},
+    messages.Query: {"number": ONLY_RETURNED, "nonce": ONLY_RETURNED},
+    messages.UnlockAll: {"number": ONLY_RETURNED},
+    messages.LockFailed: {
         "lock": NAMES_A_REQUEST,
         "who": NAMES_A_REQUEST,
         "request": NAMES_A_REQUEST,
         "error": "one of few",
     },
-    proxies.Unlocked: {"number": NAMES_A_REQUEST, "found": "a flag"},
-    proxies.NotLeading: {
+    messages.Unlocked: {"number": NAMES_A_REQUEST, "found": "a flag"},
+    messages.NotLeading: {
         "lock": NAMES_A_REQUEST,
         "who": NAMES_A_REQUEST,
         "owner": "must be a leader",
     },
-    proxies.HoldRenewed: {"number": NAMES_A_REQUEST},
-    proxies.QueryResult: {
+    messages.HoldRenewed: {"number": NAMES_A_REQUEST},
+    messages.QueryResult: {
         "lock": NAMES_A_REQUEST,
         "number": NAMES_A_REQUEST,
         "nonce": NAMES_A_REQUEST,
@@ -671,8 +670,8 @@ def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_nobody() -> 
     for ms in range(100, 3_000, 100):
         leader.epoch_state.trusted_at = at(ms)
         effects += leader.attempts.tick(at(ms))
-    (failed,) = sent(effects, proxies.LockFailed)
-    assert failed.error is proxies.Error.OVERFLOW
+    (failed,) = sent(effects, messages.LockFailed)
+    assert failed.error is messages.Error.OVERFLOW
     rounds = [one.round for one in sent(effects, messages.Yield)]
     assert all(one <= ROUND_MAX for one in rounds)
 
