@@ -58,8 +58,7 @@ def coordinator_of(members: Sequence[Member], electorate: Electorate) -> str:
     A smaller one that reaches only some members could not have leaders elected.
     """
     for member in members:
-        reached = [one.node for one in members if member.reaches is None]
-        reached += [member.node, *(one.node for one in member.reaches or ())]
+        reached = [member.node, *(one.node for one in member.reaches)]
         if member.votes and electorate.is_quorum(reached):
             return member.node
     return ""
@@ -76,7 +75,7 @@ def living(seating: Seating, members: Sequence[Member], electorate: Electorate) 
     def lives_on(leader: Chosen) -> bool:
         if leader.node in lives:
             return lives[leader.node] == leader.life
-        witnesses = [one.node for one in members if one.votes and leader in (one.reaches or ())]
+        witnesses = [one.node for one in members if one.votes and leader in one.reaches]
         return electorate.is_quorum([leader.node, *witnesses])
 
     return [leader for leader in seating.leaders if lives_on(leader)]
@@ -116,8 +115,7 @@ def can_merge(former: Seating, keepers: Sequence[Chosen], members: Sequence[Memb
         member = known.get(keeper)
         if member is None:
             return False
-        reached = known.keys() if member.reaches is None else {keeper, *member.reaches}
-        return len(reached & {*former.keepers}) >= needed
+        return len({keeper, *member.reaches} & {*former.keepers}) >= needed
 
     return sum(map(reaches_enough, keepers)) >= quorum(len(keepers))
 
@@ -130,7 +128,7 @@ def working(
     A leader needs a quorum of the electorate that trusts it, and enough of the other leaders. Two
     leaders of which this node reaches neither are assumed to reach each other.
     """
-    known = {one.chosen: {*one.reaches} for one in members if one.reaches is not None}
+    known = {one.chosen: one.reaches for one in members}
 
     def connected(one: Chosen, other: Chosen) -> bool:
         return (one not in known or other in known[one]) and (
@@ -200,7 +198,7 @@ class Teams:
         self.seating, self.members, self.electorate = seating, members, electorate
         self.alive = alive
         self.seats = min(LEADERS_MAX, len(electorate.members))
-        reached = {one.chosen: len(one.reaches or ()) for one in members}
+        reached = {one.chosen: len(one.reaches) for one in members}
         others = [one for one in offered if one not in alive]
         self.newcomers = sorted(others, key=lambda one: -reached[one])[:NEWCOMERS_MAX]
 

@@ -83,9 +83,9 @@ class Member(NamedTuple):
     voter: Int64 = 0
     """The id under which it votes (`bootstrap.vote_id`), or 0 if it does not. Only beats of
     registered voters count in a majority."""
-    reaches: tuple[Chosen, ...] | None = None
-    """The members that are connected with it both ways, each in its present life, without itself;
-    None if that is not known."""
+    reaches: tuple[Chosen, ...] = ()
+    """The members that are connected with it both ways, each in its present life, without itself.
+    """
 
     @property
     def chosen(self) -> Chosen:

@@ -288,7 +288,6 @@ def _sound(beat: Beat, members: Collection[str]) -> bool:
         and 1 <= said.priority <= OFF
         and max(said.promised, said.serving, said.seating.epoch) <= EPOCH_MAX
         and min(said.promised, said.serving) >= 0
-        and reaches is not None
         and len(reaches) <= MEMBERS_MAX + 1
         and all(NODE_ID.fullmatch(one.node[:33]) for one in reaches)
         and 0 <= said.waiting_ms <= WAITING_MS_MAX

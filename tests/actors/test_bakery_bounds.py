@@ -278,7 +278,7 @@ IMPOSSIBLE_MEMBER: dict[str, Sequence[Any]] = {
     "serving": (-1, *HIGH),
     "waiting_ms": (-1, WAITING_MS_MAX + 1, INT),
     "electorate": (STRANGERS, STRANGERS._replace(number=-1)),
-    "reaches": (None, (Chosen("N/1", 1),), LIVES * 100),
+    "reaches": ((Chosen("N/1", 1),), LIVES * 100),
 }
 STATUS, ELECTION, LEADER = status_of("n2"), election_of("n2"), leader_of("n2")
 PROXY = proxy_of("n2")

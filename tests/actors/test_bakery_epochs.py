@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, begun_coordinator, chosen, registry
+from support.leader_trio import (
+    ANN,
+    LIVES,
+    NAMES,
+    LeaderTrio,
+    begun_coordinator,
+    chosen,
+    linked,
+    registry,
+)
 from support.role_harness import sent
 
 from fencelock.actors.bakery import message as messages
@@ -73,7 +82,7 @@ def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refus
     role = coordinator(EpochLimit())
     role.highest = EPOCHS_AHEAD_MAX
     members = tuple(Member(name, 1, 14, 1, 0, messages.NOBODY, 0, 0) for name in NAMES)
-    effects = role.handle(status_of("n1"), Connected(members=members), T0)
+    effects = role.handle(status_of("n1"), Connected(members=linked(*members)), T0)
     assert proposed(effects) == set()
     effects = role.handle(role.address, ElectionDue(), Instant(T0 + 1_000 * NS_PER_MS))
     assert proposed(effects) == {EPOCHS_AHEAD_MAX + 1}

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import PATIENCE_S, present
 from support.judged import clean, seen_in
-from support.leader_trio import NAMES, beat, begun_coordinator, chosen, cluster_status, voters
+from support.leader_trio import (
+    NAMES,
+    beat,
+    begun_coordinator,
+    chosen,
+    cluster_status,
+    linked,
+    voters,
+)
 from support.real_nodes import until
 from support.role_harness import only_sent, sent
 
@@ -341,10 +349,12 @@ def test_a_vote_of_a_journal_that_is_not_registered_is_refused_and_counted(
 def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
     role = election()
     few = (member("n1"), member("n2", votes=False), member("n3", seating=NOBODY))
-    assert sent(role.handle(status_of("n1"), Connected(members=few), T0), Serve) == []
+    assert sent(role.handle(status_of("n1"), Connected(members=linked(*few)), T0), Serve) == []
 
     enough = (member("n1"), member("n2", votes=False), member("n3"))
-    assert len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
+    assert (
+        len(sent(role.handle(status_of("n1"), Connected(members=linked(*enough)), T0), Serve)) == 1
+    )
 
 
 def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote() -> None:
@@ -356,7 +366,7 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
             role = election(NOT_VOTING if node == "n1" and not votes else own, node)
             seating = former._replace(leaders=former.leaders[:2])
             role.promises.installed = replace(role.promises.installed, seating=seating)
-            effects = role.handle(status_of(node), Connected(members=seen), T0)
+            effects = role.handle(status_of(node), Connected(members=linked(*seen)), T0)
             assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
 
 

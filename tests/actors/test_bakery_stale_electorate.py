@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.expect import present
-from support.leader_trio import begun_coordinator, registry
+from support.leader_trio import begun_coordinator, linked, registry
 
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -32,24 +32,23 @@ def coordinator(seating: Seating, electorate: Electorate) -> ElectionCoordinator
 
 def connected(*members: tuple[str, Seating, Electorate], restarted: str = "n3") -> Connected:
     """Return the members as beats describe them; ``restarted`` has a second life."""
-    return Connected(
-        members=tuple(
-            Member(
-                name,
-                2 if name == restarted else 1,
-                14,
-                1,
-                seating.epoch,
-                seating,
-                0,
-                0,
-                True,
-                electorate,
-                JOURNALS[name],
-            )
-            for name, seating, electorate in members
+    described = [
+        Member(
+            name,
+            2 if name == restarted else 1,
+            14,
+            1,
+            seating.epoch,
+            seating,
+            0,
+            0,
+            True,
+            electorate,
+            JOURNALS[name],
         )
-    )
+        for name, seating, electorate in members
+    ]
+    return Connected(members=linked(*described))
 
 
 def after(ms: int) -> Instant:

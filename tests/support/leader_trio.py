@@ -187,6 +187,16 @@ def seats(*names: str) -> tuple[Seat, ...]:
     return tuple(Seat(name, "", number) for number, name in enumerate(sorted(names), 1))
 
 
+def linked(*members: Member) -> tuple[Member, ...]:
+    """Return ``members``, each connected with all others unless it says with which."""
+    return tuple(
+        one
+        if one.reaches
+        else one._replace(reaches=tuple(each.chosen for each in members if each.node != one.node))
+        for one in members
+    )
+
+
 def chosen(seating: Seating, members: Sequence[Member], configured: int) -> LeaderSelection:
     """Return the leaders that follow ``seating``, of which all are among the members.
 
@@ -196,6 +206,7 @@ def chosen(seating: Seating, members: Sequence[Member], configured: int) -> Lead
         configured: the number of members, with those that are not connected.
 
     """
+    members = linked(*members)
     leaders = [leader.node for leader in seating.leaders]
     others = [*leaders, *(f"x{number}" for number in range(configured))]
     names = dict.fromkeys([*(member.node for member in members), *others])
