@@ -351,9 +351,9 @@ def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
     few = (member("n1"), member("n2", votes=False), member("n3", seating=NOBODY))
     assert sent(role.handle(status_of("n1"), Connected(members=linked(*few)), T0), Serve) == []
 
-    enough = (member("n1"), member("n2", votes=False), member("n3"))
+    enough = linked(member("n1"), member("n2", votes=False), member("n3"))
     assert (
-        len(sent(role.handle(status_of("n1"), Connected(members=linked(*enough)), T0), Serve)) == 1
+        len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
     )
 
 
