@@ -64,13 +64,13 @@ class PendingRelease:
     proxy: Address
     number: int
     message: DropTicket | Extend
-    due: Instant
     entry: TicketEntry | None = None
     found: bool = False
     has_copies: bool = False
     answered: dict[str, None] = field(default_factory=dict[str, None])
     refused: dict[str, None] = field(default_factory=dict[str, None])
     copied: bool = False
+    due: Instant = field(init=False)
     tries: int = 1
     replied: bool = False
 
@@ -99,7 +99,7 @@ class LeaderRequests:
         if isinstance(request, UnlockAll):
             return self._on_unlock_all(proxy, request, now) if self.epoch_state.serving else []
         if not self.epoch_state.serving:
-            return self._ask(proxy, request, "")
+            return self._refer(proxy, request, "")
         match request:
             case Lock():
                 return self._on_lock(proxy, request, now)
@@ -111,7 +111,7 @@ class LeaderRequests:
                 return self._on_renew(proxy, request, now)
 
     @staticmethod
-    def _ask(proxy: Address, request: Lock | Unlock | RenewHold, owner: str) -> list[Effect]:
+    def _refer(proxy: Address, request: Lock | Unlock | RenewHold, owner: str) -> list[Effect]:
         """Refer the proxy to the leader that owns the request, if one is known."""
         return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
 
@@ -134,7 +134,7 @@ class LeaderRequests:
             return [locked(entry), Observe("bakery.answered_again")] if attempt.is_held else []
         known = self.tickets.get(request.key)
         if known is not None and self.epoch_state.reaches(known.owner):
-            return self._ask(proxy, request, known.owner)
+            return self._refer(proxy, request, known.owner)
         # If it must wait for the bound, the proxy repeats it.
         waits = self.epoch_state.wait_for_bound(request.hold_ms + request.grace_ms)
         return waits or self.attempts.open(proxy, request, now)
@@ -182,7 +182,7 @@ class LeaderRequests:
         elif fence:
             for entry in known:  # The owner knows the request number of the hold.
                 if self.epoch_state.reaches(entry.owner):
-                    return self._ask(proxy, request, entry.owner)
+                    return self._refer(proxy, request, entry.owner)
         attempts = [self.attempts.own[one.key] for one in known if one.key in self.attempts.own]
         has_copies = any(attempt.copied for attempt in attempts)
         found = self._forget(request.lock, request.who, request.request, request.fence)
@@ -192,7 +192,7 @@ class LeaderRequests:
             fence=request.fence,
             number=self.count + 1,
         )
-        release = PendingRelease(proxy, request.number, message, now, None, found, has_copies)
+        release = PendingRelease(proxy, request.number, message, None, found, has_copies)
         return [*self._begin(release, now), *self.attempts.advance(request.lock, now)]
 
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
@@ -249,7 +249,7 @@ class LeaderRequests:
         if attempt is not None and attempt.is_voting and not attempt.held:
             return [Send(proxy, not_held_here(request.number))]
         if entry.owner not in request.missed and self.epoch_state.reaches(entry.owner):
-            return self._ask(proxy, request, entry.owner)
+            return self._refer(proxy, request, entry.owner)
         hold_ms = request.hold_ms or entry.ticket.hold_ms
         ticket = entry.ticket._replace(hold_ms=hold_ms)
         if why := self.terms.why_invalid(hold_ms, ticket.grace_ms):
@@ -267,7 +267,7 @@ class LeaderRequests:
             fence=entry.fence,
             number=self.count + 1,
         )
-        return self._begin(PendingRelease(proxy, request.number, message, now, entry), now)
+        return self._begin(PendingRelease(proxy, request.number, message, entry), now)
 
     def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
         """Make the other leaders do what this one has done."""
