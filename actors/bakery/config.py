@@ -160,16 +160,7 @@ def exports_needed(leaders: int) -> int:
 
 
 status_of = on_each("cluster")
-"""Returns the address of the cluster status of a node."""
-
 election_of = on_each("election")
-"""Returns the address of the election coordinator of a node."""
-
 leader_of = on_each("leader")
-"""Returns the address of the leader role of a node, whether it leads or not."""
-
 proxy_of = on_each("proxy")
-"""Returns the address of the proxy of a node."""
-
 members_of = on_each("members")
-"""Returns the address of the role of a node that changes the members."""
