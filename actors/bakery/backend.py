@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -44,10 +44,8 @@ from fencelock.actors.bakery.in_flight import (
     InFlightRequest,
     InFlightRequests,
     Kind,
-    LeaderRequest,
     LockAcquire,
     Name,
-    RequestOptions,
 )
 from fencelock.actors.bakery.leader_requests import lock_status
 from fencelock.actors.bakery.message import (
@@ -230,7 +228,8 @@ class BakeryBackend(MembersBackend):
         )
         if request.wait_ms is not None:
             until = later(now, (request.wait_ms or TRY_MS) + LATE_MS)
-        return [*effects, *self._begin(name, sender, request, now, until=until, note=note)]
+        wait = InFlightRequest(name, sender, request, now, until=until, note=note)
+        return [*effects, *self._begin(wait, now)]
 
     def _check_durations(self, lock: str, hold_ms: int, grace_ms: int) -> None:
         if why := self.terms.why_invalid(hold_ms, grace_ms):
@@ -240,14 +239,16 @@ class BakeryBackend(MembersBackend):
         if request.fence <= 0:
             raise NotHeldError(self._not_held(request))
         name = _name_of(Kind.UNLOCK, request)
-        return self._begin(name, sender, request, now, fence=request.fence)
+        release = InFlightRequest(name, sender, request, now, fence=request.fence)
+        return self._begin(release, now)
 
     def _on_renew(self, sender: Address, request: Renew, now: Instant) -> Effects:
         self._check_durations(request.lock, request.hold_ms, 0)
         if request.fence <= 0:
             raise NotHeldError(self._not_held(request))
         name, until = _name_of(Kind.RENEW, request), later(now, ANSWER_MS)
-        return self._begin(name, sender, request, now, fence=request.fence, until=until)
+        fence = request.fence
+        return self._begin(InFlightRequest(name, sender, request, now, fence, until), now)
 
     def _on_cancel(self, sender: Address, request: Cancel, now: Instant) -> Effects:
         """Send the leaders a request to drop an acquire, in any state; repeatable."""
@@ -266,7 +267,9 @@ class BakeryBackend(MembersBackend):
             if confirmed and earlier.name.number <= name.number:
                 self.in_flight.end(earlier)
         until_ms = CANCEL_MS if self.is_ready() else 0
-        return self._begin(name, sender, request, now, until=later(now, until_ms), leader=leader)
+        until = later(now, until_ms)
+        cancel = InFlightRequest(name, sender, request, now, until=until, leader=leader)
+        return self._begin(cancel, now)
 
     def _on_cancel_due(self, cancel: InFlightRequest, now: Instant) -> list[Effect]:
         """Confirm a cancel that no leader has confirmed, and go on sending it.
@@ -288,36 +291,30 @@ class BakeryBackend(MembersBackend):
 
     def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
         self._drop_waits(lambda session: session == request.session)
-        name = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0)
-        return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
+        name, until = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0), later(now, ANSWER_MS)
+        return self._begin(InFlightRequest(name, sender, request, now, until=until), now)
 
     def _on_inspect(self, sender: Address, request: Inspect, now: Instant) -> Effects:
         self.check_linearizable(request)
         name = Name(Kind.QUERY, request.lock, Who(sender, ""), request.request)
-        return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
+        until = later(now, ANSWER_MS)
+        return self._begin(InFlightRequest(name, sender, request, now, until=until), now)
 
-    def _begin(
-        self,
-        name: Name,
-        sender: Address | None,
-        request: LeaderRequest,
-        now: Instant,
-        **options: Unpack[RequestOptions],
-    ) -> list[Effect]:
+    def _begin(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Begin a request, unless it is in flight; then its reply goes to the last sender.
 
         A repetition is confirmed, so that this proxy does not seem silent. That reply names no
         leader. Two proxies that see different leaders would send a client to and fro, which
         repeats its request at each, as fast as messages travel.
         """
-        known = self.in_flight.by_name.get(name)
+        request, waits = pending.request, pending.sender is not None
+        known = self.in_flight.by_name.get(pending.name)
         if known is not None:
-            known.sender, known.request = sender, request
-            alive = Alive(session=request.session, node=self.node)
-            return [] if sender is None else [Send(sender, alive)]
-        if sender is not None and is_full(len(self), REQUESTS_MAX, eases=request.EASES):
+            known.sender, known.request = pending.sender, request
+            return known.reply(Alive(session=request.session, node=self.node))
+        if waits and is_full(len(self), REQUESTS_MAX, eases=request.EASES):
             raise OverloadedError(f"node {self.node} has {len(self)} requests, its limit")
-        return self.in_flight.add(name, sender, request, now, **options)
+        return self.in_flight.add(pending, now)
 
     def _waits(self, name: Name) -> list[InFlightRequest]:
         about = self.in_flight.about(name.lock, name.who)
@@ -403,7 +400,8 @@ class BakeryBackend(MembersBackend):
             return []
         acquire.refusal = refusal
         read = Inspect(lock=name.lock, session=name.who.session, request=name.number)
-        verified = self.in_flight.add(name, None, read, now, until=later(now, ANSWER_MS))
+        until = later(now, ANSWER_MS)
+        verified = self.in_flight.add(InFlightRequest(name, None, read, now, until=until), now)
         return [Observe("bakery.held_verified"), *verified]
 
     def _on_verified(self, name: Name, state: QueryResult, now: Instant) -> list[Effect]:
@@ -589,7 +587,7 @@ class BakeryBackend(MembersBackend):
     def _undo(self, wait: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to drop a wait that a leader has; no client waits for the reply."""
         name = wait.name._replace(kind=Kind.UNLOCK)
-        return self._begin(name, None, wait.request, now, leader=wait.leader)
+        return self._begin(InFlightRequest(name, None, wait.request, now, leader=wait.leader), now)
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
         """End the waits of clients that have fallen silent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -136,15 +136,6 @@ def _is_beyond(answer: QueryResult, holder: Contender) -> bool:
     return len(shown) >= HOLDERS_SHOWN_MAX and _identity(shown[-1]) < _identity(holder)
 
 
-class RequestOptions(TypedDict, total=False):
-    """Fields of an `InFlightRequest` that have defaults."""
-
-    fence: int
-    until: Instant | None
-    leader: str
-    note: str
-
-
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
     """One request in flight.
@@ -161,7 +152,6 @@ class InFlightRequest:
     """
 
     name: Name
-    number: int
     sender: Address | None
     request: LeaderRequest
     since: Instant
@@ -169,6 +159,7 @@ class InFlightRequest:
     until: Instant | None = None
     leader: str = ""
     note: str = ""
+    number: int = 0
     sent: int = 0
     pause_ms: int = 0
     redirected: bool = False
@@ -211,21 +202,13 @@ class InFlightRequests:
         self._turn = 0
         self._due: DeadlineQueue[InFlightRequest] = DeadlineQueue()
 
-    def add(
-        self,
-        name: Name,
-        sender: Address | None,
-        request: LeaderRequest,
-        now: Instant,
-        **options: Unpack[RequestOptions],
-    ) -> list[Effect]:
+    def add(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Add a request, and send it if there are leaders: to ``leader`` first, if that leads."""
         self.count += 1
-        pending = InFlightRequest(name, self.count, sender, request, now, **options)
-        pending.pause_ms = self.repeat_ms
-        self.by_name[name] = pending
+        pending.number, pending.pause_ms = self.count, self.repeat_ms
+        self.by_name[pending.name] = pending
         self.by_number[pending.number] = pending
-        self.of.setdefault((name.lock, name.who), {})[pending] = None
+        self.of.setdefault((pending.name.lock, pending.name.who), {})[pending] = None
         return self.send(pending, now)
 
     def end(self, pending: InFlightRequest) -> None:
