@@ -102,19 +102,11 @@ from fencelock.actors.bakery.event import (
     Serve,
 )
 from fencelock.actors.bakery.leader_selection import (
+    ClusterView,
     LeaderSelection,
-    as_voting,
-    can_merge,
-    candidates_of,
-    choose,
-    coordinator_of,
-    copies_for,
-    has_tables,
     identity_of,
     leadership,
-    living,
     names_of,
-    readiness,
 )
 from fencelock.actors.bakery.max_lease import MaxLease, longest_lease_ms
 from fencelock.actors.bakery.message import (
@@ -250,6 +242,10 @@ class ElectionCoordinator(VotingRole[Received]):
             case _:
                 return self._on_peer(sender, event, now)
 
+    @property
+    def view(self) -> ClusterView:
+        return ClusterView(self.promises.seating, self.seen, self.electorate)
+
     def summary(self) -> Summary:
         """Return the epoch and its leaders, as far as this member knows, and its promise."""
         seating = self.promises.seating
@@ -263,14 +259,14 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def facts(self, now: Instant) -> Facts:
         yield from self.summary()
-        yield "coordinator", coordinator_of(self.seen, self.electorate) or "none reaches a quorum"
+        yield "coordinator", self.view.coordinator() or "none reaches a quorum"
         election = self.election
         if election is not None:
             yield "election", f"epoch {election.epoch} {election.phase.value}"
             yield "elects", names_of(election.proposal.leaders)
             yield "promises of", ", ".join(election.promised)
             yield "began before ms", ms_between(election.began, now)
-        for place, candidate in enumerate(candidates_of(self.seen, self.electorate), 1):
+        for place, candidate in enumerate(self.view.candidates(), 1):
             priority, random, process, name = identity_of(candidate)
             text = f"{name}: priority {priority}, random {random}, process {process}"
             yield f"candidate {place}", text
@@ -450,8 +446,8 @@ class ElectionCoordinator(VotingRole[Received]):
     def _go_on(self, now: Instant) -> list[Effect]:
         """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
-        seating, election = self.promises.seating, self.election
-        if len(living(seating, self.seen, self.electorate)) == len(seating.leaders):
+        election = self.election
+        if len(self.view.living()) == len(self.promises.seating.leaders):
             self.duel_backoff.until = NEVER
         coordinates = self.is_voter and self._coordinates(now)
         late = election is not None and election.is_late(now, self.timing.phase_ms)
@@ -474,7 +470,7 @@ class ElectionCoordinator(VotingRole[Received]):
         The beats of a smaller one show only a moment later whom it reaches.
         """
         first = next((member.node for member in self.seen if member.votes), "")
-        chosen = coordinator_of(self.seen, self.electorate) == self.node
+        chosen = self.view.coordinator() == self.node
         deputy = self._has_lasted("deputy", now, holds=chosen and first != self.node)
         return first == self.node or deputy
 
@@ -504,9 +500,9 @@ class ElectionCoordinator(VotingRole[Received]):
         return [*settled, Send(leader_of(self.node), Serve(seating=seating))]
 
     def _propose(self, now: Instant) -> list[Effect]:
-        seating = self.promises.seating
+        view, seating = self.view, self.promises.seating
         changed = self._changed()
-        leaders, why_not, deaf = changed or choose(seating, self.seen, self.electorate)
+        leaders, why_not, deaf = changed or view.choose()
         if not self._has_lasted("deaf", now, holds=deaf) and deaf:
             return []
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= self.timing.stall_ms
@@ -514,7 +510,7 @@ class ElectionCoordinator(VotingRole[Received]):
             leaders = seating.leaders  # They are connected, but a quorum promised more.
         newcomers = self._has_newcomers(now)
         if not leaders and not why_not and newcomers:
-            leaders = tuple(living(seating, self.seen, self.electorate))
+            leaders = tuple(view.living())
         missing = self.electorate.everyone.keys() - {member.node for member in self.seen}
         patient = bool(missing) and now < self.patient_until
         if not leaders or patient or not self.voting.limit.allows(self.highest + 1, now):
@@ -522,7 +518,7 @@ class ElectionCoordinator(VotingRole[Received]):
         self.highest += 1
         electorate = self.wanted if changed and self.wanted is not None else self.electorate
         self.wanted = None
-        copies = copies_for(leaders, seating, self.seen, electorate) if self.copies else ()
+        copies = view._replace(electorate=electorate).copies_for(leaders) if self.copies else ()
         proposal = Propose(
             epoch=self.highest, leaders=leaders, electorate=electorate.as_sent(), copies=copies
         )
@@ -536,19 +532,20 @@ class ElectionCoordinator(VotingRole[Received]):
         Members that start one after the other take part from one epoch on.
         """
         seating = self.promises.seating
-        copies = copies_for((), seating, self.seen, self.electorate) if self.copies else ()
+        copies = self.view.copies_for(()) if self.copies else ()
         newcomers = seating.epoch > 0 and not {*copies} <= {*seating.keepers}
         return self._has_lasted("newcomers", now, holds=newcomers)
 
     def _changed(self) -> LeaderSelection | None:
         """Return the leaders with the wanted members; None if these cannot be proposed now."""
-        wanted, seating = self.wanted, self.promises.seating
+        wanted = self.wanted
         if wanted is None or not wanted.is_next_of(self.electorate):
             self.wanted = None
             return None
-        choice = choose(seating, as_voting(self.seen, wanted), wanted)
+        choice = self.view.with_electorate(wanted).choose()
         if not choice.leaders and not choice.why_not:
-            choice = LeaderSelection(tuple(living(seating, self.seen, wanted)), "")
+            living = self.view._replace(electorate=wanted).living()
+            choice = LeaderSelection(tuple(living), "")
         if not choice.leaders:
             self.wanted = None
             return None
@@ -619,7 +616,14 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _report(self, now: Instant) -> list[Effect]:
         obeyed = ms_between(self.healthy_at, now) < self.timing.stall_ms
-        report = readiness(self.promises.seating, self.seen, self.electorate, obeyed=obeyed)
+        missing = self.view.why_not_ready(obeyed=obeyed)
+        report = Readiness(
+            seating=self.promises.seating,
+            members=tuple(member._replace(waiting_ms=0) for member in self.seen),
+            ready=not missing,
+            detail=missing or f"ready{self.view.advice()}",
+            electorate=self.electorate,
+        )
         if report == self.reported:
             return []
         self.reported = report
@@ -742,15 +746,13 @@ class Election:
         of this election were lost meanwhile, the phase ends late, and others are proposed.
         """
         self.phase, self.began = ElectionPhase.MERGING, now
+        view = ClusterView(self.former.seating, members, self.electorate)
         if self.former.seating.epoch == 0:
             self.empty = True
-        elif not all(
-            can_merge(self.former.seating, group, members)
-            for group in (self.proposal.leaders, self.keepers)
-        ):
+        elif not (view.can_merge(self.proposal.leaders) and view.can_merge(self.keepers)):
             if self.left_ms(now) == 0:
                 self.empty = True
-            elif not has_tables(self.former.seating, members):
+            elif not view.has_tables():
                 self.phase = ElectionPhase.WAITING
 
     def left_ms(self, now: Instant) -> int:

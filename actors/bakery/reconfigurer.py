@@ -22,7 +22,7 @@ from fencelock.actors.bakery.bounds import shown
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, members_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Readiness
-from fencelock.actors.bakery.leader_selection import as_voting, choose, coordinator_of, living
+from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
@@ -147,7 +147,7 @@ class Reconfigurer(Role[Received]):
     def coordinator(self) -> str:
         """The node that coordinates, as far as this node sees; empty if none is connected."""
         known = self.readiness
-        return "" if known is None else coordinator_of(known.members, known.electorate)
+        return "" if known is None else view_of(known).coordinator()
 
     @property
     def epoch(self) -> int:
@@ -261,11 +261,13 @@ class Reconfigurer(Role[Received]):
         if node in self.keeper.down:
             return NodeRole.DOWN
         known = self.readiness
-        if known is not None:
-            leaders = living(known.seating, known.members, known.electorate)
-            if node in [leader.node for leader in leaders]:
-                return NodeRole.LEADER
+        if known and node in [leader.node for leader in view_of(known).living()]:
+            return NodeRole.LEADER
         return NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
+
+
+def view_of(readiness: Readiness) -> ClusterView:
+    return ClusterView(readiness.seating, readiness.members, readiness.electorate)
 
 
 class SeatingChanges(MemberChanges):
@@ -352,9 +354,7 @@ class SeatingChanges(MemberChanges):
         readiness = self.readiness
         if not readiness.ready:
             return Step(f"locks cannot be granted at present: {readiness.detail}")
-        seen = as_voting(readiness.members, electorate)
-        why_not = choose(readiness.seating, seen, electorate).why_not
-        if why_not:
+        if why_not := view_of(readiness).with_electorate(electorate).choose().why_not:
             raise MembershipError(
                 f"then no leaders could be chosen ({why_not}): start members that do not answer, "
                 "or let a member lead (priority below off)"

@@ -11,7 +11,7 @@ from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.api.session_message import HoldLost
 from fencelock.actors.bakery.config import BAKERY_TIMING, election_of
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.leader_selection import choose, coordinator_of, living
+from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import NS_PER_MS, address_of
@@ -294,7 +294,7 @@ SEATING = Seating(1, tuple(Chosen(f"n{number}", number) for number in (1, 2, 3))
 
 def test_a_member_that_is_not_reached_here_is_alive_if_a_quorum_reaches_it() -> None:
     told = seen({"1": "45", "4": "1235", "5": "134"})
-    assert [leader.node for leader in living(SEATING, told, ALL)] == ["n1", "n3"]
+    assert [leader.node for leader in ClusterView(SEATING, told, ALL).living()] == ["n1", "n3"]
 
 
 @pytest.mark.parametrize(
@@ -311,10 +311,11 @@ def test_a_member_that_is_not_reached_here_is_alive_if_a_quorum_reaches_it() -> 
 def test_leaders_that_work_together_follow(
     links: dict[str, str], leaders: str, *, deaf: bool
 ) -> None:
-    choice = choose(SEATING, seen(links), ALL)
+    choice = ClusterView(SEATING, seen(links), ALL).choose()
     assert ("".join(one.node[1:] for one in choice.leaders), choice.deaf) == (leaders, deaf)
 
 
 def test_the_smallest_voter_that_reaches_a_quorum_coordinates() -> None:
-    assert coordinator_of(seen({"1": "2", "2": "1345", "3": "245"}), ALL) == "n2"
-    assert coordinator_of(seen({"1": "2", "2": "1"}), ALL) == ""
+    links = {"1": "2", "2": "1345", "3": "245"}
+    assert ClusterView(SEATING, seen(links), ALL).coordinator() == "n2"
+    assert ClusterView(SEATING, seen({"1": "2", "2": "1"}), ALL).coordinator() == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -13,13 +13,14 @@ from support.judged import PlantedBug, clean, demand_met, seen_in
 from support.planted_bugs import as_plant, instead
 
 from fencelock.actors.api.message import Granted
-from fencelock.actors.bakery import leader_requests, leader_selection, state_transfer
+from fencelock.actors.bakery import leader_requests, state_transfer
 from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.election import Election
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises
 from fencelock.actors.bakery.invariants import INVARIANTS
-from fencelock.actors.bakery.message import Chosen, Locked, Member, NotLeading, Seating
+from fencelock.actors.bakery.leader_selection import ClusterView
+from fencelock.actors.bakery.message import Chosen, Locked, NotLeading
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.bakery.table import (
     NOTHING_DRAWN,
@@ -136,10 +137,10 @@ def any_of(electorate: Electorate, nodes: Collection[str]) -> bool:
     return bool(nodes)
 
 
-def by_name(seating: Seating, members: Sequence[Member], electorate: Electorate) -> list[Chosen]:
+def by_name(view: ClusterView) -> list[Chosen]:
     """Take a leader that lives anew for the one that was chosen."""
-    names = {member.node for member in members}
-    return [leader for leader in seating.leaders if leader.node in names]
+    names = {member.node for member in view.members}
+    return [leader for leader in view.seating.leaders if leader.node in names]
 
 
 def own_fence(attempts: TicketAttempts, entry: TicketEntry) -> int:
@@ -184,7 +185,7 @@ def wins_alone(sound: Any, attempts: TicketAttempts, one: TicketAttempt, now: In
 
 
 SAME_NODE = (
-    (leader_selection, "living", instead(by_name)),
+    (ClusterView, "living", instead(by_name)),
     (Chosen, "__eq__", instead(same_node)),
     (Chosen, "__hash__", instead(hash_of_node)),
 )

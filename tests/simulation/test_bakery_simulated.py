@@ -15,10 +15,10 @@ from support.judged import assert_seen, clean, demand_met, seen_in
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.bakery import leader_selection
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, proxy_of
 from fencelock.actors.bakery.deadline_queue import STALE_MAX
+from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.max_lease import OwnBound
 from fencelock.actors.bakery.message import (
     HoldRenewed,
@@ -174,7 +174,7 @@ def test_a_leader_that_forgets_the_last_release_is_found(
 FIRST_SEED, LEASE_SEEDS_MOST = 3, 20
 
 
-def all_work(leaders: Any, members: Any, electorate: Any) -> tuple[int, int]:
+def all_work(view: Any, leaders: Any) -> tuple[int, int]:
     """Take leaders that do not reach each other for ones that work."""
     return len(leaders), 0
 
@@ -200,7 +200,7 @@ def test_a_lease_beyond_what_the_members_know_is_seen(
 
 
 def test_leaders_that_stay_deaf_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_selection, "working", all_work)
+    monkeypatch.setattr(ClusterView, "working", all_work)
     reports = (run_deaf_seed(seed) for seed in range(LEASE_SEEDS_MOST))
     assert seen_in(": deaf-leaders-replaced, ", reports)
 

@@ -14,7 +14,7 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.leader_selection import LeaderSelection, choose
+from fencelock.actors.bakery.leader_selection import ClusterView, LeaderSelection
 from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Install, Lock, Member, Seating
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.table import TicketPhase
@@ -210,7 +210,8 @@ def chosen(seating: Seating, members: Sequence[Member], configured: int) -> Lead
     leaders = [leader.node for leader in seating.leaders]
     others = [*leaders, *(f"x{number}" for number in range(configured))]
     names = dict.fromkeys([*(member.node for member in members), *others])
-    return choose(seating, members, Electorate(0, seats(*list(names)[:configured])))
+    electorate = Electorate(0, seats(*list(names)[:configured]))
+    return ClusterView(seating, members, electorate).choose()
 
 
 def begun_coordinator(
