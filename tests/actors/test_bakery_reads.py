@@ -105,11 +105,19 @@ def test_both_of_two_leaders_have_to_agree(reader: LockReader) -> None:
 def test_votes_for_different_holders_are_no_answer_and_the_leaders_are_asked_again(
     reader: LockReader,
 ) -> None:
-    for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p")), ("n3", None)):
+    for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p"))):
         assert reader.told(leader, holder) == []
     assert of(Query, reader.again()) != []
     reader.told("n1", HOLDER)
     assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
+
+
+def test_a_lock_is_free_once_a_quorum_excludes_each_owner_that_one_leader_names(
+    reader: LockReader,
+) -> None:
+    for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p"))):
+        assert reader.told(leader, holder) == []
+    assert one(LockStatus, reader.told("n3", None), ANN).holder is None
 
 
 def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: LockReader) -> None:
