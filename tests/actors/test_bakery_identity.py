@@ -352,9 +352,7 @@ def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
     assert sent(role.handle(status_of("n1"), Connected(members=linked(*few)), T0), Serve) == []
 
     enough = linked(member("n1"), member("n2", votes=False), member("n3"))
-    assert (
-        len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
-    )
+    assert len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
 
 
 def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote() -> None:
