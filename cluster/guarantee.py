@@ -148,10 +148,6 @@ def promises(protocol: str, guarantee: Guarantee) -> bool:
 def demand(protocol: str, guarantee: Guarantee) -> None:
     """Return if ``protocol`` promises ``guarantee``.
 
-    Args:
-        protocol: one of `PROMISES`.
-        guarantee: the property on which the caller relies.
-
     Raises:
         UnsupportedError: it does not; the text names the protocols that do.
         ValueError: there is no such protocol.

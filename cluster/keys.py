@@ -3,6 +3,8 @@
 A folder has ``keys.toml``, the list, which every node reads; ``_server.key``, the key by which
 clients and nodes recognize the cluster, on every node; and ``NAME.key``, on the machine of the node
 or client of that name.
+
+What is missing, not usable, or open to other users raises a `ConfigError` that says what to do.
 """
 
 from __future__ import annotations
@@ -111,12 +113,6 @@ class NodeKeys(NamedTuple):
 
 
 def node_keys(folder: Path, node: str) -> NodeKeys:
-    """Read the keys of ``node``.
-
-    Raises:
-        ConfigError: a file is missing, not usable, or open to other users.
-
-    """
     known = read_list(folder)
     own, server = (read_key(folder / f"{name}.key") for name in (node, SERVER))
     if server.public != known.server or own.server != known.server:
@@ -131,12 +127,7 @@ def node_keys(folder: Path, node: str) -> NodeKeys:
 
 
 class Passwords:
-    """Checks passwords of clients that have no CURVE, at the Redis door: secrets of listed keys.
-
-    Args:
-        known: the list of keys.
-
-    """
+    """Checks passwords of clients that have no CURVE, at the Redis door: secrets of listed keys."""
 
     def __init__(self, known: KeyList) -> None:
         self.known = known
@@ -157,12 +148,6 @@ class Passwords:
 
 
 def client_key(path: Path) -> KeyFile:
-    """Read the key file of a client.
-
-    Raises:
-        ConfigError: it is missing, not usable, open to other users, or no client's.
-
-    """
     own = read_key(path)
     if own.role not in (CLIENT, OPERATOR):
         raise ConfigError(
@@ -173,23 +158,11 @@ def client_key(path: Path) -> KeyFile:
 
 
 def read_list(folder: Path) -> KeyList:
-    """Read the list in ``folder``.
-
-    Raises:
-        ConfigError: it is missing, not usable, or other users may change it.
-
-    """
     path = folder / LIST
     return KeyList.model_validate(_read(path, KeyList, stat.S_IWGRP | stat.S_IWOTH))
 
 
 def read_key(path: Path) -> KeyFile:
-    """Read a secret file.
-
-    Raises:
-        ConfigError: it is missing, not usable, or other users may read it.
-
-    """
     return KeyFile.model_validate(_read(path, KeyFile, stat.S_IRWXG | stat.S_IRWXO))
 
 
@@ -217,12 +190,7 @@ def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
 
 
 def check_owner_of(path: Path, found: os.stat_result) -> None:
-    """Refuse what belongs to another user, who could change it.
-
-    Raises:
-        ConfigError: naming the owner.
-
-    """
+    """Refuse what belongs to another user, who could change it."""
     if found.st_uid not in (0, os.geteuid()):
         raise ConfigError(
             f"{path} belongs to the user with the number {found.st_uid}, who may change it: only "
@@ -231,12 +199,7 @@ def check_owner_of(path: Path, found: os.stat_result) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder in which others may replace files; in a sticky one they cannot.
-
-    Raises:
-        ConfigError: naming the mode, or the owner.
-
-    """
+    """Refuse a folder in which others may replace files; in a sticky one they cannot."""
     found = folder.stat()
     check_owner_of(folder, found)
     mode = stat.S_IMODE(found.st_mode)
@@ -253,10 +216,6 @@ def check_mode(path: Path, found: os.stat_result, forbidden: int) -> None:
     """Refuse a file to which others have access.
 
     A file of root's may be readable by a group: so Kubernetes mounts secrets for other users.
-
-    Raises:
-        ConfigError: naming the mode, and the command that mends it.
-
     """
     check_owner_of(path, found)
     mode = stat.S_IMODE(found.st_mode)
@@ -271,12 +230,7 @@ def check_mode(path: Path, found: os.stat_result, forbidden: int) -> None:
 
 
 def _new_key(name: str, role: str, server: str = "") -> KeyFile:
-    """Return a new key, that of the cluster itself if ``server`` is empty.
-
-    Raises:
-        ConfigError: this libzmq has no CURVE.
-
-    """
+    """Return a new key, that of the cluster itself if ``server`` is empty."""
     if not zmq.has("curve"):
         raise ConfigError("this libzmq was built without CURVE: install pyzmq from a wheel")
     public, secret = (part.decode() for part in zmq.curve_keypair())
@@ -284,12 +238,7 @@ def _new_key(name: str, role: str, server: str = "") -> KeyFile:
 
 
 def make_folder(folder: Path, nodes: Iterable[str]) -> None:
-    """Make the keys of a new cluster, with one for each of the ``nodes``.
-
-    Raises:
-        ConfigError: the folder has keys, or cannot be written.
-
-    """
+    """Make the keys of a new cluster, with one for each of the ``nodes``."""
     if (folder / LIST).exists():
         raise ConfigError(f"{folder / LIST} exists already: a cluster has these keys")
     try:
@@ -304,12 +253,7 @@ def make_folder(folder: Path, nodes: Iterable[str]) -> None:
 
 
 def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
-    """Make one more key; return its secret file, ``path`` or one in the folder.
-
-    Raises:
-        ConfigError: ``rights`` are not usable, a key has the name, or a file cannot be written.
-
-    """
+    """Make one more key; return its secret file, ``path`` or one in the folder."""
     name, role, prefixes = rights
     if NAME.fullmatch(name) is None:
         raise ConfigError(f"{name!r} cannot name a key: {NAME_ADVICE} are allowed")
@@ -343,12 +287,7 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
 
 
 def remove_key(folder: Path, name: str) -> None:
-    """Remove a key from the list, and its secret file from the folder.
-
-    Raises:
-        ConfigError: no key has the name, or a file cannot be written.
-
-    """
+    """Remove a key from the list, and its secret file from the folder."""
     with _changing(folder) as known:
         if name not in known.keys:
             listed = ", ".join(known.keys) or "none"
@@ -372,24 +311,12 @@ def _changing(folder: Path) -> Generator[KeyList]:
 
 
 def write_key(path: Path, key: KeyFile) -> None:
-    """Write a new secret file.
-
-    Raises:
-        ConfigError: it exists already, or cannot be written.
-
-    """
     lines = [f"# The secret key of {key.name} ({key.role}). Only its owner may read this file."]
     lines += [f"{field} = {_toml(value)}" for field, value in key.model_dump().items()]
     write_private(path, "\n".join([*lines, ""]), replace=False)
 
 
 def write_list(folder: Path, known: KeyList) -> None:
-    """Write the list, in place of the former one.
-
-    Raises:
-        ConfigError: it cannot be written.
-
-    """
     lines = [
         "# Who may connect to the cluster, and as what: the same on every node. Nodes read it when",
         '# they start and on SIGHUP. "fencelock keys" changes it.',
@@ -403,12 +330,7 @@ def write_list(folder: Path, known: KeyList) -> None:
 
 
 def write_private(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file that only its owner may read; a reader never sees half of it.
-
-    Raises:
-        ConfigError: it exists already and is not to be replaced, or cannot be written.
-
-    """
+    """Write a file that only its owner may read; a reader never sees half of it."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -120,14 +121,8 @@ def report(level: str, text: str, error: BaseException | None = None) -> None:
     standard.log(number, "%s", printable(text), exc_info=error)
 
 
-def warn(text: str) -> None:
-    """Write a warning of a client; see `report`."""
-    report("WARNING", text)
-
-
-def inform(text: str) -> None:
-    """Write a line that needs no action; see `report`."""
-    report("INFO", text)
+warn, inform = partial(report, "WARNING"), partial(report, "INFO")
+"""Write a warning of a client, or a line that needs no action; see `report`."""
 
 
 def write(node: str, notice: RoleNotice) -> None:

@@ -88,7 +88,6 @@ class Picture:
         )
 
     def __str__(self) -> str:
-        """Return the document."""
         return "\n".join([self._head, *self._parts, "</svg>", ""])
 
 

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fencelock import Contender, LockStatus, NodeStatus
-from fencelock.cluster.cli.formatting import share_of
-from fencelock.cluster.cli.naming import object_named, object_shown
+from fencelock.cluster.cli.formatting import object_named, object_shown, share_of
 
 
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:

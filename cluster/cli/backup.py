@@ -1,7 +1,8 @@
-"""``fencelock backup`` and ``fencelock restore``: the table of a cluster, in a file and back."""
+"""``fencelock backup``, ``restore`` and ``repair``: tables in files, journals of stopped nodes."""
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,14 @@ from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.saying import at_terminal, say
 from fencelock.cluster.cli.screen import confirm
+from fencelock.cluster.cli.serve import CONFIG, ConfigOption, NodeIdOption
 from fencelock.cluster.cli.target import ASK, AskOptions, asks_cluster, connected_to
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
     from fencelock.actors.api.message import NodeStatus
     from fencelock.cluster.client.client import Client
+    from fencelock.cluster.node.journal_rules import Impossible
     from fencelock.cluster.node.storage.backup import BackupHeader
 
 AGAIN_S = 0.05
@@ -58,7 +61,7 @@ def backup(
 
     """
     _check_free(file)
-    where = given.target()
+    where = given.named.target()
     why = "no node answers"
     with connected_to(where, given.timeout) as operator:
         statuses = operator.survey().statuses
@@ -82,12 +85,7 @@ def backup(
 
 @contextmanager
 def _disk_errors(what: str) -> Generator[None]:
-    """Raise an error of the file system as one that tells the user what failed.
-
-    Raises:
-        BackupFailedError: a file cannot be read or written.
-
-    """
+    """Raise an error of the file system as one that tells the user what failed."""
     from fencelock.cluster.node.storage.backup import BackupFailedError  # noqa: PLC0415 (not for --help)
 
     try:
@@ -98,7 +96,6 @@ def _disk_errors(what: str) -> Generator[None]:
 
 
 def in_words(header: BackupHeader) -> str:
-    """Describe a backup in a few words."""
     return (
         f'cluster "{header.cluster}" before slot {header.slot}, as of {header.date}, fences up to '
         f"{header.fence}"
@@ -130,13 +127,7 @@ def _in_order(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
 def _fetch(
     operator: Client, source: NodeStatus, cluster: str, file: Path, least: int
 ) -> tuple[BackupHeader, int]:
-    """Write the backup that one node sends; return its header and its size (bytes).
-
-    Raises:
-        UnavailableError: the node stopped answering, or is too far behind.
-        BackupFailedError: the file cannot be written.
-
-    """
+    """Write the backup that one node sends; return its header and its size (bytes)."""
     from fencelock.cluster.node.storage.backup import BackupWriter  # noqa: PLC0415 (not for --help)
 
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -211,7 +202,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `fencelock backup` wrote.")],
     config: Annotated[
         Path, typer.Option(help="The configuration of the NEW cluster: another cluster id.")
-    ] = Path("cluster.toml"),
+    ] = CONFIG,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the file and describe it.")
     ] = False,
@@ -272,13 +263,7 @@ def restore(
 def _check_replaceable(
     header: BackupHeader, taken: Mapping[Path, str], config: Path, *, force: bool, yes: bool
 ) -> None:
-    """Print the possible losses if folders are replaced, and return if the user confirms it.
-
-    Raises:
-        ConfigError: ``--force`` is missing, or no user is at the terminal to confirm.
-        typer.Exit: the user does not confirm.
-
-    """
+    """Print the possible losses if folders are replaced, and return if the user confirms it."""
     found = "\n".join(f"  {folder}: {content}" for folder, content in taken.items())
     if not force:
         raise ConfigError(
@@ -292,3 +277,97 @@ def _check_replaceable(
     if not at_terminal():
         raise ConfigError("no terminal to confirm at: read what may be lost, then add --yes")
     confirm("Replace the folders?", declined="Nothing was changed.")
+
+
+SHOWN_MAX = 20
+"""Maximum votes that are listed."""
+
+SENT = (
+    "A member that was broken or forged sent them, or this disk was altered: find out which node "
+    "logs them as the sender, and replace that node. "
+)
+
+WHY = {
+    "paxos": (
+        "They are not chosen: every honest member refuses such a proposal, so no majority has it, "
+        f"and what the cluster has acknowledged does not depend on it. {SENT}Without these votes "
+        "the node keeps all its promises, and all its other votes. In place of an impossible lease "
+        "it waits for the longest that can be configured."
+    ),
+    "bakery": (
+        f"No honest leader votes for such leases. {SENT}The node keeps all its promises, and knows "
+        "who leads. In place of each such lease it reports the longest that can be configured, two "
+        "weeks. If two leaders are lost at once, the cluster may wait for that: then replace this "
+        "node instead. Move its folder away, start it with an empty one, and run: fencelock replace"
+    ),
+}
+"""Why it is safe to remove what a journal of each protocol cannot have."""
+
+
+def repair(
+    node_id: NodeIdOption,
+    config: ConfigOption = CONFIG,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    skip: Annotated[
+        int | None,
+        typer.Option(
+            "--skip",
+            metavar="SLOT",
+            min=1,
+            help="Instead: refuse the commands of this slot of the log that damage the table.",
+        ),
+    ] = None,
+    operator: Annotated[
+        str, typer.Option(help="With --skip: your name, for the journal. Default: the user's.")
+    ] = "",
+) -> None:
+    """Remove from the journal of a [bold]stopped node[/bold] votes that no honest member can have.
+
+    It shows them, explains why it is safe, asks, and keeps a copy of the data folder
+    beside it. If the journal cannot be mended, it says how to replace the node.
+
+    With --skip (`paxos`) it lets a member go on that stops at a [bold]poison command[/bold]: a
+    bug makes it raise in the middle of a change of the table, so every member stops at
+    its slot, which the log names. Stop all members, run this for each of them, and
+    start them again. They apply the slot as always. If a command damages the table, they
+    return to the table before the slot, and refuse that command alone. "fencelock audit"
+    shows it. A skip of a sound slot has no effect, and a member that you forgot stops
+    again, so members never differ.
+
+    For example:
+
+      [cyan]fencelock repair --id n1[/cyan] (where n1 is stopped)
+
+      [cyan]fencelock repair --id n1 --skip 41233[/cyan] (and for n2 and n3)
+
+    """
+    from fencelock.cluster.node import repair as repairing  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.node.config import load  # noqa: PLC0415
+
+    read = load(config)
+    if skip is not None:
+        by = operator or getpass.getuser()
+        typer.echo(repairing.skip_slot(read, node_id, skip, by))
+        return
+
+    def allow(wrong: Sequence[Impossible]) -> None:
+        _explain(node_id, wrong, WHY[read.protocol])
+        if not yes:
+            confirm("Remove them?", declined="Nothing was removed.")
+
+    removed = repairing.remove_votes(read, node_id, allow)
+    if removed is None:
+        typer.echo(f"The journal of {node_id} has no vote that an honest member cannot have.")
+        return
+    typer.echo(
+        f"{removed.votes} removed. The folder as it was: {removed.copy}. Start {node_id} now."
+    )
+
+
+def _explain(node: str, wrong: Sequence[Impossible], why: str) -> None:
+    typer.echo(f"The journal of {node} has {len(wrong)} votes that no honest member can have:")
+    for one in wrong[:SHOWN_MAX]:
+        typer.echo(f"  {one.why}")
+    if len(wrong) > SHOWN_MAX:
+        typer.echo(f"  and {len(wrong) - SHOWN_MAX} more")
+    typer.echo(why)

@@ -27,9 +27,15 @@ from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError, OverloadedError
 from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.formatting import duration, person, progress_of, share_of
-from fencelock.cluster.cli.found import FOUNDED
-from fencelock.cluster.cli.naming import object_shown, unheld_kinds
+from fencelock.cluster.cli.formatting import (
+    duration,
+    object_shown,
+    person,
+    progress_of,
+    share_of,
+    unheld_kinds,
+)
+from fencelock.cluster.cli.members import FOUNDED
 from fencelock.cluster.cli.screen import line
 from fencelock.cluster.cli.serve import (
     ServeError,
@@ -106,7 +112,7 @@ def dev(
         bool | None,
         typer.Option(
             help="Read commands: lock, release, kill, cut, heal, trace; help lists them. Default: "
-            "on a terminal, with several nodes.",
+            "on a terminal, with several nodes."
         ),
     ] = None,
     log_level: Annotated[
@@ -182,12 +188,6 @@ def dev(
 
 
 def check_ports(option: str, first: int, count: int) -> None:
-    """Check that there are so many ports in a row.
-
-    Raises:
-        ConfigError: there are fewer.
-
-    """
     if first + count - 1 > PORT_MAX:
         raise ConfigError(
             f"{option} is {first}, and {count} nodes need ports up to {first + count - 1}: the "
@@ -196,12 +196,7 @@ def check_ports(option: str, first: int, count: int) -> None:
 
 
 def begin(config: Config, name: str, founding: Founding) -> Node:
-    """Start a node.
-
-    Raises:
-        ServeError: its port is taken; the text is for somebody without a configuration.
-
-    """
+    """Start a node; the text of an error is for somebody without a configuration."""
     try:
         return start(config, name, founding, spins=False)
     except ServeError as error:
@@ -212,12 +207,6 @@ def begin(config: Config, name: str, founding: Founding) -> Node:
 
 
 def check_running(nodes: Iterable[Node]) -> None:
-    """Check that no node has failed.
-
-    Raises:
-        typer.Exit: one has; its log has the rest.
-
-    """
     for node in nodes:
         if node.failure is not None:
             print_fatal(node.id, node.failure)
@@ -254,25 +243,18 @@ def begin_prompt(
 
 
 class Above(StringIO):
-    """A stream whose lines are printed above the live view.
-
-    Args:
-        console: the console of the view.
-
-    """
+    """A stream whose lines are printed above the live view."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
 
     def write(self, text: str) -> int:
-        """Print a line of the log."""
         self._console.print(Text(text.rstrip("\n")), soft_wrap=not self._console.is_terminal)
         return len(text)
 
 
 def config_of(port: int, data: Path | None, count: int = 1, protocol: str = PAXOS) -> Config:
-    """Return the configuration of ``count`` nodes, at ports from ``port`` on."""
     from fencelock.cluster.client.settings import DEFAULT_CLUSTER  # noqa: PLC0415 (as the last)
     from fencelock.cluster.node.config import Config  # noqa: PLC0415 (pydantic: not for --help)
     from fencelock.cluster.node.topology import ProtocolSettings  # noqa: PLC0415 (as the last)
@@ -297,12 +279,7 @@ def founding_of(config: Config) -> Founding:
 
 
 def check_cluster_of(node: Node, data: Path | None) -> None:
-    """Check that the node has a cluster, of its folder or a new one.
-
-    Raises:
-        ConfigError: it has none.
-
-    """
+    """Check that the node has a cluster, of its folder or a new one."""
     status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
     assert isinstance(status, NodeStatus)
     facts = [fact for role in status.roles if role.name == "bootstrap" for fact in role.summary]
@@ -387,7 +364,6 @@ def live(console: Console, looks: Looks, address: str) -> Iterator[None]:
 def drawn(
     status: NodeStatus, rates: dict[str, float], clients: int, address: str
 ) -> RenderableType:
-    """Return the view of one look."""
     seen = locks_seen([status])
     waiting = sum(len(lock.waiters) for _, lock in seen)
     counts = (
@@ -418,7 +394,6 @@ def plain(console: Console, looks: Looks, address: str) -> Iterator[None]:
 
 
 def in_words(lock: LockStatus) -> str:
-    """Return the holders of an object, or its progress, and the number of waiters."""
     name = object_shown(lock.lock)
     wait = f", {len(lock.waiters)} wait" if lock.waiters else ""
     if lock.left is not None:

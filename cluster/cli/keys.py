@@ -1,16 +1,41 @@
-"""``fencelock keys``: who may connect to a cluster, and as what."""
+"""``fencelock keys``: who may connect to a cluster, as what, and how much each key may have."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amounts, Purge, Quota
+from fencelock.actors.api.name import REDIS_KEY
+from fencelock.actors.error import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, ROLES, Rights
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.formatting import counted_objects, unheld_kinds
+from fencelock.cluster.cli.locks import listing
+from fencelock.cluster.cli.objects import confirm_deletion
+from fencelock.cluster.cli.saying import done, say
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present
-from fencelock.cluster.cli.target import group
+from fencelock.cluster.cli.serve import CONFIG, ConfigOption
+from fencelock.cluster.cli.target import (
+    ASK,
+    LOOK,
+    AskOptions,
+    DoneJsonOption,
+    ListJsonOption,
+    LookOptions,
+    OperatorOption,
+    WatchOption,
+    YesOption,
+    asks_cluster,
+    group,
+)
+from fencelock.cluster.client.owner import operator_named
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
 
 app = group("keys")
 
@@ -22,6 +47,22 @@ KEYS = Path("keys")
 NameArgument = Annotated[str, typer.Argument(help="The key's name.")]
 
 RELOAD = "Copy keys.toml to the folder of each node, and send each node SIGHUP: it reads it again."
+
+DEFAULT = "default"
+"""The value of an option that gives up a limit of one's own."""
+
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"(\d{1,18}) ?(KiB|MiB|GiB)?")
+
+_TITLES = {
+    "entries": "map entries",
+    "bytes": "map bytes",
+    "objects": counted_objects(),
+    "claims": "holds and waits",
+    "sessions": "sessions",
+}
+
+LimitOption = str | None
 
 
 @app.callback()
@@ -49,12 +90,7 @@ def keys() -> None:
 
 
 @app.command()
-def init(
-    config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
-        "cluster.toml"
-    ),
-    folder: FolderOption = KEYS,
-) -> None:
+def init(config: ConfigOption = CONFIG, folder: FolderOption = KEYS) -> None:
     """Make the keys of a cluster: [bold]one for each node[/bold] of its configuration.
 
     Each node needs keys.toml, _server.key and the file of its own id. Give no node
@@ -152,3 +188,202 @@ def list_keys(
     rows = [(name, one.role, one.prefixes or "all", one.public) for name, one in known.keys.items()]
     plain = [{"name": name, **one.model_dump()} for name, one in known.keys.items()]
     present(lambda: json_view(plain) if as_json else View([Rows(columns, rows)]), watch=False)
+
+
+def _limit(help_text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(help=help_text, metavar="N|default")
+    return option
+
+
+@app.command()
+@asks_cluster
+def quota(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The key's name.", show_default=False)
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--every", help="For every key that has no quota of its own.")
+    ] = False,
+    no_key: Annotated[
+        bool, typer.Option("--no-key", help="For all clients without a key together.")
+    ] = False,
+    entries: Annotated[LimitOption, _limit("Entries of maps.")] = None,
+    size: Annotated[
+        LimitOption,
+        typer.Option(
+            "--bytes",
+            help="Names, keys and values of these entries together, as in 64MiB.",
+            metavar="SIZE|default",
+        ),
+    ] = None,
+    objects: Annotated[LimitOption, _limit(f"{counted_objects().capitalize()}.")] = None,
+    claims: Annotated[LimitOption, _limit("Holds and waits.")] = None,
+    sessions: Annotated[LimitOption, _limit("Open sessions, one or more a client.")] = None,
+    operator: OperatorOption = None,
+    given: AskOptions = ASK,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """Set [bold]how much a key may have[/bold] in the cluster, or show it (only paxos).
+
+    Entries of maps, latches and the like stay when their client is gone. They
+    are charged to the key that put or made them last, until they end or are
+    deleted. By default a key may have a quarter of what all may have together,
+    and clients without keys may have all. Limits that are not given stay as
+    they are; `default` takes one back. What a key has beyond its quota stays,
+    and it gets no more.
+
+    The quotas are in the cluster, not in keys.toml: they apply on all nodes at
+    once. `fencelock audit` lists who set them.
+
+    For example:
+
+      [cyan]fencelock keys quota shop --entries 50000 --bytes 128MiB[/cyan]
+
+      [cyan]fencelock keys quota --every --objects 1000 --key keys/alice.key[/cyan]
+
+      [cyan]fencelock keys quota shop --entries default[/cyan]
+
+      [cyan]fencelock keys usage[/cyan]
+
+    """
+    account = _account(name, every=every, no_key=no_key)
+    wanted = {"entries": entries, "objects": objects, "claims": claims, "sessions": sessions}
+    changes = {what: limit_of(what, text) for what, text in wanted.items() if text is not None}
+    if size is not None:
+        changes["bytes"] = limit_of("bytes", size, sizes=True)
+    with given.connected() as asked:
+        known = {one.account: one for one in asked.usage()}
+        before = known[account].quota if account in known else Quota()
+        every_key = known[EVERY_KEY].limits
+        if changes:
+            quotas = before._replace(**changes)
+            limits = asked.set_quota(account, quotas, operator)
+        else:
+            quotas = before
+            limits = known[account].limits if account in known else every_key
+    verb = "now may have" if changes else "may have"
+    parts = (f"{_TITLES[what]} {_shown(what, most)}" for what, most in limits._asdict().items())
+    done(
+        {"account": account, "limits": limits._asdict(), "quota": quotas._asdict()},
+        f"{called(account)} {verb}: {'; '.join(parts)}.",
+        as_json=as_json,
+    )
+
+
+def limit_of(what: str, text: str, *, sizes: bool = False) -> int | None:
+    """Return the limit that an option names, None for the default."""
+    if text == DEFAULT:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None or (found[2] and not sizes):
+        form = "a number of bytes, a size as 64MiB" if sizes else "a number"
+        raise ConfigError(f"--{what} is {text!r}, and must be {form}, or {DEFAULT}")
+    return int(found[1]) * UNITS[found[2] or ""]
+
+
+def _account(name: str | None, *, every: bool, no_key: bool) -> str:
+    if (name is not None) + every + no_key != 1:
+        raise ConfigError("give the name of one key, or --every, or --no-key")
+    if name in ("", EVERY_KEY):
+        raise ConfigError(f"{name!r} is no key's name: use --no-key or --every")
+    if name is not None:
+        return name
+    return EVERY_KEY if every else NO_KEY
+
+
+def called(account: str) -> str:
+    names = {NO_KEY: "(without a key)", EVERY_KEY: "(every other key)"}
+    return names.get(account, account)
+
+
+def _shown(what: str, value: int) -> str:
+    if what == "bytes":
+        for unit in ("GiB", "MiB", "KiB"):
+            if value >= UNITS[unit]:
+                return f"{value / UNITS[unit]:.1f} {unit}".replace(".0 ", " ")
+    return f"{value:,}"
+
+
+@app.command()
+@asks_cluster
+def usage(
+    given: LookOptions = LOOK, as_json: ListJsonOption = False, watch: WatchOption = False
+) -> None:
+    """List [bold]what each key has[/bold] in the cluster, and what it may have (only paxos).
+
+    Clients without keys are one line, and so are all keys that have nothing and no
+    quota of their own.
+
+    For example:
+
+      [cyan]fencelock keys usage --key keys/alice.key[/cyan]
+
+      [cyan]fencelock keys quota shop --entries 50000[/cyan]
+
+    """
+
+    def view(asked: Client) -> View:
+        return listing(asked.usage(), usage_table, "No key has anything.", as_json=as_json)
+
+    given.show(view, watch=watch)
+
+
+def usage_table(found: Sequence[AccountUsage]) -> Rows:
+    columns = [Column("key"), *(Column(title, right=True) for title in _TITLES.values())]
+    rows = [(called(one.account), *_cells(one.account, one.used, one.limits)) for one in found]
+    return Rows(columns, rows)
+
+
+def _cells(account: str, used: Amounts, limits: Amounts) -> list[str]:
+    """Return what it has of what it may have; every other key has no number of its own."""
+    return [
+        f"{'' if account == EVERY_KEY else _shown(what, has) + ' '}of {_shown(what, most)}"
+        for (what, has), most in zip(used._asdict().items(), limits, strict=True)
+    ]
+
+
+@app.command()
+@asks_cluster
+def purge(
+    name: NameArgument,
+    yes: YesOption = False,
+    operator: OperatorOption = None,
+    given: AskOptions = ASK,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """Delete [bold]what outlived a key's clients[/bold]: map entries, latches and the like.
+
+    Only what is charged to this key is deleted, as `fencelock keys usage` shows
+    it. Clients that wait for such an object get an error. What the key holds
+    through Redis doors, or detached, is released, and what waits there gets an
+    error.
+    Sessions and their locks stay: `fencelock keys remove` and `fencelock
+    sessions close` end those. It works in small steps, between which others
+    are served.
+
+    For example:
+
+      [cyan]fencelock keys remove shop[/cyan] (so that nothing is added meanwhile)
+
+      [cyan]fencelock keys purge shop --key keys/alice.key[/cyan]
+
+    """
+    with given.connected() as asked:
+        if not yes:
+            has = next((one.used for one in asked.usage() if one.account == name), None)
+            entries, objects = (has.entries, has.objects) if has else (0, 0)
+            what = f"{entries:,} map entries, {objects:,} of {counted_objects()} of key {name}"
+            what += ", and all that it has detached, or holds or waits for through Redis doors"
+            confirm_deletion(what)
+        who = operator_named(operator)
+        deleted = {
+            kind: asked.purge(Purge(kind=kind, prefix="", operator=who, account=name))
+            for kind in (*sorted(unheld_kinds()), REDIS_KEY)
+        }
+    parts = (f"{kind}: {count:,}" for kind, count in deleted.items() if kind != REDIS_KEY)
+    done(
+        {"key": name, "deleted": deleted},
+        f"Deleted what key {name} had. {', '.join(parts)}. Holds and waits through Redis doors: "
+        f"{deleted[REDIS_KEY]:,}.",
+        as_json=as_json,
+    )

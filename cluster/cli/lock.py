@@ -76,8 +76,7 @@ NameArgument = Annotated[
 ]
 NonblockOption = Annotated[bool, option("--nonblock", "-n", help="Do not wait if it is held.")]
 SharedOption = Annotated[
-    int | None,
-    option("--shared", min=1, help="Hold one of N permits of a semaphore instead."),
+    int | None, option("--shared", min=1, help="Hold one of N permits of a semaphore instead.")
 ]
 GraceOption = Annotated[
     float,
@@ -96,8 +95,7 @@ ConflictOption = Annotated[
     ),
 ]
 QuietOption = Annotated[
-    bool,
-    option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids."),
+    bool, option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids.")
 ]
 LabelOption = Annotated[
     str | None,
@@ -142,12 +140,7 @@ UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def seconds_of(name: str, text: str) -> float:
-    """Return the time that a person wrote, such as ``10m``.
-
-    Raises:
-        WrongUsageError: it is none.
-
-    """
+    """Return the time that a person wrote, such as ``10m``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if match is None or not float(match[1]):
         raise WrongUsageError(f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", name)
@@ -170,7 +163,6 @@ class Once(NamedTuple):
         return entries.put_if_absent(self.key, label.encode(), ttl=ttl, fence=hold)
 
     def why_not(self, client: Client) -> str:
-        """Return a text about the command that has run."""
         entry = client.map(ONCE).get(self.key)
         if entry is None or entry.expires is None:
             return "it has run already"
@@ -240,18 +232,7 @@ def hold_while(
     given: TargetOptions,
     once: Once | None = None,
 ) -> NoReturn:
-    """Run ``command`` while an object is held, and exit with its status, as `lock` describes.
-
-    Args:
-        command: the command and its arguments.
-        name: the name of the object, for texts.
-        wanted: returns the object.
-        whose: returns a text that says who has it.
-        how: how long to wait for it, and for the command's end if it is lost.
-        given: names the cluster.
-        once: the key under which the command runs once in a period, if any.
-
-    """
+    """Run ``command`` while an object is held, and exit with its status, as `lock` describes."""
     if how.nonblock and how.timeout is not None:
         raise WrongUsageError("--nonblock does not wait, so it has no --timeout")
     least_s = 0.0 if how.least is None else seconds_of("--hold-at-least", how.least)
@@ -380,7 +361,6 @@ def _exit(number: int, _: object) -> None:
 
 
 def lost_advice(hold: Hold) -> str:
-    """Return a text that says what to check after a loss."""
     return (
         "Another client may have held it meanwhile. Later writes under fence "
         f"{hold.fence} were refused only where fences are checked"
@@ -427,10 +407,7 @@ def _run(
 
 
 def _stop_if_lost(
-    process: subprocess.Popen[bytes],
-    lost: threading.Event,
-    ended: threading.Event,
-    grace: float,
+    process: subprocess.Popen[bytes], lost: threading.Event, ended: threading.Event, grace: float
 ) -> None:
     """Send SIGTERM to the group once the hold is lost, and SIGKILL ``grace`` seconds later."""
     lost.wait()

@@ -16,25 +16,25 @@ from fencelock.cluster.cli.options import declared_to_typer
 
 HOMES = {
     "dev": "dev",
-    "init": "init",
+    "init": "serve",
     "serve": "serve",
-    "found": "found",
-    "keys": "quotas:keys",
+    "found": "members",
+    "keys": "keys:app",
     "status": "status",
     "lock": "lock",
     "locks": "locks",
     "who": "locks",
     "release": "locks",
-    "sessions": "records:app",
-    "audit": "records",
-    "map": "using:map_app",
-    "barrier": "staying:barrier_app",
-    "counter": "using:counter_app",
-    "latch": "using:latch_app",
-    "pool": "staying:pool_app",
-    "semaphore": "using:semaphore_app",
-    "rw": "using:rw_app",
-    "election": "using:election_app",
+    "sessions": "locks:sessions_app",
+    "audit": "locks",
+    "map": "objects:map_app",
+    "barrier": "objects:barrier_app",
+    "counter": "objects:counter_app",
+    "latch": "objects:latch_app",
+    "pool": "objects:pool_app",
+    "semaphore": "objects:semaphore_app",
+    "rw": "objects:rw_app",
+    "election": "objects:election_app",
     "ask": "roles",
     "log": "roles",
     "trace": "roles",
@@ -46,7 +46,7 @@ HOMES = {
     "transfer": "members",
     "backup": "backup",
     "restore": "backup",
-    "repair": "repair",
+    "repair": "backup",
 }
 """The module of each command, and there the name of the group, if it is one. It is imported when
 the command is used: all of them together take longer to import than most take to run."""
@@ -87,11 +87,9 @@ class LateGroup(TyperGroup):
     """Imports a command when it is asked for: ``--help`` and all others start sooner."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
         return [*HOMES, *LATE]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None if there is none of that name."""
         if cmd_name in HOMES and cmd_name not in self.commands:
             home, _, group = HOMES[cmd_name].partition(":")
             module = import_module(f"fencelock.cluster.cli.{home}")

@@ -1,11 +1,11 @@
-"""``fencelock members``, and the commands that change them: ``join``, ``replace`` and others."""
+"""``fencelock members``, and the commands that change them: ``found``, ``join`` and others."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import RenderableType
@@ -23,7 +23,7 @@ from fencelock.cluster.cli.completion import complete_node
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import as_plain, duration
 from fencelock.cluster.cli.saying import say
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line
+from fencelock.cluster.cli.screen import Column, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
     LOOK,
@@ -62,11 +62,25 @@ WaitOption = Annotated[float, typer.Option("--wait", help="How long to wait for 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+class ChangeOptions(NamedTuple):
+    """The options of a command that changes the members."""
+
+    given: AskOptions = ASK
+    wait: WaitOption = 600.0
+    as_json: JsonOption = False
+
+    def carry_out(self, action: MemberAction, node: str) -> None:
+        with self.given.connected() as operator:
+            change = ChangeMembers(action=action, node=node)
+            carry_out(operator, change, self.wait, as_json=self.as_json)
+
+
+CHANGE = ChangeOptions()
+
+
 @asks_cluster
 def members(
-    given: LookOptions = LOOK,
-    as_json: JsonOption = False,
-    watch: WatchOption = False,
+    given: LookOptions = LOOK, as_json: JsonOption = False, watch: WatchOption = False
 ) -> None:
     """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
 
@@ -99,7 +113,6 @@ def members(
 
 
 def headline(read: MembersRead) -> str:
-    """Return the number of members, who leads, and the number of changes so far."""
     count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
     leads = [report.node for report in read.nodes if report.role is NodeRole.LEADER]
     leader = "no node leads, as far as this node knows"
@@ -128,7 +141,6 @@ def members_table(reports: tuple[NodeReport, ...]) -> Rows:
 
 
 def advice_on(report: NodeReport) -> str | None:
-    """Return the advice for a node that does not vote, or None for one that does."""
     match report.role:
         case NodeRole.OBSERVER:
             return (
@@ -153,12 +165,7 @@ def _role(role: NodeRole) -> str:
 
 
 @asks_cluster
-def join(
-    node: NodeArgument,
-    given: AskOptions = ASK,
-    wait: WaitOption = 600.0,
-    as_json: JsonOption = False,
-) -> None:
+def join(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     """Make a running node [bold]a member[/bold], which votes.
 
     First start the node with the address of one that runs: it fetches the
@@ -175,19 +182,11 @@ def join(
       [cyan]fencelock join n5[/cyan]
 
     """
-    with given.connected() as operator:
-        carry_out(
-            operator, ChangeMembers(action=MemberAction.JOIN, node=node), wait, as_json=as_json
-        )
+    how.carry_out(MemberAction.JOIN, node)
 
 
 @asks_cluster
-def leave(
-    node: NodeArgument,
-    given: AskOptions = ASK,
-    wait: WaitOption = 600.0,
-    as_json: JsonOption = False,
-) -> None:
+def leave(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
@@ -199,18 +198,13 @@ def leave(
       [cyan]fencelock leave n4[/cyan]
 
     """
-    with given.connected() as operator:
-        carry_out(
-            operator, ChangeMembers(action=MemberAction.LEAVE, node=node), wait, as_json=as_json
-        )
+    how.carry_out(MemberAction.LEAVE, node)
 
 
 @asks_cluster
 def remove(
     node: NodeArgument,
-    given: AskOptions = ASK,
-    wait: WaitOption = 600.0,
-    as_json: JsonOption = False,
+    how: ChangeOptions = CHANGE,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove it even if it runs, as `fencelock leave` does.")
     ] = False,
@@ -228,23 +222,18 @@ def remove(
       [cyan]fencelock remove n3[/cyan]
 
     """
-    with given.connected() as operator:
-        if not yes and is_running(operator, node, wait):
+    with how.given.connected() as operator:
+        if not yes and is_running(operator, node, how.wait):
             raise MembershipError(
                 f"{node} runs: run fencelock leave {node} to make it an observer, which may then "
                 "be stopped (remove --yes does the same)"
             )
-        action = MemberAction.LEAVE if yes else MemberAction.REMOVE
-        carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
+        change = ChangeMembers(action=MemberAction.LEAVE if yes else MemberAction.REMOVE, node=node)
+        carry_out(operator, change, how.wait, as_json=how.as_json)
 
 
 @asks_cluster
-def transfer(
-    node: NodeArgument,
-    given: AskOptions = ASK,
-    wait: WaitOption = 600.0,
-    as_json: JsonOption = False,
-) -> None:
+def transfer(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     """Make another member [bold]the leader[/bold], without a pause for clients.
 
     For example, before maintenance of the leader's machine:
@@ -252,10 +241,7 @@ def transfer(
       [cyan]fencelock transfer n2[/cyan]
 
     """
-    with given.connected() as operator:
-        carry_out(
-            operator, ChangeMembers(action=MemberAction.TRANSFER, node=node), wait, as_json=as_json
-        )
+    how.carry_out(MemberAction.TRANSFER, node)
 
 
 @asks_cluster
@@ -265,12 +251,9 @@ def replace(
         typer.Argument(metavar="OLD", help="The member to replace.", autocompletion=complete_node),
     ],
     replacement: Annotated[
-        str | None,
-        typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself."),
+        str | None, typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself.")
     ] = None,
-    given: AskOptions = ASK,
-    wait: WaitOption = 600.0,
-    as_json: JsonOption = False,
+    how: ChangeOptions = CHANGE,
 ) -> None:
     """Give the place of a member [bold]to another node[/bold], or to itself after its disk died.
 
@@ -287,14 +270,56 @@ def replace(
       [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
 
     """
-    with given.connected() as operator:
-        journal = 0 if replacement else new_journal_of(operator, node, wait)
+    with how.given.connected() as operator:
+        journal = 0 if replacement else new_journal_of(operator, node, how.wait)
         change = ChangeMembers(
-            action=MemberAction.REPLACE,
-            node=node,
-            journal=journal,
-            replacement=replacement or node,
+            action=MemberAction.REPLACE, node=node, journal=journal, replacement=replacement or node
         )
+        carry_out(operator, change, how.wait, as_json=how.as_json)
+
+
+FOUNDED = frozenset({"paxos", "bakery"})
+"""The protocols whose clusters are founded."""
+
+MEANING = (
+    "This begins a new cluster of {nodes}: it has no locks. If it has run before, its nodes have "
+    "lost their disks: members that joined later may still run, and this would begin a second "
+    "cluster beside theirs"
+)
+
+
+@asks_cluster
+def found(
+    given: AskOptions = ASK,
+    wait: Annotated[float, typer.Option("--wait", help="How long to wait for the nodes (s).")] = 60,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin [bold]a new cluster[/bold] of the configured nodes, once, when all of them run.
+
+    Nodes with empty data folders wait for this command, since they cannot know
+    whether their cluster is new or has only lost their disks. It does nothing if
+    any of them knows the cluster, or a member that joined later can be reached. If
+    the command gives up, nothing is begun later. `fencelock serve --found`, given to each node,
+    does the same at its start.
+
+    For example:
+
+      [cyan]fencelock serve --id n1[/cyan] (and n2 and n3, each on its machine)
+
+      [cyan]fencelock found[/cyan]
+
+    """
+    with given.connected() as operator:
+        nodes = operator.survey().statuses
+        others = sorted({node.protocol for node in nodes} - FOUNDED)
+        if others:
+            raise ConfigError(f"{others[0]} needs no founding: its nodes serve once they run")
+        names = sorted({name for node in nodes for name in node.nodes})
+        if not any(node.ready for node in nodes) and not yes:
+            say(MEANING.format(nodes=", ".join(names)), err=True)
+            confirm("Begin it?", declined="Nothing was begun.")
+        change = ChangeMembers(action=MemberAction.FOUND, node=names[0])
         carry_out(operator, change, wait, as_json=as_json)
 
 
@@ -302,11 +327,6 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
     """Return the journal under which ``node`` does not vote yet, once a report shows it.
 
     A report from before this command began proves nothing: the node may have restarted since.
-
-    Raises:
-        MembershipError: the node votes.
-        typer.Exit: the node was not heard from for ``wait`` (s).
-
     """
     progress, began = ChangeProgress(), time.monotonic()
     while True:
@@ -336,10 +356,6 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
     """Return whether ``node`` votes, once the leader knows.
 
     It runs if it has answered since this command began. Before that it may have been stopped.
-
-    Raises:
-        typer.Exit: no leader could tell for ``wait`` (s).
-
     """
     began = time.monotonic()
     while True:
@@ -372,13 +388,7 @@ def _check_time(waited_s: float, wait: float, text: str) -> None:
 
 
 def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
-    """Ask for ``change`` until it is done, show the progress, and print the members.
-
-    Raises:
-        MembershipError: it is refused.
-        typer.Exit: it took too long.
-
-    """
+    """Ask for ``change`` until it is done, show the progress, and print the members."""
     if wait <= 0:
         raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
     progress = ChangeProgress()

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.saying import at_terminal
-from fencelock.cluster.host.gateway import Links
-from fencelock.transport.frame import Frame
-from fencelock.transport.listener import Arrival
+from fencelock.cluster.testing.faults import LinkFaults
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
@@ -38,25 +36,6 @@ heal               let all messages pass again
 trace ROLE ...     write each message of these roles, as in trace process; trace off ends it
 help               print this
 quit               stop all nodes"""
-
-
-class Cuts:
-    """The peers from which a node is cut off. Its methods replace those of the node's links."""
-
-    def __init__(self, links: Links) -> None:
-        self.peers: set[str] = set()
-        self._send, self._receive = links.send, links.receive_members
-        for method in (self.send, self.receive_members):
-            setattr(links, method.__name__, method)
-
-    def send(self, link: str, frame: Frame) -> None:
-        """Send ``frame``, unless the node is cut off from its receiver."""
-        if link not in self.peers:
-            self._send(link, frame)
-
-    def receive_members(self, most: int) -> Iterable[Arrival]:
-        """Return frames but for those of nodes that it is cut off from."""
-        return [one for one in self._receive(most) if one[0] not in self.peers]
 
 
 class Playground:
@@ -90,7 +69,7 @@ class Playground:
         self._guard = threading.Lock()
         self._numbers = count(1)
         self._held = defaultdict[str, deque["Lock"]](deque)
-        self._cuts: dict[str, Cuts] = {}
+        self._cuts: dict[str, LinkFaults] = {}
         for node in nodes.values():
             self._watch(node)
         self._commands: Mapping[str, tuple[Callable[..., None], int, int]] = {
@@ -110,7 +89,6 @@ class Playground:
         return [one for one in words if one.startswith(word)]
 
     def run(self, line: str) -> None:
-        """Do what ``line`` says; print what was wrong with it."""
         try:
             words = shlex.split(line)
             if words:
@@ -128,7 +106,6 @@ class Playground:
         act(*arguments)
 
     def lock(self, name: str, node: str = "") -> None:
-        """Acquire a lock in the background, through ``node`` or through any."""
         client = self._client(node)
         lock = client.lock(name, owner=f"prompt-{next(self._numbers)}", label="the prompt")
         where = f" through {node}" if node else ""
@@ -146,7 +123,6 @@ class Playground:
         threading.Thread(target=acquire, name="prompt-lock", daemon=True).start()
 
     def release(self, name: str) -> None:
-        """Release a lock that was acquired here."""
         with self._guard:
             if not self._held[name]:
                 raise ConfigError(f"{name} is not held here")
@@ -155,14 +131,12 @@ class Playground:
         self._say(f"{name} is released")
 
     def kill(self, name: str) -> None:
-        """Stop a node without any farewell."""
         node = self._running(name)
         del self.nodes[name]
         node.stop(KILL_S, at_once=True)
         self._say(f"{name} is dead")
 
     def start(self, name: str) -> None:
-        """Start a node that was killed."""
         if name in self.nodes or name not in self._all:
             dead = ", ".join(one for one in self._all if one not in self.nodes) or "none"
             raise ConfigError(f"{name} is not dead; dead: {dead}")
@@ -174,27 +148,23 @@ class Playground:
         self._say(f"{name} runs")
 
     def cut(self, one: str, other: str) -> None:
-        """Let no message pass between two nodes."""
         if one == other:
             raise ConfigError("name two nodes")
         for node, peer in ((one, other), (other, one)):
             self._running(node)
-            self._cuts[node].peers.add(peer)
+            self._cuts[node].cut_off.add(peer)
         self._say(f"no message passes between {one} and {other}")
 
     def heal(self) -> None:
-        """Let all messages pass."""
         for cuts in self._cuts.values():
-            cuts.peers.clear()
+            cuts.cut_off.clear()
         self._say("all messages pass")
 
     def trace(self, *roles: str) -> None:
-        """Write each message of ``roles``, of all if there are none, or of none if off."""
         self._traced = None if roles == ("off",) else roles
         self._set_log(self.nodes.values())
 
     def close(self) -> None:
-        """Close all clients."""
         for client in self._clients.values():
             with suppress(FencelockError):
                 client.close()
@@ -207,9 +177,9 @@ class Playground:
 
     def _watch(self, node: Node) -> None:
         former = self._cuts.get(node.id)
-        self._cuts[node.id] = Cuts(node.links)
+        self._cuts[node.id] = LinkFaults(node.links)
         if former is not None:
-            self._cuts[node.id].peers |= former.peers
+            self._cuts[node.id].cut_off |= former.cut_off
 
     def _running(self, name: str) -> Node:
         if name not in self.nodes:

@@ -100,19 +100,12 @@ def ask(
 
 
 def _named(reply: Any) -> dict[str, Any]:
-    """Return the fields of a reply by name."""
     if isinstance(reply, RoleDescription):
         return reply._asdict()
     return {name: getattr(reply, name) for name in reply.__struct_fields__}
 
 
 def _request(name: str, fields: list[str]) -> RoleRequest[Any]:
-    """Return the request of that name.
-
-    Raises:
-        ConfigError: there is none, or a field is wrong.
-
-    """
     declared = cast("list[type[RoleRequest[Any]]]", RoleRequest.__subclasses__())
     kinds = {kind.__name__: kind for kind in declared}
     if name not in kinds:
@@ -183,8 +176,7 @@ def trace(
         float, typer.Option(min=0.5, max=3600, help="For how long (s); Ctrl-C ends it early.")
     ] = 5.0,
     svg: Annotated[
-        Path | None,
-        typer.Option(help="Write the space-time diagram to this file.", metavar="FILE"),
+        Path | None, typer.Option(help="Write the space-time diagram to this file.", metavar="FILE")
     ] = None,
     most: Annotated[
         int, typer.Option(min=1, max=10_000, help="The most events in the diagram.")

@@ -9,11 +9,11 @@ import json
 import sys
 
 
-def say(text: str, *, err: bool = False, style: str = "") -> None:
+def say(text: str, *, err: bool = False) -> None:
     """Print one paragraph, harmless, wrapped at words on a terminal."""
     from fencelock.cluster.cli.screen import print_line  # noqa: PLC0415 (rich)
 
-    print_line(text, err=err, style=style)
+    print_line(text, err=err)
 
 
 def at_terminal() -> bool:

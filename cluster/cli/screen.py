@@ -33,12 +33,7 @@ JOIN, INDENT = ", ", 4
 
 
 def confirm(question: str, *, declined: str) -> None:
-    """Ask the operator; if the reply is not yes, print ``declined`` and exit.
-
-    Raises:
-        typer.Exit: the operator does not confirm, or the input has ended.
-
-    """
+    """Ask the operator; if the reply is not yes, print ``declined`` and exit."""
     try:
         confirmed = typer.confirm(question, err=True)
     except typer.Abort:  # The end of the input, or Ctrl-C at the prompt.
@@ -89,7 +84,6 @@ class Rows:
         self._phrases = [[isinstance(row[place], Phrase) for place in used] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the form that fits."""
         widths = [
             max(Text(column.name).cell_len, *map(_width, cells))
             for column, *cells in zip(self.columns, *self.rows, strict=True)
@@ -144,13 +138,11 @@ def _text(cell: Cell) -> Text:
 
 
 def line(text: str, style: str = "") -> Text:
-    """Return one line of text, harmless."""
     return Text(printable(text), style)
 
 
-def print_line(text: str, *, err: bool, style: str) -> None:
-    """Print what `say` is given."""
-    _print(Console(stderr=err, highlight=False), line(text, style))
+def print_line(text: str, *, err: bool) -> None:
+    _print(Console(stderr=err, highlight=False), line(text))
 
 
 def _print(console: Console, part: RenderableType) -> None:

@@ -1,9 +1,10 @@
-"""``fencelock serve``: one node of a cluster, which runs until it is stopped."""
+"""``fencelock init`` and ``serve``: a first configuration, and one node, until it is stopped."""
 
 from __future__ import annotations
 
 import errno
 import gc
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
 
+CONFIG = Path("cluster.toml")
+ConfigOption = Annotated[Path, typer.Option(help="The cluster's configuration.")]
+
 RELOAD = signal.SIGHUP.name
 """The signal on which a node reads its list of keys again."""
 
@@ -48,7 +52,7 @@ def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     try:
-        nodes = load(Path(ctx.params.get("config") or "cluster.toml")).nodes
+        nodes = load(Path(ctx.params.get("config") or CONFIG)).nodes
     except ConfigError:
         return []
     return [node for node in nodes if node.startswith(incomplete)]
@@ -138,9 +142,7 @@ def serve(
             autocompletion=_complete_id,
         ),
     ] = None,
-    config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
-        "cluster.toml"
-    ),
+    config: ConfigOption = CONFIG,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object per line.")
     ] = False,
@@ -215,13 +217,7 @@ def serve(
 
 
 def _settings_of(file: Path, node_id: str | None, joins: JoinOptions) -> tuple[Config, str]:
-    """Return the configuration in ``file``, or of a node that joins, and the node's id.
-
-    Raises:
-        ConfigError: it is wrong, or does not name the node; or see `joined`.
-        UnavailableError: no node answers where it joins.
-
-    """
+    """Return the configuration in ``file``, or of a node that joins, and the node's id."""
     from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     if joins.join is not None:
@@ -253,13 +249,7 @@ def _settings_of(file: Path, node_id: str | None, joins: JoinOptions) -> tuple[C
 def _founding(
     config: Config, node_id: str, *, found: bool, again: str | None, yes: bool
 ) -> Founding:
-    """Return whether the node shall begin a new cluster; ask before another one is given up.
-
-    Raises:
-        ConfigError: the options do not fit the configuration.
-        typer.Exit: the operator does not want it.
-
-    """
+    """Return whether the node shall begin a new cluster; ask before another one is given up."""
     if again is None:
         return Founding.ONCE if found else Founding.NO
     if again != config.cluster:
@@ -274,28 +264,15 @@ def _founding(
 
 
 def print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool = False) -> None:
-    """Print why a node has stopped."""
     text = f"{node_id} stopped after a fatal error: {failure!r}"
     text_line = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
     typer.echo(text_line if as_json else text, err=True)
 
 
 def start(
-    config: Config,
-    node_id: str,
-    founding: Founding,
-    *,
-    spins: bool,
-    as_json: bool = False,
+    config: Config, node_id: str, founding: Founding, *, spins: bool, as_json: bool = False
 ) -> Node:
-    """Start a node.
-
-    Raises:
-        ServeError: it cannot serve at its address.
-        ConfigError: see `Node.start`.
-        typer.Exit: it failed at once, or its disk did.
-
-    """
+    """Start a node; exit if it, or its disk, fails at once."""
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
@@ -354,7 +331,6 @@ def _greet(config: Config, node: Node, *, as_json: bool) -> None:
 
 
 def _reload(node: Node) -> None:
-    """Let the node read its list of keys again."""
     import pykka  # noqa: PLC0415 (not for --help)
 
     try:
@@ -383,3 +359,99 @@ def stops_on_signals(*others: signal.Signals) -> Generator[Stops]:
     finally:
         for each, former in before.items():
             signal.signal(each, former)
+
+
+PROTOCOLS = " or ".join(PROMISES)
+
+SAFE_FROM = 3
+"""The fewest members of which one may die."""
+
+
+def init(
+    nodes: Annotated[
+        int,
+        typer.Option(
+            help="Number of nodes, named n1, n2, ...; 3 survive the loss of one, 5 of two.", min=1
+        ),
+    ] = 3,
+    protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOLS}.")] = "paxos",
+    cluster: Annotated[
+        str,
+        typer.Option(help="The cluster's name. Nodes and clients of other clusters are refused."),
+    ] = "fencelock",
+    config: Annotated[Path, typer.Option(help="The file to write.")] = CONFIG,
+    port: Annotated[
+        int, typer.Option(help="n1 listens on the port after this one, n2 on the next, and so on.")
+    ] = 4040,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a first [bold]configuration[/bold], with comments.
+
+    For example:
+
+      [cyan]fencelock init[/cyan]
+
+      [cyan]fencelock init --nodes 5 --protocol central --cluster orders --config orders.toml[/cyan]
+
+    """
+    # Imported late: the file's checks import pydantic, which no other command's help needs.
+    from fencelock.actors.api.membership_message import PORT_MAX  # noqa: PLC0415
+    from fencelock.cluster.node.config import NODES_MAX, loopback, starting_config  # noqa: PLC0415
+
+    if nodes > NODES_MAX:
+        raise ConfigError(f"--nodes is {nodes}, 1 to {NODES_MAX} are allowed")
+    if not 0 <= port <= PORT_MAX - nodes:
+        raise ConfigError(
+            f"--port is {port}, 0 to {PORT_MAX - nodes} are allowed: the {nodes} nodes listen at "
+            "the ports after it"
+        )
+    addresses = loopback(nodes, port)
+    text = starting_config(addresses, cluster=cluster, protocol=protocol)
+    mode = "w" if force else "x"
+    try:
+        with open(config, mode, encoding="utf-8", opener=_private) as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ConfigError(f"{config} exists already: --force overwrites it") from error
+    except OSError as error:
+        raise ConfigError(f"{config} cannot be written: {error.strerror}") from error
+    typer.echo(f"Wrote {config}: {nodes} nodes of {protocol} on this machine.")
+    if protocol == "paxos":
+        typer.echo(_losses(nodes))
+    if protocol == "bakery":
+        typer.echo(_leaders(nodes))
+    typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
+    first = " --found" if protocol in ("paxos", "bakery") else ""
+    found = config == CONFIG  # The commands find it in this folder.
+    for node in addresses:
+        typer.echo(f"  fencelock serve {'' if found else f'--config {config} '}--id {node}{first}")
+    if first:
+        typer.echo(
+            "\n--found begins the new cluster: leave it out whenever you start a node again."
+        )
+    connect = f" --connect {','.join(addresses.values())} --cluster {cluster}"
+    typer.echo("\nand, to see who leads and who holds what:\n")
+    typer.echo(f"  fencelock status{'' if found else connect}")
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that, if it is new, only its owner may read."""
+    return os.open(path, flags, 0o600)
+
+
+def _leaders(nodes: int) -> str:
+    if nodes < SAFE_FROM:
+        return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
+    return (
+        "Three of them lead; one leader may die at a time. After two at once locks are granted "
+        "again when every duration and grace is over (10 s, unless somebody asked for more)."
+    )
+
+
+def _losses(nodes: int) -> str:
+    spare = (nodes - 1) // 2
+    if nodes < SAFE_FROM:
+        return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
+    more = "" if nodes % 2 else f", as with {nodes - 1}: the last one adds nothing"
+    down = "one of them is" if spare == 1 else f"{spare} of them are"
+    return f"Locks are granted while at most {down} down{more}."

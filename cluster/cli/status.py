@@ -16,12 +16,12 @@ from fencelock.cluster.cli.formatting import (
     as_plain,
     duration,
     fences_of,
+    object_shown,
     person,
     progress_of,
     retained,
     share_of,
 )
-from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
 from fencelock.cluster.cli.target import LOOK, LookOptions, WatchOption, asks_cluster
 
@@ -72,7 +72,7 @@ def status(
       [cyan]fencelock status --roles[/cyan] (leader, acceptor, clock, ... of each node)
 
     """
-    asked = len(given.target().endpoints)
+    asked = len(given.named.target().endpoints)
 
     def view(operator: Client) -> View:
         surveyed = operator.survey(roles=roles)
@@ -98,7 +98,6 @@ def status(
 
 
 def ready_view(nodes: Sequence[NodeStatus]) -> View:
-    """Return whether a node can serve, for a probe."""
     served = [node.node for node in nodes if node.ready]
     if served:
         return View([line(f"ready: {_and(served)}")])
@@ -107,7 +106,6 @@ def ready_view(nodes: Sequence[NodeStatus]) -> View:
 
 
 def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:
-    """Return a text about the fault of the cluster as a whole."""
     problems = [mixed(nodes), divided(nodes), quorum_lost(nodes, asked=asked)]
     if not any(problems) and not any(node.ready for node in nodes):
         problems.append(
@@ -153,7 +151,6 @@ def divided(nodes: Sequence[NodeStatus]) -> str:
 
 
 def locks_part(nodes: Sequence[NodeStatus]) -> list[RenderableType]:
-    """Return the locks, or a text if they are not known."""
     seen = locks_seen(nodes)
     known = any(node.ready for node in nodes)
     if not seen:
@@ -173,7 +170,6 @@ def locks_part(nodes: Sequence[NodeStatus]) -> list[RenderableType]:
 
 
 def headline(nodes: Sequence[NodeStatus]) -> str:
-    """Return the protocol, the number of nodes and the leader, as far as the nodes agree."""
     protocols = " and ".join(sorted({node.protocol for node in nodes}))
     count = len({name for node in nodes for name in node.nodes})
     leaders = sorted({node.leader for node in nodes if node.leader})
@@ -270,7 +266,6 @@ def _tells(lock: LockStatus) -> tuple[bool, int]:
 
 
 def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Rows:
-    """Return a row for each lock and node that reports it."""
     columns = ("lock", "at", "held by", "fence", "for", "waiting", "needs")
     rows = [_cells(node, lock) for node, lock in seen]
     return Rows([Column(name, right=name in ("fence", "for")) for name in columns], rows)

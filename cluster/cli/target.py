@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
 
@@ -63,8 +63,7 @@ WatchOption = Annotated[bool, option("--watch", help="Show it again every second
 
 
 OperatorOption = Annotated[
-    str | None,
-    option("--operator", help="Your name, for the record. Default: USER@HOST."),
+    str | None, option("--operator", help="Your name, for the record. Default: USER@HOST.")
 ]
 DoneJsonOption = Annotated[bool, option("--json", help="Print what was done as one JSON object.")]
 ListJsonOption = Annotated[bool, option("--json", help="Print one JSON array.")]
@@ -94,12 +93,7 @@ class TargetOptions(NamedTuple):
     key: KeyOption = None
 
     def target(self) -> Target:
-        """Return the target that they name; see `Target.find`.
-
-        Raises:
-            ConfigError: an address, or the file here, is not usable.
-
-        """
+        """Return the target that they name; see `Target.find`."""
         from fencelock.cluster.client.settings import Target  # noqa: PLC0415 (sockets: not for --help)
 
         found = Target.find(*self)
@@ -113,18 +107,11 @@ NONE_GIVEN = TargetOptions()
 class AskOptions(NamedTuple):
     """The options of a command that asks a cluster and waits for it."""
 
-    connect: ConnectOption = None
-    cluster: ClusterOption = None
-    key: KeyOption = None
+    named: TargetOptions = NONE_GIVEN
     timeout: TimeoutOption = 5.0
 
-    def target(self) -> Target:
-        """Return the target that they name; see `TargetOptions.target`."""
-        return TargetOptions(*self[:3]).target()
-
     def connected(self) -> AbstractContextManager[Client]:
-        """Connect; see `connected_to`."""
-        return connected_to(self.target(), self.timeout)
+        return connected_to(self.named.target(), self.timeout)
 
 
 ASK = AskOptions()
@@ -133,14 +120,8 @@ ASK = AskOptions()
 class LookOptions(NamedTuple):
     """The options of a command that shows what a cluster replies."""
 
-    connect: ConnectOption = None
-    cluster: ClusterOption = None
-    key: KeyOption = None
+    named: TargetOptions = NONE_GIVEN
     timeout: LookTimeoutOption = 5.0
-
-    def target(self) -> Target:
-        """Return the target that they name; see `TargetOptions.target`."""
-        return TargetOptions(*self[:3]).target()
 
     def show(
         self, view: Callable[[Client], View], *, watch: bool = False, failed: int | None = None
@@ -148,7 +129,7 @@ class LookOptions(NamedTuple):
         """Print the ``view`` of what the cluster replies, and exit; see `present`."""
         from fencelock.cluster.cli.screen import present  # noqa: PLC0415 (rich)
 
-        where = self.target()
+        where = self.named.target()
 
         def look() -> View:
             with looking(where, self.timeout) as operator:
@@ -163,26 +144,19 @@ LOOK = LookOptions()
 def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` single options in place of a parameter that is a group of them.
 
-    A group is a named tuple with defaults, such as `TargetOptions`.
+    A group is a named tuple with defaults, such as `TargetOptions`, and may have groups in it.
     """
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        group: Any = own.annotation
-        if not hasattr(group, "_field_defaults"):
-            parameters.append(own)
-            continue
-        groups[own.name] = group
-        hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
-        parameters += [
-            own.replace(name=name, annotation=hints[name], default=defaults[name])
-            for name in group._fields
-        ]
+        if _is_group(own.annotation):
+            groups[own.name] = own.annotation
+        parameters += _singles(own)
 
     @functools.wraps(command)
     def called(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(*(values.pop(field) for field in group._fields))
+            values[name] = _grouped(group, values)
         command(**values)
 
     called.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -190,15 +164,35 @@ def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def _is_group(kind: Any) -> bool:
+    return hasattr(kind, "_field_defaults")
+
+
+def _singles(own: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """Yield the single options of a parameter."""
+    group: Any = own.annotation
+    if not _is_group(group):
+        yield own
+        return
+    for name, kind in get_type_hints(group, include_extras=True).items():
+        default = group._field_defaults[name]
+        yield from _singles(own.replace(name=name, annotation=kind, default=default))
+
+
+def _grouped(group: Any, values: dict[str, Any]) -> Any:
+    """Return a group of its options, which are taken from ``values``."""
+    kinds = get_type_hints(group, include_extras=True)
+    return group(
+        *(
+            _grouped(kind, values) if _is_group(kind) else values.pop(name)
+            for name, kind in kinds.items()
+        )
+    )
+
+
 @contextmanager
 def connected_to(where: Target, timeout: float) -> Generator[Client]:
-    """Connect; if no node answers, or none can, print a line and exit with the status for that.
-
-    Raises:
-        WrongClusterError: the nodes that answer belong to another cluster or version.
-        RefusedError: a request in the ``with`` is refused.
-
-    """
+    """Connect; if no node answers, or none can, print a line and exit with the status for that."""
     try:
         with looking(where, timeout, bounded=False) as operator:
             yield operator

@@ -47,11 +47,10 @@ from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Message
 from fencelock.actors.session.message import Survey, Surveyed
 from fencelock.cluster.client.base_client import BaseClient
-from fencelock.cluster.client.lock_options import check_text_type, checked
 from fencelock.cluster.client.operation import Operation, operation
 from fencelock.cluster.client.owner import operator_named
 from fencelock.cluster.client.session_channel import SessionChannel
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import Read, check_text_type, checked
 
 A = TypeVar("A")
 L = TypeVar("L", ListedLock, ListedObject)
@@ -98,7 +97,7 @@ class Administration(BaseClient):
 
         """
         connection = self._connection
-        return (yield from connection.line.inspecting(name, connection.age_ms(read, max_age)))
+        return connection.line.inspecting(name, connection.age_ms(read, max_age))
 
     @operation
     def locks(
@@ -114,7 +113,7 @@ class Administration(BaseClient):
 
         """
         asked = self._listing(prefix, read, max_age)
-        return (yield from self._listed(asked, lambda page: page.lines))
+        return self._listed(asked, lambda page: page.lines)
 
     @operation
     def objects(
@@ -122,7 +121,7 @@ class Administration(BaseClient):
     ) -> Operation[tuple[ListedObject, ...]]:
         """Return the objects that nobody can hold, such as latches; arguments as for `locks`."""
         asked = self._listing(prefix, read, max_age, unheld=True)
-        return (yield from self._listed(asked, lambda page: page.objects))
+        return self._listed(asked, lambda page: page.objects)
 
     @operation
     def sessions(self) -> Operation[tuple[ListedSession, ...]]:
@@ -134,12 +133,10 @@ class Administration(BaseClient):
             ClosedError: the client is closed.
 
         """
-        return (
-            yield from self._all(
-                RecordList,
-                lambda page: page.sessions,
-                lambda known: ListRecords(kind=Records.SESSIONS, skip=len(known), most=PAGE_MAX),
-            )
+        return self._all(
+            RecordList,
+            lambda page: page.sessions,
+            lambda known: ListRecords(kind=Records.SESSIONS, skip=len(known), most=PAGE_MAX),
         )
 
     @operation
@@ -150,12 +147,10 @@ class Administration(BaseClient):
             UnsupportedError: as for `sessions`, as are the others.
 
         """
-        return (
-            yield from self._all(
-                RecordList,
-                lambda page: page.evictions,
-                lambda known: ListRecords(kind=Records.EVICTIONS, skip=len(known), most=PAGE_MAX),
-            )
+        return self._all(
+            RecordList,
+            lambda page: page.evictions,
+            lambda known: ListRecords(kind=Records.EVICTIONS, skip=len(known), most=PAGE_MAX),
         )
 
     @operation
@@ -195,7 +190,7 @@ class Administration(BaseClient):
             ClosedError: the client is closed.
 
         """
-        return (yield from self._connection.evicting(name, fence, operator))
+        return self._connection.evicting(name, fence, operator)
 
     @operation
     def close_session(self, handle: str, operator: str | None = None) -> Operation[SessionClosed]:
@@ -211,10 +206,7 @@ class Administration(BaseClient):
 
         Raises:
             NotHeldError: no session with that handle is open.
-            UnsupportedError: the protocol keeps no sessions.
-            InvalidRequestError: an argument is out of its limits.
-            UnavailableError: no answer came for 10 s; repeating it does no harm.
-            ClosedError: the client is closed.
+            FencelockError: see `evict`.
 
         """
         who = operator_named(operator)
@@ -233,12 +225,10 @@ class Administration(BaseClient):
             UnsupportedError: as for `sessions`, as are the others.
 
         """
-        return (
-            yield from self._all(
-                UsageRead,
-                lambda page: page.accounts,
-                lambda known: ReadUsage(after=known[-1].account if known else None, most=PAGE_MAX),
-            )
+        return self._all(
+            UsageRead,
+            lambda page: page.accounts,
+            lambda known: ReadUsage(after=known[-1].account if known else None, most=PAGE_MAX),
         )
 
     @operation
@@ -255,9 +245,7 @@ class Administration(BaseClient):
 
         Raises:
             ForbiddenError: the client's own key has not the role operator.
-            InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the protocol keeps nothing that could have a quota.
-            UnavailableError: no answer came for 10 s; repeating it does no harm.
+            FencelockError: see `evict`.
 
         """
         who = operator_named(operator)
@@ -269,12 +257,10 @@ class Administration(BaseClient):
     def maps(self, prefix: str = "") -> Operation[tuple[ListedMap, ...]]:
         """Return the maps that have entries and whose names begin with ``prefix``, by name."""
         asked = checked(ListMaps(prefix=prefix, most=PAGE_MAX))
-        return (
-            yield from self._all(
-                MapList,
-                lambda page: page.maps,
-                lambda known: replace(asked, after=known[-1].name if known else ""),
-            )
+        return self._all(
+            MapList,
+            lambda page: page.maps,
+            lambda known: replace(asked, after=known[-1].name if known else ""),
         )
 
     @operation
@@ -287,9 +273,7 @@ class Administration(BaseClient):
 
         Raises:
             ForbiddenError: the client's key does not allow these names.
-            InvalidRequestError: a field is out of its limits.
-            UnsupportedError: the protocol has no such objects.
-            UnavailableError: no answer came for 10 s.
+            FencelockError: see `evict`.
 
         """
         removed, more = 0, True
@@ -310,9 +294,7 @@ class Administration(BaseClient):
             ClosedError: the client is closed.
 
         """
-        reply = yield from self._channel.ask(ReadMembers())
-        assert isinstance(reply, MembersRead)
-        return reply
+        return self._channel.ask(ReadMembers())
 
     @operation
     def change_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
@@ -320,15 +302,11 @@ class Administration(BaseClient):
 
         Raises:
             MembershipError: the members cannot change so; the text says what to do instead.
-            InvalidRequestError: a field of ``change`` is out of its limits.
             UnsupportedError: as for `members`.
-            UnavailableError: no node answered for 10 s; repeating it does no harm.
-            ClosedError: the client is closed.
+            FencelockError: see `evict`.
 
         """
-        reply = yield from self._channel.ask(change)
-        assert isinstance(reply, MembersChanged)
-        return reply
+        return self._channel.ask(change)
 
     @operation
     def describe(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
@@ -347,14 +325,8 @@ class Administration(BaseClient):
 
     @operation
     def survey(self, *, roles: bool = False) -> Operation[Surveyed]:
-        """Return what `describe` does, and the addresses that did not answer, with the reasons.
-
-        Raises:
-            UnavailableError: no node answered.
-            ClosedError: the client is closed.
-
-        """
-        return (yield from self._surveying(roles))
+        """Return what `describe` does, and the addresses that did not answer, with the reasons."""
+        return self._surveying(roles)
 
     def reply_by(self, ends_at: float) -> None:
         """Let later requests fail at ``ends_at`` (s, of ``time.monotonic``); not those of locks.
@@ -377,27 +349,15 @@ class Administration(BaseClient):
     def _listed(
         self, asked: ListLocks, items: Callable[[LockList], Sequence[L]]
     ) -> Operation[tuple[L, ...]]:
-        """End with the items of all pages of a list by name."""
-
         def ask(known: list[L]) -> ListLocks:
             return replace(asked, after=known[-1].lock if known else "")
 
         return self._all(LockList, items, ask)
 
     def _all(
-        self,
-        kind: type[R],
-        items: Callable[[R], Sequence[A]],
-        ask: Callable[[list[A]], Message],
+        self, kind: type[R], items: Callable[[R], Sequence[A]], ask: Callable[[list[A]], Message]
     ) -> Operation[tuple[A, ...]]:
-        """End with the items of all pages, which are of ``kind``.
-
-        Args:
-            kind: the type of a page.
-            items: returns the items of a page.
-            ask: returns the request for the page after the items that are known.
-
-        """
+        """End with the items of all pages, which are of ``kind``."""
         found: list[A] = []
         more = True
         while more:

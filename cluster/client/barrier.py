@@ -6,15 +6,13 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier
 from fencelock.actors.error import BrokenBarrierError, LockTimeoutError
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.lock_options import check_int, checked, wait_ms_of
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import check_int, checked, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -67,11 +65,9 @@ class BaseBarrier(BaseObject):
         """
         wait_ms = wait_ms_of(self._timeout if timeout is None else timeout)
         try:
-            reply = yield from self._updating(replace(self._wait, wait_ms=wait_ms))
+            return (yield from self._updating(replace(self._wait, wait_ms=wait_ms))).index
         except LockTimeoutError as error:
             raise BrokenBarrierError(str(error)) from None
-        assert isinstance(reply, BarrierPassed)
-        return reply.index
 
     @operation
     def n_waiting(self) -> Operation[int]:
@@ -81,14 +77,6 @@ class BaseBarrier(BaseObject):
         """
         status = yield from self._inspecting("linearizable", 0)
         return 0 if status.left is None else status.permits - status.left
-
-    @operation
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
-        """Return the waiters in order; ``left`` of ``permits`` parties are missing.
-
-        Arguments and errors are those of `Client.status`.
-        """
-        return (yield from self._inspecting(read, max_age))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.parties} parties>"
@@ -114,11 +102,8 @@ class BarrierFactory(BaseClient, Generic[B]):
             timeout: the default timeout of a party that waits for the others (s); see `lock`.
 
         Raises:
-            InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-            ValueError: as for `lock`.
+            FencelockError, TypeError, ValueError: as for `lock`.
 
         """
         return self._barrier_type(self._given, name, parties, timeout)

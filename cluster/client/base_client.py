@@ -9,13 +9,17 @@ from typing import Any
 
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import ClusterState
-from fencelock.cluster.client.callback_executor import ClusterCallback, check_callback
+from fencelock.cluster.client.callback_executor import (
+    Callback,
+    ClusterCallback,
+    Notifying,
+    check_callback,
+)
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.hold_registry import Callback
 from fencelock.cluster.client.operation import Operation, operation
 
 
-class BaseClient:
+class BaseClient(Notifying):
     """The part of a client that neither waits nor makes objects: session, protocol, callbacks."""
 
     def __init__(self, connection: Connection) -> None:
@@ -23,7 +27,6 @@ class BaseClient:
 
     @property
     def _connection(self) -> Connection:
-        """The connection to use here and now."""
         return self._given.present()
 
     @property
@@ -36,30 +39,8 @@ class BaseClient:
         """The protocol that the cluster runs; empty if the client is lazy and has not asked."""
         return self._connection.protocol
 
-    def on_lost(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when any lock of this client is lost.
-
-        Callbacks run one after the other: those of `fencelock.Client` on a thread of their
-        own, so they may block or use the client; those of `fencelock.aio.Client` on the loop.
-
-        An exception from a callback is logged and counted by `callbacks_failed`, and the next
-        callback is called. It is also reported as Python reports an exception that nobody catches:
-        `fencelock.Client` calls `threading.excepthook`, and `fencelock.aio.Client` the exception
-        handler of the loop. Both write a traceback by default.
-
-        Raises:
-            TypeError: ``callback`` is not callable, or is a coroutine function.
-
-        """
-        self._given.hold_registry.listeners.add(HoldState.LOST, callback)
-
-    def on_unlocking(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when the duration of any hold ends; see `on_lost`."""
-        self._given.hold_registry.listeners.add(HoldState.UNLOCKING, callback)
-
-    def on_suspect(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when any lock becomes suspect; see `on_lost`."""
-        self._given.hold_registry.listeners.add(HoldState.SUSPECT, callback)
+    def _listen(self, state: HoldState, callback: Callback) -> None:
+        self._given.hold_registry.listeners.add(state, callback)
 
     @property
     def cluster(self) -> ClusterState:
@@ -113,12 +94,7 @@ class BaseClient:
 
 
 def check_template(template: object) -> None:
-    """Return if ``template`` is the text that `locked` takes.
-
-    Raises:
-        TypeError: it is something else, such as the decorated function.
-
-    """
+    """Return if ``template`` is the text that `locked` takes."""
     if not isinstance(template, str):
         raise TypeError(
             f"locked takes the name of a lock, and was given {template!r}: write "
@@ -128,10 +104,6 @@ def check_template(template: object) -> None:
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that formats ``template`` with the arguments of a call of ``function``.
-
-    Args:
-        template: the name of a lock, with parameters of ``function`` in braces.
-        function: the function that is decorated.
 
     Raises:
         TypeError: ``template`` names no parameter of ``function``, or the calls of ``function``

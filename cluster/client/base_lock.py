@@ -32,11 +32,13 @@ from fencelock.actors.session.message import EndWait
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.client.base_client import BaseClient
+from fencelock.cluster.client.callback_executor import Callback, Listeners, Notifying
 from fencelock.cluster.client.hold import (
     BaseHold,
     confirming,
     deadline_of,
     exiting,
+    lock_and_secret,
     releasing,
     releasing_unawaited,
     remaining_of,
@@ -46,18 +48,15 @@ from fencelock.cluster.client.hold import (
 from fencelock.cluster.client.hold_registry import (
     UNREPORTED_MAX,
     AcquireCall,
-    Callback,
     HoldRegistry,
-    Listeners,
     Ownership,
     ReleaseCall,
     tokens,
 )
-from fencelock.cluster.client.lock_options import LockOptions, wait_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation, operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
-from fencelock.cluster.client.token import lock_and_secret
+from fencelock.cluster.client.settings import LockOptions, Read, age_ms_of, wait_ms_of
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 
@@ -71,7 +70,7 @@ RELEASE_CONFIRM_MS = DECISION_MS
 own client is confirmed (ms)."""
 
 
-class BaseLock(Generic[H]):
+class BaseLock(Notifying, Generic[H]):
     """One named lock of the cluster, for owners that are one acquire each, or one name.
 
     Any caller that has the object may release it. `BaseRLock` has owners that are threads or tasks.
@@ -170,24 +169,8 @@ class BaseLock(Generic[H]):
         if self._registry.state_of(own) is HoldState.LOST:
             raise self._registry.loss_of(own)
 
-    def on_lost(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when a hold of this object is lost.
-
-        `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
-        """
-        self._listeners.add(HoldState.LOST, callback)
-
-    def on_suspect(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when a hold of this object becomes suspect."""
-        self._listeners.add(HoldState.SUSPECT, callback)
-
-    def on_unlocking(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when the duration of such a hold ends.
-
-        The lock stays held until the grace has ended as well. Until then the holder chooses
-        ``release`` or ``renew``.
-        """
-        self._listeners.add(HoldState.UNLOCKING, callback)
+    def _listen(self, state: HoldState, callback: Callback) -> None:
+        self._listeners.add(state, callback)
 
     def cancel(self) -> None:
         """End the acquires of this object that wait, in any thread or task.
@@ -379,7 +362,6 @@ class BaseLock(Generic[H]):
     def _submit(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
     ) -> None:
-        """Send the acquire of ``own`` to the session."""
         fields = {"wait_ms": wait_ms} if asked.WAITS else {}
         acquire = replace(asked, owner=own.owner, request=call.token, **fields)
         self._channel.submit(acquire, call)
@@ -387,12 +369,7 @@ class BaseLock(Generic[H]):
             self._end_wait(own, call.token)
 
     def _check_again(self, own: Ownership) -> None:
-        """Return if the owner of a retained lock may acquire it once more.
-
-        Raises:
-            FencelockError: the refusal that the cluster would give.
-
-        """
+        """Return if the owner of a retained lock may acquire it once more."""
         limit, times = self._options.limit, len(own.acquisitions)
         if limit and times >= limit:
             assert own.hold is not None
@@ -498,7 +475,6 @@ class BaseLock(Generic[H]):
             yield from self._waiting_for(blocker, RELEASE_CONFIRM_MS)
 
     def _held_already(self, own: Ownership) -> FencelockError:
-        """Return the error for an owner that may hold the lock once, and holds it."""
         return LimitReachedError(
             f"{titled(own.lock)}: {name_of(own.owner)} holds it already, and its limit is 1"
         )
@@ -519,7 +495,6 @@ class BaseLock(Generic[H]):
         self._registry.forget(own)
 
     def _releasing(self, wait: bool | None = None) -> Operation[None]:
-        """Release one hold, as a lock's `release` does."""
         acquired = self._acquired
         awaited = self._confirm if wait is None else wait
         release = releasing if awaited else releasing_unawaited
@@ -552,7 +527,6 @@ class BaseLock(Generic[H]):
         raise self._not_held()
 
     def _renewing(self, duration: float | None) -> Operation[None]:
-        """Restart the duration of the current hold, as a lock's `renew` does."""
         own, token = self._to_release()
         yield from renewing(self._channel, self._registry, own, token, duration)
 
@@ -580,13 +554,16 @@ class BaseLock(Generic[H]):
             for runner, own, token, _, hold in tuple(self._acquired)
         )
 
-    def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
+    def inspecting(
+        self, read: Read = "linearizable", max_age: float = 1.0
+    ) -> Operation[LockStatus]:
+        age_ms = age_ms_of(read, max_age)
         self._reach()
         yield from self._confirming()
         return (yield from self._channel.inspecting(self._options.name, age_ms))
 
     def _is_locked(self) -> Operation[bool]:
-        status = yield from self._inspecting(None)
+        status = yield from self.inspecting()
         holders = status.holders or ((status.holder,) if status.holder else ())
         return not all(self._is_idle_here(holder) for holder in holders)
 
@@ -598,7 +575,6 @@ class BaseLock(Generic[H]):
         return self._registry.retaining.is_idle(key, holder.fence)
 
     def _prune(self) -> None:
-        """Forget the acquire that was released."""
         acquired = self._acquired
         for one in tuple(acquired):
             _, own, token, *_ = one
@@ -736,15 +712,7 @@ class LockFactory(BaseClient, Generic[L, R, H]):
         """
         connection = self._given
         options = connection.options(
-            name,
-            timeout,
-            owner,
-            label,
-            duration,
-            grace,
-            confirm_release=confirm_release,
-            retain=retain,
-            cohort=cohort,
+            name, timeout, owner, label, duration, grace, confirm_release, retain, cohort
         )
         return self._lock_type(connection.line, connection.hold_registry, options)
 
@@ -765,40 +733,17 @@ class LockFactory(BaseClient, Generic[L, R, H]):
         """Return the lock called ``name``, for an owner that may enter it again.
 
         The owner is the thread or the task, or ``owner``. It releases as often as it acquired, as
-        with ``threading.RLock``. Arguments and errors are those of `lock`.
-
-        Args:
-            name: see `lock`.
-            limit: how often an owner may hold it at once, at least 1; None for without limit.
-            timeout: see `lock`.
-            owner: see `lock`.
-            label: see `lock`.
-            duration: see `lock`.
-            grace: see `lock`.
-            confirm_release: see `lock`.
-            retain: see `lock`.
-            cohort: see `lock`.
+        with ``threading.RLock``, and may hold it ``limit`` times at once: at least 1, or None for
+        without limit. Other arguments and errors are those of `lock`.
 
         Raises:
-            InvalidRequestError: ``limit``, or what `lock` names, is out of its limits.
             UnsupportedError: the cluster's protocol has no reentrant locks; the text says which
                 one does.
 
         """
         connection = self._given
-        options = connection.options(
-            name,
-            timeout,
-            owner,
-            label,
-            duration,
-            grace,
-            reentrant=True,
-            limit=limit,
-            confirm_release=confirm_release,
-            retain=retain,
-            cohort=cohort,
-        )
+        given = timeout, owner, label, duration, grace, confirm_release, retain, cohort
+        options = connection.options(name, *given, reentrant=True, limit=limit)
         return self._rlock_type(connection.line, connection.hold_registry, options)
 
     @operation
@@ -816,13 +761,8 @@ class LockFactory(BaseClient, Generic[L, R, H]):
         It does not wait. The hold is one of this client from now on, as if it had acquired it, with
         a fence above all earlier ones. ``client.attach(token).release()`` releases the lock.
 
-        Args:
-            token: what `Hold.detach` returned. It can be used once; a call that was interrupted or
-                cancelled may have used it, and leaves nothing held.
-            label: see `lock`, as for the others.
-            duration: see `lock`.
-            grace: see `lock`.
-            confirm_release: see `lock`.
+        ``token`` is what `Hold.detach` returned. It can be used once; a call that was interrupted
+        or cancelled may have used it, and leaves nothing held. Other arguments are those of `lock`.
 
         Raises:
             NotHeldError: the token was used, or its time is over, or the lock was taken by force.
@@ -838,12 +778,7 @@ class LockFactory(BaseClient, Generic[L, R, H]):
 
         """
         name, secret = lock_and_secret(token)
-        lock = self.lock(
-            name,
-            label=label,
-            duration=duration,
-            grace=grace,
-            confirm_release=confirm_release,
-            retain=0.0,
-        )
+        connection, given = self._given, (label, duration, grace, confirm_release, 0.0)
+        options = connection.options(name, None, None, *given)
+        lock = self._lock_type(connection.line, connection.hold_registry, options)
         return lock.attaching(secret)

@@ -1,4 +1,4 @@
-"""The callback executor, which calls a user's callbacks where they may block; cluster watch."""
+"""Callbacks of a user: where they are called, on which changes of holds and of the cluster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct, field
+
 from fencelock.actors.api.name import titled
+from fencelock.actors.error import FencelockError
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.actors.session.upkeep import unknown
@@ -30,6 +34,9 @@ class Notice:
     """SUSPECT, UNLOCKING or LOST."""
     detail: str
     """The reason, in words."""
+
+
+Callback = Callable[[Notice], object]
 
 
 class CallbackExecutor(Protocol):
@@ -62,7 +69,6 @@ class ThreadExecutor:
         self._stopped = False
 
     def call(self, callback: Callable[[T], object], argument: T) -> None:
-        """Schedule ``callback`` with ``argument`` (CallbackExecutor)."""
         with self._guard:
             if self._stopped:
                 return
@@ -74,7 +80,6 @@ class ThreadExecutor:
                 self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Start no further callback (CallbackExecutor)."""
         with self._guard:
             self._stopped = True
             thread = self._thread
@@ -91,6 +96,39 @@ class ThreadExecutor:
                 self.failed += 1
                 log_failure(argument, error)
                 _call_hook(error)
+
+
+class LoopExecutor:
+    """Calls callbacks on the loop that runs when it is made, where no code may block.
+
+    Raises:
+        RuntimeError: no loop runs here.
+
+    """
+
+    def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 (see operation.py)
+
+        self.failed = 0
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+
+    def call(self, callback: Callable[[T], object], argument: T) -> None:
+        with suppress(RuntimeError):  # The loop was closed.
+            self._loop.call_soon_threadsafe(self._call, callback, argument)
+
+    def stop(self, timeout: float) -> None:
+        self._stopped = True
+
+    def _call(self, callback: Callable[[T], object], argument: T) -> None:
+        if self._stopped:
+            return
+        try:
+            callback(argument)
+        except Exception as error:  # noqa: BLE001  # The user's code, for which no caller waits.
+            self.failed += 1
+            context = {"message": log_failure(argument, error), "exception": error}
+            self._loop.call_exception_handler(context)
 
 
 def log_failure(argument: object, error: BaseException) -> str:
@@ -114,16 +152,7 @@ def _call_hook(error: BaseException) -> None:
 
 
 def check_callback(callback: object, argument: str = "Notice") -> None:
-    """Refuse a ``callback`` that cannot be called, or would only create a coroutine.
-
-    Args:
-        callback: the value of a user, which may have any type.
-        argument: the class of what it will be called with, for the text of the error.
-
-    Raises:
-        TypeError: it is not callable, or it is a coroutine function.
-
-    """
+    """Refuse a ``callback`` that cannot be called, or would only create a coroutine."""
     if not callable(callback):
         raise TypeError(
             f"callback is {callback!r}, and must be callable with one argument, a {argument}"
@@ -134,6 +163,68 @@ def check_callback(callback: object, argument: str = "Notice") -> None:
             f"callback is {callback!r}, a coroutine function, which nobody would await: "
             "pass a plain function. In fencelock.aio it may create a task"
         )
+
+
+class Listeners(Struct, eq=False):
+    """The callbacks of one hold, of one lock object, or of a client for all its locks."""
+
+    lost: list[Callback] = field(default_factory=list[Callback])
+    unlocking: list[Callback] = field(default_factory=list[Callback])
+    suspect: list[Callback] = field(default_factory=list[Callback])
+    unreported: list[FencelockError] = field(default_factory=list[FencelockError])
+    """The errors of releases for which no caller waited, until the next call raises them."""
+    detached: set[object] = field(default_factory=set[object])
+    """The threads or tasks that detached the lock inside a ``with``, whose end releases nothing."""
+
+    def add(self, state: HoldState, callback: Callback) -> None:
+        """Also call ``callback`` for ``state``, unless it cannot be called."""
+        check_callback(callback)
+        self.of(state).append(callback)
+
+    def of(self, state: HoldState) -> list[Callback]:
+        """Return the callbacks for LOST, UNLOCKING or SUSPECT."""
+        if state is HoldState.LOST:
+            return self.lost
+        return self.unlocking if state is HoldState.UNLOCKING else self.suspect
+
+
+class Notifying:
+    """A hold, an object that is held, or a client: its callbacks are called when a hold changes."""
+
+    def on_lost(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when a hold is lost.
+
+        A client calls it for all its holds, a lock or another object for those that it acquired,
+        and a hold for itself: at once, if it is lost already.
+
+        Callbacks run one after the other: those of `fencelock.Client` on a thread of their
+        own, so they may block or use the client; those of `fencelock.aio.Client` on the loop.
+
+        An exception from a callback is logged and counted by `Client.callbacks_failed`, and the
+        next callback is called. It is also reported as Python reports an exception that nobody
+        catches: `fencelock.Client` calls `threading.excepthook`, and `fencelock.aio.Client` the
+        exception handler of the loop. Both write a traceback by default.
+
+        Raises:
+            TypeError: ``callback`` is not callable, or is a coroutine function.
+
+        """
+        self._listen(HoldState.LOST, callback)
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when a hold becomes suspect; see `on_lost`."""
+        self._listen(HoldState.SUSPECT, callback)
+
+    def on_unlocking(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when the duration of a hold ends; see `on_lost`.
+
+        The lock stays held until the grace has ended as well. Until then the holder chooses
+        ``release`` or ``renew``.
+        """
+        self._listen(HoldState.UNLOCKING, callback)
+
+    def _listen(self, state: HoldState, callback: Callback) -> None:
+        raise NotImplementedError
 
 
 ClusterCallback = Callable[[ClusterState], object]
@@ -149,7 +240,7 @@ class ClusterWatch:
     """
 
     def __init__(self, executor: CallbackExecutor, begin: Callable[[], None]) -> None:
-        self._herald = executor
+        self._executor = executor
         self._begin = begin
         self._guard = threading.Lock()
         self._callbacks: list[ClusterCallback] = []
@@ -160,7 +251,7 @@ class ClusterWatch:
         with self._guard:
             self._state = state
             for callback in self._callbacks:
-                self._herald.call(callback, state)
+                self._executor.call(callback, state)
 
     def last(self) -> ClusterState:
         """Return the last state received, or an unknown one if there is none."""
@@ -172,7 +263,7 @@ class ClusterWatch:
         with self._guard:
             self._callbacks.append(callback)
             if self._state is not None:
-                self._herald.call(callback, self._state)
+                self._executor.call(callback, self._state)
         self._watch()
 
     def _watch(self) -> None:

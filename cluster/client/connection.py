@@ -50,25 +50,28 @@ from fencelock.actors.session.message import (
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
 from fencelock.actors.session.retainer import Retainer
 from fencelock.actors.session.session import CLOSE_MS, ClientSession
-from fencelock.cluster.client import waiting
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.client.hold_registry import HoldRegistry
-from fencelock.cluster.client.lock_options import (
+from fencelock.cluster.client.operation import AwaitReply, Operation, drive
+from fencelock.cluster.client.owner import operator_named, process_label
+from fencelock.cluster.client.retaining import Retaining
+from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.client.settings import (
     COHORT_MAX,
+    DEFAULT_ADDRESS,
     LockOptions,
+    Read,
+    Settings,
+    age_ms_of,
     check_int,
     check_name_type,
+    check_text,
     check_text_type,
     retain_ms_of,
     term_ms_of,
     wait_ms_of,
 )
-from fencelock.cluster.client.operation import AwaitReply, Operation, drive
-from fencelock.cluster.client.owner import operator_named, process_label
-from fencelock.cluster.client.reachability import LOOK_S, looking
-from fencelock.cluster.client.retaining import Retaining
-from fencelock.cluster.client.session_channel import SessionChannel
-from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Read, Settings, age_ms_of, check_text
+from fencelock.cluster.client.waiting import LOOK_S, LocalWaits, looking, report
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
@@ -156,10 +159,10 @@ class Connection:
             endpoints = self.endpoints
 
             def report_waits(event: Waiting) -> None:
-                waiting.report(executor, refs["session"], endpoints, event)
+                report(executor, refs["session"], endpoints, event)
 
-            self.hold_registry.waits = waiting.LocalWaits(report_waits)
-            role_set = self._cast(settings, tuple(links), holds, cancels, report_waits)
+            self.hold_registry.waits = LocalWaits(report_waits)
+            role_set = self._roles(settings, tuple(links), holds, cancels, report_waits)
             self._dispatcher.start(role_set)
             _running.add(self._dispatcher)
             self._dispatcher.ended.add_done_callback(partial(_running.discard, self._dispatcher))
@@ -180,7 +183,7 @@ class Connection:
             self._dispatcher.stop(STOP_S, at_once=True)
             raise
 
-    def _cast(
+    def _roles(
         self,
         settings: Settings,
         links: tuple[str, ...],
@@ -233,21 +236,11 @@ class Connection:
         return self
 
     def check(self) -> None:
-        """Refuse if no new object can be made.
-
-        Raises:
-            ClosedError: the client is closed, or this is a forked process.
-
-        """
+        """Refuse if no new object can be made."""
         self.line.check()
 
     def demand(self, guarantee: Guarantee) -> None:
-        """Return if the protocol gives ``guarantee``; while it is unknown, the nodes judge that.
-
-        Raises:
-            UnsupportedError: it does not.
-
-        """
+        """Return if the protocol gives ``guarantee``; while it is unknown, the nodes judge that."""
         if self.protocol:
             demand(self.protocol, guarantee)
 
@@ -258,14 +251,7 @@ class Connection:
         return self.cluster_watch
 
     def greeting(self) -> Operation[None]:
-        """Wait for the first answer of any node.
-
-        Raises:
-            WrongClusterError: what answers belongs to another cluster or version.
-            ForbiddenError: no node accepts the client's key, or a client without one.
-            UnavailableError: no node replied in time.
-
-        """
+        """Wait for the first answer of any node."""
         limit = self._timeout
         end = time.monotonic() + limit
         while (left := end - time.monotonic()) > 0:
@@ -317,13 +303,13 @@ class Connection:
         label: str,
         duration: float | None,
         grace: float | None,
+        confirm_release: bool = True,
+        retain: float | None = None,
+        cohort: int = 0,
         *,
         kind: str = "lock",
         reentrant: bool = False,
         limit: int | None = None,
-        confirm_release: bool = True,
-        retain: float | None = None,
-        cohort: int = 0,
     ) -> LockOptions:
         """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
         self.check()
@@ -363,28 +349,11 @@ class Connection:
             self.demand(Guarantee.RETAINED)
         if owner in RETAINERS:
             raise InvalidRequestError(f"owner is {owner!r}, a name reserved for retained locks")
-        return LockOptions(
-            name,
-            timeout,
-            owner,
-            reentrant,
-            most,
-            label,
-            hold_ms,
-            grace_ms,
-            confirm_release,
-            retain_ms,
-            cohort,
-        )
+        asked = name, timeout, owner, reentrant, most, label, hold_ms, grace_ms
+        return LockOptions(*asked, confirm_release, retain_ms, cohort)
 
     def age_ms(self, read: Read, max_age: float) -> int | None:
-        """Return the greatest age of an answer (ms), None for a linearizable read.
-
-        Raises:
-            ValueError: see `age_ms_of`.
-            UnsupportedError: the protocol cannot prove how old an answer is.
-
-        """
+        """Return the greatest age of an answer (ms), None for a linearizable read."""
         age_ms = age_ms_of(read, max_age)
         if age_ms is not None:
             self.demand(Guarantee.BOUNDED_READS)
@@ -440,7 +409,6 @@ class Connection:
 
 
 def _tell(refs: dict[str, RoleRef], message: Event) -> None:
-    """Send the session a message that needs no answer, if it is there."""
     with suppress(pykka.ActorDeadError, OverloadedError):
         refs["session"].tell(message)
 

@@ -9,18 +9,15 @@ from fencelock.actors.api.counter import (
     VALUE_MAX,
     AddToCounter,
     CounterChanged,
-    CounterRequest,
     SetCounter,
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.error import InvalidRequestError
 from fencelock.cluster.client.base_client import BaseClient
-from fencelock.cluster.client.base_object import BaseObject
+from fencelock.cluster.client.base_object import BaseObject, Fence, guard_of
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.fence import Fence, guard_of
-from fencelock.cluster.client.lock_options import check_int, checked
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import Read, check_int, checked
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -108,7 +105,7 @@ class BaseCounter(BaseObject):
         _check("n", n)
         guard, number = guard_of(fence)
         request = AddToCounter(counter=self.name, amount=n, request=1, guard=guard, fence=number)
-        reply = yield from self._changing(request)
+        reply = yield from self._updating(checked(request))
         if not reply.changed:
             raise InvalidRequestError(
                 f"{titled(self._full_name)} is {reply.before}, and {n} more is beyond the limits "
@@ -124,12 +121,7 @@ class BaseCounter(BaseObject):
         request = SetCounter(
             counter=self.name, value=value, expected=expected, request=1, guard=guard, fence=number
         )
-        return (yield from self._changing(request))
-
-    def _changing(self, request: CounterRequest) -> Operation[CounterChanged]:
-        reply = yield from self._updating(checked(request))
-        assert isinstance(reply, CounterChanged)
-        return reply
+        return self._updating(checked(request))
 
 
 def _check(field: str, number: int) -> None:
@@ -168,16 +160,11 @@ class CounterFactory(BaseClient, Generic[C]):
     def counter(self, name: str) -> C:
         """Return the counter called ``name``; sends nothing yet.
 
-        A lock, or a map, of the same name is another object.
-
-        Args:
-            name: see `lock`.
+        A lock, or a map, of the same name is another object. ``name`` is as for `lock`, and so are
+        the errors.
 
         Raises:
-            InvalidRequestError: ``name`` is out of its limits.
             UnsupportedError: the cluster's protocol has no counters; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
 
         """
         return self._counter_type(self._given, name)

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
-from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.name import object_name
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock, H
+from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.lock import AsyncHold, AsyncLock, Hold, Lock
-from fencelock.cluster.client.lock_options import LockOptions, check_text_type
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import LockOptions, Read, check_text_type
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
 from fencelock.cluster.guarantee import Guarantee
 
@@ -52,7 +52,7 @@ class BaseCandidate(BaseLock[H]):
         return self._value
 
 
-class BaseElection(Generic[C]):
+class BaseElection(BaseObject, Generic[C]):
     """One election of the cluster."""
 
     _candidate_type: Callable[..., C]
@@ -60,52 +60,25 @@ class BaseElection(Generic[C]):
     def __init__(
         self, connection: Connection, name: str, timeout: float | None, label: str
     ) -> None:
-        connection.check()
-        connection.demand(Guarantee.ELECTIONS)
-        self._given = connection
-        self._options = connection.options(name, timeout, None, label, None, None, kind=ELECTION)
-        self._lock = object_name(ELECTION, name)
-
-    @property
-    def _connection(self) -> Connection:
-        return self._given.present()
-
-    @property
-    def name(self) -> str:
-        """The name under which all clients know the election."""
-        return plain_name(self._lock)
+        super().__init__(connection, name, ELECTION, Guarantee.ELECTIONS)
+        self._options = connection.options(
+            name, timeout, None, label, None, None, retain=0.0, kind=ELECTION
+        )
 
     @operation
     def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[Leader | None]:
         """Return the present leader, or None if nobody leads.
 
-        Args:
-            read: see `Client.status`.
-            max_age: see `Client.status`.
-
-        Raises:
-            StaleError: the state of the node is older than ``max_age``.
-            UnavailableError: no node answered for 10 s.
-            ClosedError: the client is closed.
-            TypeError: ``max_age`` is no number.
-            ValueError: ``read`` or ``max_age`` is out of its range.
-
+        Arguments and errors are those of `Client.status`.
         """
         age_ms = self._connection.age_ms(read, max_age)
-        reply = yield from self._connection.line.ask(ReadChanges(watched=self._lock, age_ms=age_ms))
-        assert isinstance(reply, ChangesRead)
-        return leader_of(reply)
-
-    @operation
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
-        """Return the leader as a holder, and the waiting candidates; see `Client.status`."""
-        age_ms = self._connection.age_ms(read, max_age)
-        return (yield from self._connection.line.inspecting(self._lock, age_ms))
+        asked = ReadChanges(watched=self._full_name, age_ms=age_ms)
+        return leader_of((yield from self._channel.ask(asked)))
 
     @operation
     def evict(self, fence: int, operator: str | None = None) -> Operation[Contender]:
         """End the term under ``fence``; see `Client.evict`."""
-        return (yield from self._connection.evicting(self._lock, fence, operator))
+        return self._connection.evicting(self._full_name, fence, operator)
 
     def lead(self, value: str = "") -> C:
         """Return a candidate, which leads while it is held like a lock; sends nothing yet.
@@ -124,9 +97,6 @@ class BaseElection(Generic[C]):
 
         """
         return self._candidate_type(self._given, self._options, value)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
 
 class BaseElectionWatch(BaseWatch["Leader | None"]):
@@ -166,19 +136,11 @@ class ElectionFactory(BaseClient, Generic[E]):
     def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
         """Return the election called ``name``; sends nothing yet.
 
-        A lock of the same name is another object.
-
-        Args:
-            name: see `lock`.
-            timeout: the default timeout of candidates (s); see `lock`.
-            label: see `lock`.
+        A lock of the same name is another object. Arguments and errors are those of `lock`:
+        ``timeout`` and ``label`` are those of candidates.
 
         Raises:
-            InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol has no elections; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-            ValueError: as for `lock`.
 
         """
         return self._election_type(self._given, name, timeout, label)
@@ -219,7 +181,7 @@ class Election(BaseElection[Candidate], InThreads):
         changes. A watch that is further behind goes on with the present leader, and counts that in
         ``resyncs``.
         """
-        return ElectionWatch(self._connection.line, self._lock)
+        return ElectionWatch(self._channel, self._full_name)
 
 
 class AsyncCandidate(BaseCandidate[AsyncHold], AsyncLock):
@@ -241,4 +203,4 @@ class AsyncElection(BaseElection[AsyncCandidate], InTasks):
 
     def watch(self) -> AsyncElectionWatch:
         """Return an iterator for ``async for`` over the leaders, beginning with the present one."""
-        return AsyncElectionWatch(self._connection.line, self._lock)
+        return AsyncElectionWatch(self._channel, self._full_name)

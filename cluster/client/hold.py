@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from os import urandom
+from zlib import crc32
 
 import pykka
 
@@ -31,24 +33,23 @@ from fencelock.actors.session.holds import HOLDING, HoldState
 from fencelock.actors.session.holds import ClientHold as LocalHold
 from fencelock.actors.session.message import ReleaseUnawaited
 from fencelock.actors.session.requests import ANSWER_MS
-from fencelock.cluster.client.hold_registry import (
-    Callback,
-    HoldRegistry,
-    Listeners,
-    Ownership,
-    ReleaseCall,
-)
-from fencelock.cluster.client.lock_options import term_ms_of
+from fencelock.cluster.client.callback_executor import Callback, Listeners, Notifying
+from fencelock.cluster.client.hold_registry import HoldRegistry, Ownership, ReleaseCall
 from fencelock.cluster.client.operation import AwaitReply, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
-from fencelock.cluster.client.token import SECRET_BYTES, token_of
+from fencelock.cluster.client.settings import check_text_type, term_ms_of
 from fencelock.cluster.host.fork import ForkCounter
 
 WITHIN_MS = 60_000
-"""Default time for which a token can be used (ms)."""
+"""Default time for which the token of a detached lock can be used (ms)."""
+
+SECRET_BYTES = 16
+"""Length of the random secret in a token (bytes): nobody guesses it."""
+
+_SUM_BYTES = 4
 
 
-class BaseHold:
+class BaseHold(Notifying):
     """One successful acquire, until it is released. It is always true.
 
     Its properties follow from this client's clock and the last confirmation of the cluster when
@@ -194,25 +195,6 @@ class BaseHold:
         check_held(self._registry, own, self.token)
         if self._channel.closed:
             raise NotHeldError(f"{titled(own.lock)}: the client of this hold is closed")
-
-    def on_lost(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when this hold is lost, or at once if it is.
-
-        `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
-        """
-        self._listen(HoldState.LOST, callback)
-
-    def on_suspect(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when this hold becomes suspect."""
-        self._listen(HoldState.SUSPECT, callback)
-
-    def on_unlocking(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when the duration of this hold ends.
-
-        The lock stays held until the grace has ended as well. Until then the holder chooses
-        ``release`` or ``renew``.
-        """
-        self._listen(HoldState.UNLOCKING, callback)
 
     @operation
     def renew(self, duration: float | None = None) -> Operation[None]:
@@ -437,13 +419,7 @@ def renewing(
 
 
 def check_held(registry: HoldRegistry, own: Ownership, token: int) -> None:
-    """Return if the acquire ``token`` is held.
-
-    Raises:
-        LockOwnershipLostError: it was lost.
-        NotHeldError: it was released.
-
-    """
+    """Return if the acquire ``token`` is held."""
     if registry.state_of(own) is HoldState.LOST:
         raise registry.loss_of(own)
     if not own.is_unreleased(token):
@@ -507,3 +483,34 @@ def exiting(
         else:
             kind = type(failure).__name__
             error.add_note(f"{titled(name)} could not be released either: {kind}: {failure}")
+
+
+def token_of(lock: str, secret: bytes) -> str:
+    """Return the token of a detached lock: its name, and the secret that attaches it."""
+    body = secret + lock.encode()
+    return urlsafe_b64encode(_sum(body) + body).decode().rstrip("=")
+
+
+def lock_and_secret(token: str) -> tuple[str, bytes]:
+    """Return the lock that a token names, and its secret.
+
+    Raises:
+        TypeError: ``token`` is not text.
+        ValueError: it is no token. The text does not show it, since most of it may be right.
+
+    """
+    check_text_type("token", token)
+    with suppress(ValueError):  # It has other characters.
+        raw = urlsafe_b64decode(f"{token}{'=' * (-len(token) % 4)}")
+        start, body = raw[:_SUM_BYTES], raw[_SUM_BYTES:]
+        secret, name = body[:SECRET_BYTES], body[SECRET_BYTES:]
+        if name and start == _sum(body):
+            return name.decode(), secret
+    raise ValueError(
+        f"token is no text that detach returned ({len(token)} characters): was it cut, or changed "
+        "on its way?"
+    )
+
+
+def _sum(body: bytes) -> bytes:
+    return crc32(body).to_bytes(_SUM_BYTES)

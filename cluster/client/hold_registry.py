@@ -91,7 +91,7 @@ from fencelock.actors.session.requests import (
     PendingCancel,
     lock_key_named,
 )
-from fencelock.cluster.client.callback_executor import CallbackExecutor, Notice, check_callback
+from fencelock.cluster.client.callback_executor import CallbackExecutor, Listeners, Notice
 from fencelock.cluster.client.owner import owner_of_acquire
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.log import warn
@@ -110,38 +110,8 @@ UNREPORTED_MAX = 64
 NAMED_MAX = 3
 """Limit of holds that one line of the log names."""
 
-Callback = Callable[[Notice], object]
-
 tokens = itertools.count(1)
 """Numbers each acquire of this process for the session, so that exactly that one is cancelled."""
-
-
-class Listeners(Struct, eq=False):
-    """The callbacks of one hold, of one lock object, or of a client for all its locks."""
-
-    lost: list[Callback] = field(default_factory=list[Callback])
-    unlocking: list[Callback] = field(default_factory=list[Callback])
-    suspect: list[Callback] = field(default_factory=list[Callback])
-    unreported: list[FencelockError] = field(default_factory=list[FencelockError])
-    """The errors of releases for which no caller waited, until the next call raises them."""
-    detached: set[object] = field(default_factory=set[object])
-    """The threads or tasks that detached the lock inside a ``with``, whose end releases nothing."""
-
-    def add(self, state: HoldState, callback: Callback) -> None:
-        """Also call ``callback`` for ``state``.
-
-        Raises:
-            TypeError: ``callback`` is not callable, or is a coroutine function.
-
-        """
-        check_callback(callback)
-        self.of(state).append(callback)
-
-    def of(self, state: HoldState) -> list[Callback]:
-        """Return the callbacks for LOST, UNLOCKING or SUSPECT."""
-        if state is HoldState.LOST:
-            return self.lost
-        return self.unlocking if state is HoldState.UNLOCKING else self.suspect
 
 
 class Ownership(Struct, eq=False):
@@ -724,7 +694,6 @@ class HoldRegistry:
             self._warn("lost", [own], reason)
 
     def _warn(self, state: str, owns: list[Ownership], reason: str) -> None:
-        """Log that holds are suspect or lost, in one line of bounded length."""
         if not owns:
             return
         named = ", ".join(
@@ -744,7 +713,6 @@ class HoldRegistry:
         self._notify(own, HoldState.LOST, reason)
 
     def _notify(self, own: Ownership, state: HoldState, reason: str) -> None:
-        """Call all callbacks registered for that kind of notice of ``own``."""
         assert own.hold is not None
         notice = Notice(own.lock, own.owner, own.hold.fence, state, reason)
         for listeners in (*own.listeners, self.listeners):

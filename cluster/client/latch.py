@@ -7,16 +7,14 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.latch import COUNT_MAX, KEEP_MS, LATCH, AwaitLatch, CountDown, CountedDown
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.latch import COUNT_MAX, KEEP_MS, LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError, LockTimeoutError
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.lock_options import check_int, check_number, checked, wait_ms_of
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import check_int, check_number, checked, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -54,9 +52,7 @@ class BaseLatch(BaseObject):
 
         """
         _check_count("n", n)
-        reply = yield from self._updating(checked(replace(self._down, amount=n)))
-        assert isinstance(reply, CountedDown)
-        return reply.left
+        return (yield from self._updating(checked(replace(self._down, amount=n)))).left
 
     @operation
     def wait(self, timeout: float | None = None) -> Operation[bool]:
@@ -93,14 +89,6 @@ class BaseLatch(BaseObject):
         status = yield from self._inspecting("linearizable", 0)
         return self._down.count if status.left is None else status.left
 
-    @operation
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
-        """Return the waiters and the count, which is ``left`` of ``permits``.
-
-        Arguments and errors are those of `Client.status`.
-        """
-        return (yield from self._inspecting(read, max_age))
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._down.count}>"
 
@@ -131,10 +119,8 @@ class LatchFactory(BaseClient, Generic[L]):
                 Callers that come later begin a new latch, and wait.
 
         Raises:
-            InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol has no latches; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
+            FencelockError, TypeError: as for `lock`.
 
         """
         return self._latch_type(self._given, name, count, keep_s)

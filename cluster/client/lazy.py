@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, cast
 
 from fencelock.actors.error import ClosedError, ConfigError
 from fencelock.actors.message import Event
-from fencelock.cluster.client.callback_executor import CallbackExecutor, ThreadExecutor
+from fencelock.cluster.client.callback_executor import (
+    CallbackExecutor,
+    LoopExecutor,
+    ThreadExecutor,
+)
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold_registry import HoldRegistry
-from fencelock.cluster.client.loop import LoopExecutor, drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import Operation, drive, drive_async
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import TTL_S, Settings, Target
 from fencelock.cluster.host.pending_asks import AskReply
@@ -56,14 +59,7 @@ class LazyConnection(Connection):
         self.hold_registry = HoldRegistry(READ_CLOCK, {}, {}, ThreadExecutor(), _Nobody().tell)
 
     def present(self) -> Connection:
-        """Return the connection of this process and, for asyncio, of the running loop.
-
-        Raises:
-            ClosedError: the client was closed.
-            ConfigError: an argument is not usable.
-            RuntimeError: it is for asyncio, and no loop runs here.
-
-        """
+        """Return the connection of this process and, for asyncio, of the running loop."""
         place = self._place()
         if (open_one := self._open(place)) is not None:
             return open_one
@@ -144,14 +140,12 @@ class LoopConnection(LazyConnection):
         self._endings: dict[object, AsyncGenerator[None]] = {}
 
     def _place(self) -> object:
-        import asyncio  # noqa: PLC0415 (see loop.py)
+        import asyncio  # noqa: PLC0415 (see operation.py)
 
         return asyncio.get_running_loop()
 
     def _executor(self) -> CallbackExecutor:
-        executor = LoopExecutor()
-        executor.bind()
-        return executor
+        return LoopExecutor()
 
     def _began(self, made: Connection) -> None:
         ending = _closing_at_end(made)
@@ -227,15 +221,7 @@ class Defaults:
 
         Without it they take what `connect` takes without arguments: the environment variables
         ``FENCELOCK_CONNECT``, ``FENCELOCK_CLUSTER`` and ``FENCELOCK_KEY``, or ``./cluster.toml``.
-        Nothing is sent.
-
-        Args:
-            addresses: see `connect`, as for the others.
-            cluster: see `connect`.
-            ttl: see `connect`.
-            label: see `connect`.
-            key: see `connect`.
-            stay: see `connect`.
+        The arguments are those of `connect`. Nothing is sent.
 
         Raises:
             ConfigError: an argument is not usable, or a default client has connected already: call

@@ -9,10 +9,16 @@ from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import titled
 from fencelock.cluster.client.base_lock import BaseLock, BaseRLock, H
 from fencelock.cluster.client.hold import BaseHold
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import InTasks, InThreads, Operation, drive, operation
+from fencelock.cluster.client.operation import (
+    InTasks,
+    InThreads,
+    Operation,
+    drive,
+    drive_async,
+    operation,
+)
 from fencelock.cluster.client.owner import owner_of_task, owner_of_thread, task_here
-from fencelock.cluster.client.settings import Read, age_ms_of
+from fencelock.cluster.client.settings import Read
 
 
 class Exiting(InThreads):
@@ -87,7 +93,7 @@ class LockMethods(BaseLock[H]):
     @operation
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
         """Return the holder and the queue; see `Client.status`."""
-        return self._inspecting(age_ms_of(read, max_age))
+        return self.inspecting(read, max_age)
 
 
 class ThreadLock(BaseLock[H], Exiting):

@@ -11,9 +11,8 @@ from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
-from fencelock.cluster.client.lock_options import LockOptions, check_name_type
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import Operation, drive, drive_async
+from fencelock.cluster.client.settings import LockOptions, check_name_type
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.transport.codec import check_types
 
@@ -77,20 +76,12 @@ class LockAllFactory(BaseClient, Generic[S]):
     def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> S:
         """Return several locks that are acquired in one step, or not at all; sends nothing yet.
 
-        They are the locks that `lock` returns by these names, in their order of fences.
-
-        Args:
-            names: 1 to 64 different names; see `lock`.
-            timeout: see `lock`.
-            label: see `lock`.
+        They are the locks that `lock` returns by these names, 1 to 64 different ones, in their
+        order of fences. Other arguments and errors are those of `lock`.
 
         Raises:
-            InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
                 one grants several.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-            ValueError: as for `lock`.
 
         """
         return self._lock_all_type(self._given, names, timeout, label)

@@ -25,13 +25,17 @@ from fencelock.actors.api.map import (
 from fencelock.actors.api.name import PAGE_MAX, object_name, titled
 from fencelock.actors.error import InvalidRequestError, VersionMismatchError
 from fencelock.cluster.client.base_client import BaseClient
-from fencelock.cluster.client.base_object import BaseObject
+from fencelock.cluster.client.base_object import BaseObject, Fence, guard_of
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.fence import Fence, guard_of
-from fencelock.cluster.client.lock_options import check_int, check_number, check_text_type, checked
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import (
+    Read,
+    check_int,
+    check_number,
+    check_text_type,
+    checked,
+)
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
 from fencelock.cluster.guarantee import Guarantee
 
@@ -79,7 +83,6 @@ class BaseMap(BaseObject):
         check_text_type("key", key)
         query = GetEntry(map=self.name, entry_key=key, age_ms=age_ms)
         found = yield from self._channel.ask(checked(query))
-        assert isinstance(found, EntryList)
         return _entry_of(found.entries[0]) if found.entries else None
 
     @operation
@@ -239,7 +242,6 @@ class BaseMap(BaseObject):
             most = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(entries))
             query = ListEntries(map=self.name, prefix=prefix, after=after, most=most, age_ms=age_ms)
             page = yield from self._channel.ask(checked(query))
-            assert isinstance(page, EntryList)
             entries += [(seen.key, _entry_of(seen)) for seen in page.entries]
             more = page.more and bool(page.entries) and len(entries) != limit
             after = entries[-1][0] if entries else after
@@ -247,7 +249,6 @@ class BaseMap(BaseObject):
 
     @operation
     def _count(self) -> Operation[int]:
-        """End with the number of entries."""
         found = yield from self._channel.ask(ListMaps(prefix=self.name, most=1))
         assert isinstance(found, MapList)
         return next((one.entries for one in found.maps if one.name == self.name), 0)
@@ -293,9 +294,7 @@ class BaseMap(BaseObject):
         )
 
     def _changing(self, request: EntryRequest) -> Operation[EntryChanged]:
-        reply = yield from self._updating(checked(request))
-        assert isinstance(reply, EntryChanged)
-        return reply
+        return self._updating(checked(request))
 
 
 class MapChange(NamedTuple):
@@ -353,13 +352,6 @@ def _entry_of(seen: EntrySeen) -> Entry:
 
 
 def _ttl_ms_of(ttl: float | None) -> int | None:
-    """Return a time to live in milliseconds, rounded up.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is not above 0, or above a year.
-
-    """
     if ttl is None:
         return None
     most_s = TTL_MS_MAX // 1000
@@ -393,16 +385,10 @@ class MapFactory(BaseClient, Generic[M]):
     def map(self, name: str) -> M:
         """Return the map called ``name``; sends nothing yet.
 
-        A lock of the same name is another object.
-
-        Args:
-            name: see `lock`.
+        A lock of the same name is another object. ``name`` is as for `lock`, and so are the errors.
 
         Raises:
-            InvalidRequestError: ``name`` is out of its limits.
             UnsupportedError: the cluster's protocol has no maps; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
 
         """
         return self._map_type(self._given, name)

@@ -49,12 +49,7 @@ def owner_of_thread() -> str:
 
 
 def owner_of_task() -> str:
-    """Return the name of the running task as an owner: host, process, task and a number.
-
-    Raises:
-        RuntimeError: no task runs here, as in a callback of the loop.
-
-    """
+    """Return the name of the running task as an owner: host, process, task and a number."""
     import asyncio  # noqa: PLC0415 (a blocking client does without)
 
     task = asyncio.current_task()

@@ -6,25 +6,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import titled
-from fencelock.actors.api.pool import (
-    POOL,
-    GivePermits,
-    PermitsGiven,
-    PermitsTaken,
-    PoolResized,
-    ResizePool,
-    TakePermits,
-)
+from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.semaphore import PERMITS_MAX
 from fencelock.actors.error import LockTimeoutError
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.lock_options import check_int, checked, wait_ms_of
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import InTasks, InThreads, Operation, drive, operation
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.operation import (
+    InTasks,
+    InThreads,
+    Operation,
+    drive,
+    drive_async,
+    operation,
+)
+from fencelock.cluster.client.settings import Read, check_int, checked, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -35,7 +31,7 @@ class BasePool(BaseObject):
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
         super().__init__(connection, name, POOL, Guarantee.POOLS)
-        _check_permits(permits)
+        check_permits(permits)
         self._wait_ms = wait_ms_of(timeout)
         self._template = checked(TakePermits(pool=name, size=permits, request=1, label=label))
 
@@ -44,89 +40,10 @@ class BasePool(BaseObject):
         """The number of permits, on which all clients must agree while any is taken."""
         return self._template.size
 
-    def _taking(self, n: int, blocking: bool, timeout: float | None) -> Operation[bool]:
-        if not blocking and timeout is not None:
-            raise ValueError("can't specify a timeout for a non-blocking call")
-        most = self.permits
-        check_int("n", n, f"an int from 1 to {most}", lambda k: 1 <= k <= most, ValueError)
-        wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
-        try:
-            yield from self._updating(replace(self._template, amount=n, wait_ms=wait_ms))
-        except LockTimeoutError:
-            return False
-        return True
-
     @operation
-    def drain(self) -> Operation[int]:
-        """Take all permits that are free now, in one step; return their number; see `acquire`."""
-        try:
-            reply = yield from self._updating(replace(self._template, amount=0, wait_ms=0))
-        except LockTimeoutError:
-            return 0
-        assert isinstance(reply, PermitsTaken)
-        return reply.amount
-
-    @operation
-    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[int]:
-        """Return the number of free permits. Arguments and errors are those of `Client.status`."""
-        status = yield from self._inspecting(read, max_age)
-        return self.permits if status.left is None else status.left
-
-    @operation
-    def resize(self, permits: int) -> Operation[int]:
-        """Change its size to ``permits``; return how many are free; see `Semaphore.resize`."""
-        _check_permits(permits)
-        request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
-        reply = yield from self._updating(request)
-        assert isinstance(reply, PoolResized)
-        self._template = replace(self._template, size=permits)
-        return max(0, reply.size - reply.taken)
-
-    @operation
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
-        """Return the waiters, and the free permits, which are ``left`` of ``permits``.
-
-        Arguments and errors are those of `Client.status`.
-        """
-        return (yield from self._inspecting(read, max_age))
-
-    def _entering(self) -> Operation[None]:
-        yield from self._updating(replace(self._template, wait_ms=self._wait_ms))
-
-    def _giving(self, n: int) -> Operation[None]:
-        check_int(
-            "n", n, f"an int from 1 to {PERMITS_MAX}", lambda k: 1 <= k <= PERMITS_MAX, ValueError
-        )
-        reply = yield from self._updating(GivePermits(pool=self.name, amount=n, request=1))
-        assert isinstance(reply, PermitsGiven)
-        if not reply.changed:
-            raise ValueError(
-                f"{titled(self._full_name)}: {n} permits were released, {reply.taken} are taken"
-            )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self.permits}>"
-
-
-def _check_permits(permits: int) -> None:
-    allowed = f"an int from 1 to {PERMITS_MAX}"
-    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
-
-
-class Pool(BasePool, InThreads):
-    """One semaphore whose permits outlive sessions; see `Client.semaphore`.
-
-    Any thread may use it. A permit that was acquired belongs to nobody. It stays taken when the
-    client that acquired it is closed or dies, until anybody releases it, through any object and any
-    client. So there are no holds, no fences and no losses. Claims are served in their order, as
-    those of a `Semaphore`.
-
-    A call takes effect once, however often the client has to send it. If the client's session ends
-    during an acquire or a release, the call raises `SessionExpiredError`, and it is unknown whether
-    it took effect. The same holds for an acquire that is interrupted.
-    """
-
-    def acquire(self, n: int = 1, *, blocking: bool = True, timeout: float | None = None) -> bool:
+    def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> Operation[bool]:
         """Wait for ``n`` permits and take them, all at once; return whether they were taken.
 
         Args:
@@ -147,9 +64,19 @@ class Pool(BasePool, InThreads):
                 ``blocking``.
 
         """
-        return drive(self._taking(n, blocking, timeout))
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        most = self.permits
+        check_int("n", n, f"an int from 1 to {most}", lambda k: 1 <= k <= most, ValueError)
+        wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
+        try:
+            yield from self._updating(replace(self._template, amount=n, wait_ms=wait_ms))
+        except LockTimeoutError:
+            return False
+        return True
 
-    def release(self, n: int = 1) -> None:
+    @operation
+    def release(self, n: int = 1) -> Operation[None]:
         """Give back ``n`` permits, whoever acquired them.
 
         Raises:
@@ -157,7 +84,65 @@ class Pool(BasePool, InThreads):
             FencelockError: see `acquire`.
 
         """
-        drive(self._giving(n))
+        return self._giving(n)
+
+    @operation
+    def drain(self) -> Operation[int]:
+        """Take all permits that are free now, in one step; return their number; see `acquire`."""
+        try:
+            return (yield from self._updating(replace(self._template, amount=0, wait_ms=0))).amount
+        except LockTimeoutError:
+            return 0
+
+    @operation
+    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[int]:
+        """Return the number of free permits. Arguments and errors are those of `Client.status`."""
+        status = yield from self._inspecting(read, max_age)
+        return self.permits if status.left is None else status.left
+
+    @operation
+    def resize(self, permits: int) -> Operation[int]:
+        """Change its size to ``permits``; return how many are free; see `Semaphore.resize`."""
+        check_permits(permits)
+        request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
+        reply = yield from self._updating(request)
+        self._template = replace(self._template, size=permits)
+        return max(0, reply.size - reply.taken)
+
+    def _entering(self) -> Operation[None]:
+        yield from self._updating(replace(self._template, wait_ms=self._wait_ms))
+
+    def _giving(self, n: int) -> Operation[None]:
+        check_int(
+            "n", n, f"an int from 1 to {PERMITS_MAX}", lambda k: 1 <= k <= PERMITS_MAX, ValueError
+        )
+        reply = yield from self._updating(GivePermits(pool=self.name, amount=n, request=1))
+        if not reply.changed:
+            raise ValueError(
+                f"{titled(self._full_name)}: {n} permits were released, {reply.taken} are taken"
+            )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.permits}>"
+
+
+def check_permits(permits: int) -> None:
+    allowed = f"an int from 1 to {PERMITS_MAX}"
+    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
+
+
+class Pool(BasePool, InThreads):
+    """One semaphore whose permits outlive sessions; see `Client.semaphore`.
+
+    Any thread may use it. A permit that was acquired belongs to nobody. It stays taken when the
+    client that acquired it is closed or dies, until anybody releases it, through any object and any
+    client. So there are no holds, no fences and no losses. Claims are served in their order, as
+    those of a `Semaphore`.
+
+    A call takes effect once, however often the client has to send it. If the client's session ends
+    during an acquire or a release, the call raises `SessionExpiredError`, and it is unknown whether
+    it took effect. The same holds for an acquire that is interrupted.
+    """
 
     def __enter__(self) -> None:
         """Take one permit, or raise `LockTimeoutError`."""
@@ -174,16 +159,6 @@ class AsyncPool(BasePool, InTasks):
     Arguments, return values and errors are those of `fencelock.Pool`. It is unknown whether a
     cancelled call takes effect.
     """
-
-    async def acquire(
-        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
-    ) -> bool:
-        """Wait for ``n`` permits and take them, all at once; return whether they were taken."""
-        return await drive_async(self._taking(n, blocking, timeout))
-
-    async def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits, whoever acquired them."""
-        await drive_async(self._giving(n))
 
     async def __aenter__(self) -> None:
         """Take one permit, or raise `LockTimeoutError`."""

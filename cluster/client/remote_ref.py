@@ -21,8 +21,7 @@ from fencelock.actors.message import Address, Event, Message, node_of, role_of
 from fencelock.actors.session.ask_error import AskTimeoutError
 from fencelock.actors.session.asker import AskNode
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import AwaitReply, Operation, drive
+from fencelock.cluster.client.operation import AwaitReply, Operation, drive, drive_async
 from fencelock.cluster.client.session_channel import closed_meanwhile
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
@@ -98,18 +97,11 @@ class BaseRemoteRef:
         return reply
 
     def _asking(self, message: RoleRequest[Any], timeout: float | None) -> Operation[Any]:
-        """End with the role's reply."""
         reply = self._submit(message, timeout)
         value = yield from _awaiting(self._connection.asker, reply, self.address, timeout)
         return self._opened(value)
 
     def _opened(self, reply: RoleReply) -> Any:
-        """Return what a role has sent.
-
-        Raises:
-            UnsupportedError: no message is declared here that has its tag and its fields.
-
-        """
         try:
             message = message_in(reply.body, member=True)
         except MalformedFrameError as error:

@@ -212,10 +212,6 @@ class Retaining:
 
         The hold goes back to the cluster with its local owner, who only reads from now on, or
         detaches it.
-
-        Raises:
-            LockOwnershipLostError: the owner has lost it, which was not reported yet.
-
         """
         retained, hold = own.retained, own.hold
         assert hold is not None
@@ -236,7 +232,6 @@ class Retaining:
         return replace(request, fence=fence, owner=key.owner)
 
     def _is_used(self, key: LockKey) -> bool:
-        """Return whether a local owner has the lock."""
         lock = self.locks.by_key.get(key)
         return lock is not None and bool(lock.users)
 

@@ -21,14 +21,14 @@ from fencelock.actors.error import (
 from fencelock.actors.session.requests import lock_key_named
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseRLock, H
+from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import check_held
 from fencelock.cluster.client.hold_registry import Ownership
 from fencelock.cluster.client.lock import AsyncHold, AsyncRLock, Hold, RLock
-from fencelock.cluster.client.lock_options import LockOptions
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.owner import name_of
-from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.settings import LockOptions, Read
 from fencelock.cluster.guarantee import Guarantee, promises
 
 S = TypeVar("S", bound=BaseRLock[Any])
@@ -123,7 +123,6 @@ class BaseSide(BaseRLock[H]):
         return self._latest_of(super()._current())
 
     def _held_already(self, own: Ownership) -> FencelockError:
-        """Return the error for an owner that holds it, with a protocol that allows that once."""
         assert own.hold is not None
         return AlreadyHeldError(
             f"{titled(own.lock)}: {name_of(own.owner)} holds it already, under fence "
@@ -145,30 +144,29 @@ class BaseSide(BaseRLock[H]):
         return isinstance(error, LockTimeoutError)
 
 
-class BaseRWLock(Generic[S]):
+class BaseRWLock(BaseObject, Generic[S]):
     """One read/write lock of the cluster, with its two sides."""
 
     _side_type: Callable[..., S]
 
     def __init__(self, connection: Connection, options: LockOptions) -> None:
-        self._given = connection
-        self._name = options.name
+        super().__init__(connection, options.name, RWLOCK, Guarantee.RWLOCKS)
         self._reader = self._side_type(connection, options, write=False)
         self._writer = self._side_type(connection, options, write=True)
-
-    @property
-    def name(self) -> str:
-        """The name under which all clients know it."""
-        return self._name
 
     @operation
     def evict(self, fence: int, operator: str | None = None) -> Operation[Contender]:
         """Take the hold under ``fence`` from its owner; see `Client.evict`."""
-        return (
-            yield from self._given.present().evicting(
-                object_name(RWLOCK, self._name), fence, operator
-            )
-        )
+        return self._connection.evicting(self._full_name, fence, operator)
+
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
+        """Return the holders and the queue, in order; see `Client.status`.
+
+        Of a writer, `Contender.times` is `LockStatus.permits`; of a reader, the number of times
+        that it holds the lock.
+        """
+        return self._reader.inspecting(read, max_age)
 
     def read(self) -> S:
         """Return the side that acquires it to read, together with other readers."""
@@ -177,9 +175,6 @@ class BaseRWLock(Generic[S]):
     def write(self) -> S:
         """Return the side that acquires it to write, alone."""
         return self._writer
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}>"
 
 
 W = TypeVar("W", bound=BaseRWLock[Any])
@@ -205,46 +200,23 @@ class RWLockFactory(BaseClient, Generic[W]):
     ) -> W:
         """Return the read/write lock called ``name``; sends nothing yet.
 
-        A lock of the same name is another object.
-
-        Args:
-            name: see `lock`.
-            timeout: see `lock`.
-            owner: the owner; by default the thread or the task, as for `rlock`.
-            label: see `lock`.
-            duration: see `lock`; for reading and for writing (`bakery` only).
-            grace: see `lock`.
-            confirm_release: see `lock`.
-            retain: see `lock`. All readers of this client share one retained hold.
-            cohort: see `lock`.
+        A lock of the same name is another object. Arguments and errors are those of `lock`, but for
+        ``owner``, which is by default the thread or the task, as for `rlock`. ``duration`` and
+        ``grace`` are for reading and for writing, on `bakery` only. All readers of this client
+        share one retained hold.
 
         Raises:
-            InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol has no read/write locks, or no deadlines; the
                 text names those that have them.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-            ValueError: as for `lock`.
 
         """
         connection = self._given
         connection.check()
         connection.demand(Guarantee.RWLOCKS)
         protocol = connection.protocol  # While it is unknown, the nodes refuse a second acquire.
-        options = connection.options(
-            name,
-            timeout,
-            owner,
-            label,
-            duration,
-            grace,
-            kind=RWLOCK,
-            reentrant=True,
-            limit=None if not protocol or promises(protocol, Guarantee.REENTRANT) else 1,
-            confirm_release=confirm_release,
-            retain=retain,
-            cohort=cohort,
-        )
+        limit = None if not protocol or promises(protocol, Guarantee.REENTRANT) else 1
+        given = timeout, owner, label, duration, grace, confirm_release, retain, cohort
+        options = connection.options(name, *given, kind=RWLOCK, reentrant=True, limit=limit)
         if protocol == "paxos" and (options.hold_ms or options.grace_ms):
             raise UnsupportedError(f"{titled(object_name(RWLOCK, name))}: {NO_DEADLINES}")
         return self._rwlock_type(connection, options)
@@ -272,14 +244,6 @@ class RWLock(BaseRWLock[ReadWriteSide], InThreads):
 
     _side_type = ReadWriteSide
 
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the holders and the queue, in order; see `Client.status`.
-
-        Of a writer, `Contender.times` is `LockStatus.permits`; of a reader, the number of times
-        that it holds the lock.
-        """
-        return self.read().status(read, max_age)
-
 
 class AsyncReadWriteSide(BaseSide[AsyncHold], AsyncRLock):
     """One side of an `RWLock`: a lock like `fencelock.aio.RLock` that acquires to read or write."""
@@ -293,7 +257,3 @@ class AsyncRWLock(BaseRWLock[AsyncReadWriteSide], InTasks):
     """
 
     _side_type = AsyncReadWriteSide
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the holders and the queue, in order."""
-        return await self.read().status(read, max_age)

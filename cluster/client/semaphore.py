@@ -8,14 +8,12 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import check_new_lock_name, object_name, titled
+from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.semaphore import (
-    PERMITS_MAX,
     SEMAPHORE,
     AcquirePermits,
     ReleasePermits,
     ResizeSemaphore,
-    SemaphoreResized,
 )
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.client.base_client import BaseClient
@@ -25,17 +23,9 @@ from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import BaseHold, give_back, releasing
 from fencelock.cluster.client.hold_registry import Ownership
 from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
-from fencelock.cluster.client.lock_options import (
-    LockOptions,
-    check_int,
-    check_name_type,
-    checked,
-    wait_ms_of,
-)
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive, operation
-from fencelock.cluster.client.pool import BasePool
-from fencelock.cluster.client.settings import Read, age_ms_of
+from fencelock.cluster.client.operation import Operation, drive, drive_async, operation
+from fencelock.cluster.client.pool import BasePool, check_permits
+from fencelock.cluster.client.settings import Read, check_int, checked
 from fencelock.cluster.guarantee import Guarantee
 
 H = TypeVar("H", bound=BaseHold)
@@ -54,18 +44,17 @@ class BaseSemaphore(BaseLock[H]):
     def __init__(
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
-        connection.check()
-        check_name_type(name, SEMAPHORE)
-        check_new_lock_name(name, SEMAPHORE)
-        wait_ms_of(timeout)
+        options = connection.options(
+            name, timeout, None, label, None, None, retain=0.0, kind=SEMAPHORE
+        )
         connection.demand(Guarantee.SEMAPHORES)
-        _check_permits(permits)
+        check_permits(permits)
         self._given = connection
         self._template = checked(
             AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
         )
-        options = LockOptions(object_name(SEMAPHORE, name), timeout, label=label)
-        super().__init__(connection.line, connection.hold_registry, options)
+        named = replace(options, name=object_name(SEMAPHORE, name))
+        super().__init__(connection.line, connection.hold_registry, named)
         self._acquire = self._template
         self._guard = threading.Lock()
         self._given_back: dict[int, int] = {}
@@ -115,11 +104,10 @@ class BaseSemaphore(BaseLock[H]):
             TypeError: ``permits`` is not an int.
 
         """
-        _check_permits(permits)
+        check_permits(permits)
         name, before = self._template.semaphore, self.permits
         request = ResizeSemaphore(semaphore=name, permits=before, size=permits, request=1)
         reply = yield from updating(self._given.present(), request)
-        assert isinstance(reply, SemaphoreResized)
         self._acquire = self._template = replace(self._template, permits=permits)
         return max(0, reply.free)
 
@@ -130,11 +118,13 @@ class BaseSemaphore(BaseLock[H]):
         While others wait for more permits than are free, nobody overtakes them. Arguments and
         errors are those of `Client.status`.
         """
-        status = yield from self._inspecting(age_ms_of(read, max_age))
+        status = yield from self.inspecting(read, max_age)
         return self.permits if status.free is None else status.free
 
-    def _is_locked(self) -> Operation[bool]:
-        status = yield from self._inspecting(None)
+    @operation
+    def locked(self) -> Operation[bool]:
+        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
+        status = yield from self.inspecting()
         return bool(status.waiters) or (status.free is not None and status.free <= 0)
 
     @operation
@@ -143,21 +133,14 @@ class BaseSemaphore(BaseLock[H]):
 
         `LockStatus.holders` has the first 1,000 holders, and `Contender.times` the permits of each.
         """
-        return (yield from self._inspecting(age_ms_of(read, max_age)))
+        return self.inspecting(read, max_age)
 
     @operation
     def evict(self, fence: int, operator: str | None = None) -> Operation[Contender]:
         """Take the permits of the hold under ``fence``; see `Client.evict`."""
-        return (yield from self._given.present().evicting(self._options.name, fence, operator))
+        return self._given.present().evicting(self._options.name, fence, operator)
 
     def _asking(self, amount: int) -> AcquirePermits:
-        """Return the request for ``amount`` permits.
-
-        Raises:
-            TypeError: ``amount`` is no int.
-            ValueError: there are never so many.
-
-        """
         template, most = self._template, self.permits
         if type(amount) is int and amount == template.amount:
             return template
@@ -180,7 +163,6 @@ class BaseSemaphore(BaseLock[H]):
         return self._releasing_permits(1)
 
     def _releasing_permits(self, amount: int) -> Operation[None]:
-        """Release permits like a semaphore's `release`."""
         known = self._acquired[:]
         if len(known) == 1:  # Nearly always: `_take` would find the same.
             _, own, token, held, _ = known[0]
@@ -189,7 +171,6 @@ class BaseSemaphore(BaseLock[H]):
         return self._releasing_parts(amount)
 
     def _releasing_all(self, own: Ownership, token: int, amount: int) -> Operation[None]:
-        """Release all permits of the only hold."""
         mine = False
         try:
             with self._guard:
@@ -230,13 +211,7 @@ class BaseSemaphore(BaseLock[H]):
             raise failure
 
     def _take(self, amount: int) -> list[Part]:
-        """Choose the holds to release: this thread's or task's own, the latest first, then others.
-
-        Raises:
-            TypeError: ``amount`` is no int.
-            ValueError: fewer permits are held through this object.
-
-        """
+        """Choose what to release: holds of this thread or task, the latest first, then others."""
         check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
         here, parts, left = self._here(), list[Part](), amount
         with self._guard:
@@ -277,11 +252,6 @@ class BaseSemaphore(BaseLock[H]):
                 if own.is_unreleased(token)
             )
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
-
-
-def _check_permits(permits: int) -> None:
-    allowed = f"an int from 1 to {PERMITS_MAX}"
-    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
 
 
 P = TypeVar("P", bound=BaseSemaphore[Any])
@@ -341,12 +311,9 @@ class SemaphoreFactory(BaseClient, Generic[P, Q]):
                 them. It is another object than the semaphore of that name.
 
         Raises:
-            InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol has no semaphores; the text says which one
                 does.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-            ValueError: as for `lock`.
+            FencelockError, TypeError, ValueError: as for `lock`.
 
         """
         made = self._semaphore_type if session_aware else self._pool_type
@@ -414,10 +381,6 @@ class Semaphore(BaseSemaphore[Hold], ThreadLock[Hold]):
         """
         drive(self._releasing_permits(n))
 
-    def locked(self) -> bool:
-        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
-        return drive(self._is_locked())
-
 
 class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
@@ -447,7 +410,3 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     async def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this task acquired last, then the oldest."""
         await drive_async(self._releasing_permits(n))
-
-    async def locked(self) -> bool:
-        """Return whether an acquire would have to wait now."""
-        return await drive_async(self._is_locked())

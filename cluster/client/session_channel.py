@@ -7,11 +7,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import pykka
 
 from fencelock.actors.api.message import Inspect, LockStatus
+from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.error import ClosedError, OverloadedError, UnavailableError
 from fencelock.actors.message import Event, Message
 from fencelock.cluster.client.operation import AwaitReply, Operation
@@ -21,6 +22,8 @@ from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.connection import Connection
+
+A = TypeVar("A")
 
 
 class SessionRole(Protocol):
@@ -82,12 +85,7 @@ class SessionChannel:
         return ForkCounter.forks != self.forks
 
     def check(self) -> None:
-        """Refuse if the session cannot be reached.
-
-        Raises:
-            ClosedError: the client is closed, or this is a forked process.
-
-        """
+        """Refuse if the session cannot be reached."""
         if ForkCounter.forks != self.forks:
             raise ClosedError(self.why_forked())
         if self.closed:
@@ -105,7 +103,13 @@ class SessionChannel:
             "connect anew after a fork, or once with connect(lazy=True)"
         )
 
-    def ask(self, message: Event) -> Operation[Any]:
+    @overload
+    def ask(self, message: RepliedBy[A]) -> Operation[A]: ...
+
+    @overload
+    def ask(self, message: Event) -> Operation[Any]: ...
+
+    def ask(self, message: Any) -> Operation[Any]:
         """Send a request, and end with the session's answer, whenever it comes.
 
         A caller that stops waiting withdraws the request.
@@ -131,14 +135,7 @@ class SessionChannel:
             raise
 
     def answer(self, reply: AskReply, ends_at: float | None = None) -> Operation[Any]:
-        """End with the answer in ``reply``, which comes by ``ends_at`` if that is given.
-
-        Raises:
-            ClosedError: the client was closed before it came.
-            UnavailableError: it did not come in time.
-            FencelockError: the refusal, as its own error.
-
-        """
+        """End with the answer in ``reply``, which comes by ``ends_at`` if that is given."""
         try:
             if ends_at is None:
                 return (yield reply)
@@ -158,9 +155,7 @@ class SessionChannel:
 
     def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
         """End with the status of ``lock``; ``age_ms`` as in `Inspect`."""
-        status = yield from self.ask(Inspect(lock=lock, age_ms=age_ms))
-        assert isinstance(status, LockStatus)
-        return status
+        return self.ask(Inspect(lock=lock, age_ms=age_ms))
 
     def abandon(self, reply: AskReply) -> None:
         """Make the session forget a request, and cancel its effect."""

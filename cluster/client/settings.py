@@ -1,4 +1,7 @@
-"""The arguments of `connect` and of reads, checked before anything starts."""
+"""The arguments of `connect`, of locks and of reads, checked and in the units of the wire.
+
+A `TypeError`, or a `ValueError` of the kind that fits, names the argument, the value and the limit.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,29 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from fencelock.actors.api.membership_message import PORT_MAX
-from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed, shown
+from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.name import LABEL_BYTES_MAX, WAIT_MS_MAX, forbidden_in, is_allowed, shown
+from fencelock.actors.api.request import Request
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX
-from fencelock.cluster.client.lock_options import RETAIN_S_MAX, check_number, check_text_type
+from fencelock.actors.session.retained import RetainTerms
+from fencelock.transport.codec import check_types
 from fencelock.transport.frame import check_cluster
+
+R = TypeVar("R", bound=Request)
+
+RETAIN_S_MAX = 3_600
+"""Longest time for which a client keeps an idle lock (s)."""
+
+COHORT_MAX = 1_000
+"""Most owners of a client that may have a retained lock before others who wait."""
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
 """Bounds of a session's TTL (s): from an interpreter's pause to an hour."""
@@ -69,10 +84,6 @@ class Target(NamedTuple):
         `CONFIG` in the working folder; without any it is `DEFAULT_ADDRESS`. The cluster's id is
         ``cluster``, ``FENCELOCK_CLUSTER``, the file's if that named the addresses, or
         `DEFAULT_CLUSTER`. The file of the client's key is ``key``, or ``FENCELOCK_KEY``.
-
-        Raises:
-            ConfigError: the file is not usable.
-
         """
         if key is None:
             key = os.environ.get("FENCELOCK_KEY") or None
@@ -96,12 +107,7 @@ class Target(NamedTuple):
 
 
 class Settings(Struct, frozen=True):
-    """The checked arguments of `connect`.
-
-    Raises:
-        ConfigError: something is out of its limits; the text names it.
-
-    """
+    """The checked arguments of `connect`."""
 
     target: Target
     timeout: float = CONNECT_S
@@ -125,17 +131,11 @@ class Settings(Struct, frozen=True):
         if self.label is not None:
             check_text_type("label", self.label)
             check_text("label", self.label, ConfigError)
-        allowed = f"a number of seconds from 0 to {RETAIN_S_MAX}"
-        check_number("retain", self.retain, allowed, lambda s: 0 <= s <= RETAIN_S_MAX, ConfigError)
+        retain_ms_of(self.retain, ConfigError)
 
 
 def age_ms_of(read: Read, max_age: float) -> int | None:
-    """Return the greatest age of an answer (ms), None for a linearizable read.
-
-    Raises:
-        ValueError: ``read`` is neither, or ``max_age`` (s) is out of its range.
-
-    """
+    """Return the greatest age of an answer (ms), None for a linearizable read."""
     if read == "linearizable":
         return None
     if read != "local":
@@ -146,12 +146,7 @@ def age_ms_of(read: Read, max_age: float) -> int | None:
 
 
 def parse_addresses(addresses: str) -> tuple[str, ...]:
-    """Return the nodes' addresses in ``addresses``, in order.
-
-    Raises:
-        ConfigError: one is not ``tcp://host:port``, one appears twice, or there are too many.
-
-    """
+    """Return the nodes' addresses in ``addresses``, in order."""
     endpoints = tuple(part.strip() for part in addresses.split(","))
     for endpoint in endpoints:
         match = re.fullmatch(r"tcp://([^\s:/\[\]]+|\[[0-9a-fA-F:.%\w]+\]):(\d{1,5})", endpoint)
@@ -168,12 +163,6 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
 
 
 def _each(addresses: Sequence[object]) -> Iterator[str]:
-    """Return the addresses of a list one by one.
-
-    Raises:
-        ConfigError: it is no list, it is empty, or one is not text.
-
-    """
     given: object = addresses
     if not isinstance(given, list | tuple) or not addresses:
         raise ConfigError(
@@ -187,13 +176,7 @@ def _each(addresses: Sequence[object]) -> Iterator[str]:
 
 
 def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestError]) -> None:
-    """Refuse a text for people that is too long or has a forbidden character.
-
-    Raises:
-        ConfigError: if ``kind`` is this; names the field, the value and the limit.
-        InvalidRequestError: if ``kind`` is this; with the same text.
-
-    """
+    """Refuse a text for people that is too long or has a forbidden character."""
     size = len(text.encode(errors="replace"))
     if size > LABEL_BYTES_MAX or not is_allowed(text):
         found = f" has {forbidden_in(text)}" if not is_allowed(text) else ""
@@ -201,3 +184,153 @@ def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestErr
             f"{field} {shown(text)} of {size} bytes{found}: at most {LABEL_BYTES_MAX} bytes are "
             "allowed, without control characters"
         )
+
+
+class LockOptions(Struct, frozen=True):
+    """The options given to a client's `lock` or `rlock`."""
+
+    name: str
+    timeout: float | None = None
+    """Timeout of an acquire without its own (s); None for the cluster's limit."""
+    owner: str | None = None
+    """The owner; None for each acquire, or for the running thread or task if ``reentrant``."""
+    reentrant: bool = False
+    limit: int = 1
+    """Limit of holds that an owner may have at once, or 0 for no limit."""
+    label: str = ""
+    hold_ms: int = 0
+    """Duration of a hold (ms); 0 for the cluster's own, or for none."""
+    grace_ms: int = 0
+    """Time after the duration until the lock is taken away (ms); 0 for the cluster's own."""
+    confirm_release: bool = True
+    """Whether a release waits until the cluster has confirmed it, unless it says otherwise."""
+    retain_ms: int = 0
+    """Time for which the client keeps the lock idle for its next owner (ms); 0 for not at all."""
+    cohort: int = 0
+    """Number of owners of this client that may have it before others who wait."""
+
+    @property
+    def terms(self) -> RetainTerms | None:
+        """How the lock is retained, None if it is not."""
+        return _terms(self.retain_ms, self.cohort, self.label) if self.retain_ms else None
+
+    def acquire(self) -> Acquire:
+        """Return an acquire with the fields that all acquires with these options share."""
+        return Acquire(
+            lock=self.name,
+            limit=self.limit,
+            label=self.label,
+            hold_ms=self.hold_ms,
+            grace_ms=self.grace_ms,
+        )
+
+
+def checked(request: R) -> R:
+    """Return ``request``, which has arguments of a user, if their types and limits are right."""
+    check_types(request)
+    request.check()
+    return request
+
+
+def check_text_type(field: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is {value!r}, and must be str")
+
+
+def check_name_type(name: Any, kind: str = "lock") -> None:
+    if isinstance(name, bytes | bytearray):
+        raise TypeError(f"{kind} name is {name!r}, and must be str, not bytes: decode it")
+    check_text_type(f"{kind} name", name)
+
+
+def check_number(
+    field: str,
+    value: Any,
+    allowed: str,
+    is_allowed: Callable[[Any], bool],
+    error: type[ValueError] = ValueError,
+) -> None:
+    """Return if ``value`` is an allowed number.
+
+    Args:
+        field: the name of the argument, for the text of the error.
+        value: its value, which may have any type.
+        allowed: the allowed values, in words that follow "must be".
+        is_allowed: returns whether a number is allowed.
+        error: the error for a number that is not allowed.
+
+    Raises:
+        TypeError: ``value`` is no number.
+
+    """
+    is_bool = type(value) is bool  # Python counts with it, but nobody means that.
+    wrong: type[Exception] = TypeError if is_bool else error
+    try:
+        if not is_bool and is_allowed(value):
+            return
+    except TypeError:  # The value cannot be compared with numbers.
+        wrong = TypeError
+    raise wrong(f"{field} is {value!r}, and must be {allowed}")
+
+
+def check_int(
+    field: str,
+    value: Any,
+    allowed: str,
+    is_allowed: Callable[[int], bool],
+    error: type[ValueError] = InvalidRequestError,
+) -> None:
+    """Return if ``value`` is an allowed int; see `check_number`."""
+    if type(value) is not int:  # A bool has no encoding as an int.
+        raise TypeError(f"{field} is {value!r}, and must be {allowed}")
+    check_number(field, value, allowed, is_allowed, error)
+
+
+def term_ms_of(name: str, term: float | None) -> int:
+    """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
+
+    Raises:
+        TypeError: it is no number.
+        InvalidRequestError: it is not above 0, NaN, or above a week. The cluster itself refuses
+            terms below its minimum: 0.1 s on `paxos`; on `bakery` 3 s, or what its config says.
+
+    """
+    if term is None:
+        return 0
+    most_s = WAIT_MS_MAX // 1000
+    allowed = f"a number of seconds above 0 and at most {most_s}, or None for the default"
+    check_number(name, term, allowed, lambda s: 0 < s <= most_s, InvalidRequestError)
+    return math.ceil(float(term) * 1000)
+
+
+def retain_ms_of(retain: float, error: type[ValueError] = InvalidRequestError) -> int:
+    """Return ``retain`` (s) in milliseconds, rounded up; 0 for 0."""
+    allowed = f"a number of seconds from 0 to {RETAIN_S_MAX}"
+    check_number("retain", retain, allowed, lambda s: 0 <= s <= RETAIN_S_MAX, error)
+    return math.ceil(float(retain) * 1000)
+
+
+def wait_ms_of(timeout: float | None) -> int | None:
+    """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
+
+    ``-1`` and ``math.inf`` are without limit, which is a week: the longest wait on the wire.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative but not -1, NaN, or above a week and not infinite.
+
+    """
+    if timeout is None:
+        return None
+    if timeout in (-1, math.inf):
+        return WAIT_MS_MAX
+    most_s = WAIT_MS_MAX // 1000
+    allowed = f"a number of seconds from 0 to {most_s}, -1 for no limit, or None for the default"
+    check_number("timeout", timeout, allowed, lambda s: 0 <= s <= most_s)
+    return math.ceil(float(timeout) * 1000)
+
+
+@lru_cache(maxsize=256)
+def _terms(retain_ms: int, cohort: int, label: str) -> RetainTerms:
+    """Return the same object for equal arguments: each lock that is retained refers to one."""
+    return RetainTerms(retain_ms, cohort, label)

@@ -1,13 +1,18 @@
-"""Log lines about acquires that wait for long: who holds the lock, or why no node answers."""
+"""Log lines about acquires that wait for long: who holds the lock, or why no node answers.
+
+Also the reasons why addresses cannot be reached, for the error of a client that found no node.
+"""
 
 from __future__ import annotations
 
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.message import Inspect, LockStatus
@@ -17,10 +22,14 @@ from fencelock.actors.session.message import Wait, Waiting
 from fencelock.actors.session.upkeep import SPEAK_AGAIN_MS, SPEAK_MS
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.operation import AwaitReply, Operation
-from fencelock.cluster.client.reachability import looking
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.log import inform, warn
+
+UNANSWERED = "accepts connections, but no node of the cluster answered"
+
+LOOK_S = 1.0
+"""Time limit for connecting to all addresses (s)."""
 
 
 def report(
@@ -71,10 +80,6 @@ class LocalWaits:
     """Reports acquires that wait for an owner of their own client: the session knows none of them.
 
     For any thread.
-
-    Args:
-        report: logs what they wait for, see the function `report`.
-
     """
 
     def __init__(self, report: Callable[[Waiting], None]) -> None:
@@ -114,3 +119,45 @@ class LocalWaits:
             self._next[lock] = now + SPEAK_AGAIN_MS / 1000
         wait = Wait(lock, int((now - began) * 1000))
         self._report(Waiting(waits=(wait,), more=0, silence=""))
+
+
+def looking(endpoints: tuple[str, ...]) -> AskReply:
+    """Begin to connect to ``endpoints``; the reply is a line about them, after `LOOK_S` at most.
+
+    ZeroMQ does not tell why a connection fails, so this asks the system.
+    """
+    reply = AskReply()
+    _begin(lambda: reply.set(_look(endpoints)))
+    return reply
+
+
+def _look(endpoints: tuple[str, ...]) -> str:
+    found: dict[str, str] = {}
+    lookers = [_begin(lambda at=at: found.update({at: why_unreached(at)})) for at in endpoints]  # type: ignore[misc]
+    ends = time.monotonic() + LOOK_S
+    for looker in lookers:
+        looker.join(max(0.0, ends - time.monotonic()))
+    late = "its host is not found in time"
+    return "; ".join(f"{at}: {found.get(at, late)}" for at in endpoints)
+
+
+def _begin(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="fencelock-look", daemon=True)
+    thread.start()
+    return thread
+
+
+def why_unreached(endpoint: str, reached: str = UNANSWERED) -> str:
+    """Return why no node answers at ``endpoint``; ``reached`` if it accepts connections."""
+    try:
+        parts = urlsplit(endpoint)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), LOOK_S * 0.9):
+            return reached
+    except TimeoutError:
+        return f"its host does not answer within {LOOK_S:g} s"
+    except socket.gaierror as error:
+        return f"its host is not known ({error.strerror})"
+    except ValueError:  # Such as a..b or [::1::].
+        return "its host is neither a name nor an address"
+    except OSError as error:
+        return f"cannot be reached ({(error.strerror or str(error)).lower()})"

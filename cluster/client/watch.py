@@ -22,10 +22,9 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.message import Message
-from fencelock.cluster.client.lock_options import check_number
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import AwaitReply, Operation, drive
+from fencelock.cluster.client.operation import AwaitReply, Operation, drive, drive_async
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.client.settings import check_number
 from fencelock.cluster.host.pending_asks import AskReply
 
 T = TypeVar("T")
@@ -66,21 +65,10 @@ class BaseWatch(Generic[T]):
         last 1,000 of an object. Each time, the next item shows the present state of the object."""
 
     def _items_of(self, read: ChangesRead) -> Operation[Iterable[T]]:
-        """End with the items of a reply."""
         raise NotImplementedError
 
     def _next(self, timeout: float | None = None) -> Operation[T]:
-        """End with the next item; wait at most ``timeout`` (s), or without limit for None.
-
-        Raises:
-            TimeoutError: no item came in time. The next call may return it.
-            ClosedError: the watch or its client is closed, or is closed meanwhile.
-            TypeError: ``timeout`` is no number.
-            ValueError: ``timeout`` is negative or NaN.
-            FencelockError: the request was refused and a repetition would not help, or no node
-                answered before the first item.
-
-        """
+        """End with the next item; wait at most ``timeout`` (s), or without limit for None."""
         if timeout is not None:
             allowed = "a number of seconds of at least 0, or None for no limit"
             check_number("timeout", timeout, allowed, lambda s: s >= 0)
@@ -102,7 +90,6 @@ class BaseWatch(Generic[T]):
         return self._items.popleft()
 
     def _reading(self, ends_at: float | None) -> Operation[ChangesRead]:
-        """End with the next reply."""
         self._channel.check()
         reply = self._reply
         if reply is None:
@@ -152,12 +139,7 @@ class BaseWatch(Generic[T]):
                 raise
 
     def _wait_for(self, reply: AskReply, ends_at: float | None) -> Operation[None]:
-        """Wait until ``reply`` is done; raise TimeoutError at ``ends_at``.
-
-        Raises:
-            ClosedError: the watch is closed.
-
-        """
+        """Wait until ``reply`` is done; raise TimeoutError at ``ends_at``."""
         while not reply.done:
             self._woken = woken = AskReply()
             # Order matters: `_wake` reads `_woken` after the reply is done, or the watch closed.

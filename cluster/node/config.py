@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
@@ -95,13 +95,19 @@ def _says(allowed: str) -> Any:
     return Field(description=allowed)
 
 
-def _matching(pattern: re.Pattern[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if pattern.fullmatch(value) is None:
+def _where(is_usable: Callable[[Any], object]) -> AfterValidator:
+    """Refuse values of which ``is_usable`` returns nothing that is true."""
+
+    def check(value: Any) -> Any:
+        if not is_usable(value):
             raise ValueError(value)
         return value
 
     return AfterValidator(check)
+
+
+def _matching(pattern: re.Pattern[str]) -> AfterValidator:
+    return _where(pattern.fullmatch)
 
 
 def _one_of(values: tuple[str, ...]) -> tuple[Any, ...]:
@@ -117,36 +123,14 @@ def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
-def _role_names(values: list[str]) -> list[str]:
-    if not all(ROLE_NAME.fullmatch(value) for value in values):
-        raise ValueError(values)
-    return values
-
-
-def _target(value: int) -> int:
-    if value not in TARGETS:
-        raise ValueError(value)
-    return value
-
-
-def _address(value: str) -> str:
-    if not is_endpoint(value):
-        raise ValueError(value)
-    return value
-
-
-def _listen(value: str) -> str:
+def _is_listen(value: str) -> bool:
     match = LISTEN.fullmatch(value)
-    if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
-        raise ValueError(value)
-    return value
+    return match is not None and 1 <= int(match["port"]) <= PORT_MAX
 
 
-def _metrics(value: str) -> str:
+def _is_metrics(value: str) -> bool:
     match = METRICS.fullmatch(value)
-    if match is None or int(match["port"]) > PORT_MAX:
-        raise ValueError(value)
-    return value
+    return match is not None and int(match["port"]) <= PORT_MAX
 
 
 def _priority(value: object) -> int | str:
@@ -180,7 +164,7 @@ class Strict(BaseModel):
 
 
 Metrics = Annotated[
-    Annotated[str, AfterValidator(_metrics)] | None,
+    Annotated[str, _where(_is_metrics)] | None,
     _says('where this machine is scraped, like "127.0.0.1:9404"'),
 ]
 Time = Annotated[
@@ -190,7 +174,7 @@ Term = Annotated[float, _between(TERM_S_MIN, TERM_S_MAX, "s")]
 RoundTrip = Annotated[int, _between(1, ROUND_TRIP_MS_MAX, "ms")]
 Silence = Annotated[float, _between(REPLACE_S_MIN, REPLACE_S_MAX, "s")]
 Door = Annotated[
-    Annotated[str, AfterValidator(_listen)] | None,
+    Annotated[str, _where(_is_listen)] | None,
     _says('an address of this machine for clients of Redis, like "tcp://127.0.0.1:6379"'),
 ]
 
@@ -198,14 +182,14 @@ Door = Annotated[
 class _Node(Strict):
     address: Annotated[
         str,
-        AfterValidator(_address),
+        _where(is_endpoint),
         _says(
             'an address the other nodes can reach like "tcp://10.0.0.1:4040", with a port up to '
             '65535 (set listen beside it to bind to another, like "tcp://0.0.0.0:4040")'
         ),
     ]
     listen: Annotated[
-        Annotated[str, AfterValidator(_listen)] | None,
+        Annotated[str, _where(_is_listen)] | None,
         _says(
             'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use '
             "address)"
@@ -230,14 +214,13 @@ NODE = (
 class _Growing(Strict):
     target_members: Annotated[
         int,
-        AfterValidator(_target),
+        _where(TARGETS.__contains__),
         _says("3, 5 or 7 (an even number survives no more failures), or 0 for none,"),
     ] = 0
     replace_after_s: Silence = NO_TARGET.silent_ms / MS_PER_S
     down_after: Silence = NO_TARGET.down_ms / MS_PER_S
 
     def target(self) -> MemberTarget:
-        """Return the number of members, and how long silent ones are waited for."""
         return MemberTarget(self.target_members, _ms(self.replace_after_s), _ms(self.down_after))
 
 
@@ -275,7 +258,6 @@ class _Paxos(_Growing):
     rank_ms: Time = None
 
     def timing(self) -> Timing:
-        """Return the times of members; see `timing.derived`."""
         return derived(
             self.heartbeat_ms,
             self.lease_ms,
@@ -307,7 +289,7 @@ class _Log(Strict):
     level: Annotated[str, BeforeValidator(_upper), *_one_of(LOG_LEVELS)] = "INFO"
     trace: Annotated[
         list[str],
-        AfterValidator(_role_names),
+        _where(lambda names: all(map(ROLE_NAME.fullmatch, names))),
         _says('a list of names of roles like ["process", "clock"]'),
     ] = []
     folder: Annotated[Folder | None, _says('a folder like "./log"')] = None
@@ -326,9 +308,7 @@ class File(Strict):
     """The whole file."""
 
     cluster: Annotated[
-        str,
-        _matching(CLUSTER_ID),
-        _says('a name of 1 to 64 of a-z, 0-9 and - like "orders"'),
+        str, _matching(CLUSTER_ID), _says('a name of 1 to 64 of a-z, 0-9 and - like "orders"')
     ]
     protocol: Annotated[str, *_one_of(tuple(PROMISES))]
     data: Annotated[Folder | None, _says(DATA)] = None
@@ -458,12 +438,7 @@ def load(path: str | PathLike[str]) -> Config:
 
 
 def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Config:
-    """Read a configuration from ``text``. Its relative paths begin at ``folder``.
-
-    Raises:
-        ConfigError: as for `load`.
-
-    """
+    """Read a configuration from ``text``. Its relative paths begin at ``folder``."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -545,11 +520,6 @@ def starting_config(
     addresses: Mapping[str, str], *, cluster: str = "fencelock", protocol: str = "paxos"
 ) -> str:
     """Return a configuration with comments, to begin from.
-
-    Args:
-        addresses: node id to address, see `loopback`.
-        cluster: the cluster's id.
-        protocol: one of `guarantee.PROMISES`.
 
     Raises:
         ConfigError: the arguments would give an unusable configuration.

@@ -44,12 +44,7 @@ NO_OVERRIDES = Overrides()
 
 
 def read_overrides(model: type[BaseModel]) -> Overrides:
-    """Return the keys of ``model`` that the environment of this process sets.
-
-    Raises:
-        ConfigError: a variable stands for a table, or is no list where one is wanted.
-
-    """
+    """Return the keys of ``model`` that the environment of this process sets."""
     names: dict[str, str] = {}
     for name, value in sorted(os.environ.items()):
         path = name.lower().removeprefix(PREFIX.lower()).split(BETWEEN)

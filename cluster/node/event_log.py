@@ -230,7 +230,6 @@ class EventLog:
                 return "it continues in the new membership"
 
     def _note_end(self, role: Leader, event: Any) -> None:
-        """Log the end of a leadership, or of an attempt."""
         ballot, led = role.ballot.round, self.leads
         self.leads = False
         match event:
@@ -254,7 +253,6 @@ class EventLog:
             self._note("DEBUG", f"lost the election: {why}", "election_lost", ballot=ballot)
 
     def _note_detector(self, role: FailureDetector, effects: Effects) -> None:
-        """Log which node this one follows."""
         for effect in effects:
             if type(effect) is Observe and effect.name == "paxos.majority_silent":
                 self.silent = True
@@ -285,7 +283,6 @@ class EventLog:
             self._twins.add(0, TWIN.replace("NODE", self.node), event="twin")
 
     def _note_epoch(self, role: ElectionCoordinator) -> None:
-        """Log new leaders of `bakery`."""
         seating = role.promises.seating
         if seating.epoch != self.epoch:
             self.epoch = seating.epoch

@@ -43,8 +43,8 @@ from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.actors.joining import ConfigSource, Dial, Dialled
 from fencelock.actors.message import Address, Event, Message, address_of
 from fencelock.actors.proxy.access import NODE
-from fencelock.cluster.client.reachability import UNANSWERED, why_unreached
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER
+from fencelock.cluster.client.waiting import UNANSWERED, why_unreached
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.keys import KeyFile, node_keys, read_key, write_private
 from fencelock.cluster.node.config import Config, is_loopback, load, parse, toml_of
@@ -386,14 +386,7 @@ class _Seed:
         self._context.term()
 
     def ask(self, request: Request, kind: type[R]) -> R:
-        """Return the reply to ``request``.
-
-        Raises:
-            ConfigError: the node does not accept this process.
-            UnavailableError: it does not reply in time.
-            RefusedError: it refuses the request.
-
-        """
+        """Return the reply to ``request``."""
         self._number += 1
         numbered: Any = request
         numbered = replace(numbered, session=self._name, request=self._number)
@@ -446,7 +439,6 @@ class _Seed:
                 raise ConfigError(f"the node at {at} refuses this one: {why}. {advice}")
 
     def _received(self) -> Iterator[Message]:
-        """Yield the messages that have arrived."""
         with suppress(zmq.Again):
             while True:
                 try:

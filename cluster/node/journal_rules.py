@@ -45,12 +45,7 @@ RULES = {
 
 
 def check_possible(protocol: str, folder: Path, node: str, records: Sequence[Message]) -> None:
-    """Check that the journal of ``node`` has only what an honest member can have.
-
-    Raises:
-        JournalDamagedError: it must be mended, or replaced.
-
-    """
+    """Check that the journal of ``node`` has only what an honest member can have."""
     rules = RULES.get(protocol)
     if rules is None:
         return
@@ -64,12 +59,7 @@ def check_possible(protocol: str, folder: Path, node: str, records: Sequence[Mes
 
 
 def check_usable(rules: JournalRules, folder: Path, node: str, records: Sequence[Message]) -> None:
-    """Check that the journal of ``node`` can be mended, if it must be.
-
-    Raises:
-        JournalDamagedError: it must be replaced.
-
-    """
+    """Return unless the journal of ``node`` has what cannot be mended: it must be replaced."""
     if why := rules.why_unusable(records):
         raise JournalDamagedError(f"the journal in {folder} has {why}{unusable(node)}")
 

@@ -48,16 +48,7 @@ class LockMachine:
         """Decoded commands by their bytes, so that this node's commands are not decoded again."""
 
     def write(self, command: LogCommand, *, check: bool = True) -> bytes:
-        """Return ``command`` as the log carries it.
-
-        Args:
-            command: the command.
-            check: whether to check the types of its fields.
-
-        Raises:
-            TypeError: a field has a value that its declaration does not allow.
-
-        """
+        """Return ``command`` as the log carries it; ``check`` the types of its fields."""
         written, known = encode(command, check=check), self._known
         if len(written) > KNOWN_BYTES_MAX:
             return written
@@ -93,7 +84,6 @@ class LockMachine:
         return keeps_waiting(self.table, known)
 
     def advance(self, time_ms: int) -> Sequence[Message]:
-        """Do everything due up to log time ``time_ms``."""
         outcomes = self.table.advance(time_ms)
         self.outcomes_checksum += _weight((outcomes,))
         return outcomes
@@ -138,11 +128,9 @@ class LockMachine:
                 return outcomes
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the log time at which `advance` would next do something, if before ``before``."""
         return self.table.due_ms(before)
 
     def read(self, query: Event) -> Event:
-        """Answer a query about the table."""
         return QUERIES[type(query)](self.table, query)
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
@@ -169,7 +157,6 @@ class LockMachine:
         self._replace(tuple(part for part in parts if isinstance(part, TablePart)))
 
     def digest(self) -> bytes:
-        """Return a hash of the table."""
         return self.table.digest()
 
     def fingerprint(self) -> Fingerprint:
@@ -207,7 +194,6 @@ class _TableContent(NamedTuple):
     part: FrozenPart
 
     def encoded(self) -> bytes:
-        """Return the part as a message."""
         return encode(self.part.thaw())
 
 

@@ -104,7 +104,6 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -131,7 +130,6 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         self._began.pop(request, None)
         super().shutdown_request(request)
 
@@ -189,18 +187,10 @@ class _NodeCollector(Collector):
         self._cluster = cluster
 
     def read(self) -> Reading:
-        """Read the node on its own thread.
-
-        Raises:
-            pykka.Timeout: it does not answer.
-            pykka.ActorDeadError: it has stopped.
-
-        """
         reading: Reading = self._dispatcher.read(self._look, READ_S)
         return reading
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics (Prometheus)."""
         return self.read().metrics
 
     def describe(self) -> Iterable[Metric]:
@@ -242,7 +232,6 @@ class _NodeCollector(Collector):
 
 
 def _host(scheduler: Scheduler, labels: dict[str, str], *, ready: bool) -> Iterator[Metric]:
-    """Yield the metrics of the node itself."""
     yield _info(labels)
     yield _gauge("ready", "Whether requests can be granted now", ready)
     yield _gauge("uptime_seconds", "Time since the start", scheduler.uptime_ms() / 1_000)
@@ -251,7 +240,6 @@ def _host(scheduler: Scheduler, labels: dict[str, str], *, ready: bool) -> Itera
 
 
 def _clients(scheduler: Scheduler, proxy: Proxy) -> Iterator[Metric]:
-    """Yield the metrics of clients and their requests."""
     by_id = proxy.clients.by_id
     yield _gauge("clients", "Clients of this node", len(by_id))
     quiet = next(iter(by_id.values())).received_at if by_id else scheduler.now()
@@ -264,7 +252,6 @@ def _clients(scheduler: Scheduler, proxy: Proxy) -> Iterator[Metric]:
 
 
 def _log(node: str, replica: Replica) -> Iterator[Metric]:
-    """Yield the metrics of the log and of the table of locks."""
     applied = replica.decided.next - 1
     lag = max(0, replica.committed - replica.decided.next)
     yield _gauge("leader", "Whether this node leads", replica.forwarding.leader == node)
@@ -304,7 +291,6 @@ def _tickets(leader: ElectionLeader) -> Iterator[Metric]:
 
 
 def _members(election: ElectionCoordinator) -> Iterator[Metric]:
-    """Yield the metrics of the members of `bakery`."""
     members = election.electorate.names
     voters = sum(one.votes and one.node in members for one in election.seen)
     yield _gauge("members", "Members that vote", len(members))

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
@@ -70,12 +71,6 @@ class AssertionsOffError(ConfigError):
 
 
 def check_assertions() -> None:
-    """Return if invariants are checked.
-
-    Raises:
-        AssertionsOffError: Python runs with ``-O``.
-
-    """
     if not __debug__:
         raise AssertionsOffError(
             "python -O turns off the checks that a node relies on: start without -O, and without "
@@ -189,7 +184,11 @@ class Node:
     ) -> Self:
         keys = None if config.keys is None else node_keys(config.keys, node_id)
         boot = secrets.randbits(63)
-        records, identity = _records_of(journal, config, node_id)
+        records, identity = dict[str, tuple[Message, ...]](), JournalId(0, 0)
+        if journal is not None:
+            records, identity = records_of(journal, config, node_id)
+            everything = [*chain.from_iterable(records.values())]
+            check_possible(config.protocol, journal.folder, node_id, everything)
         context = NodeContext(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
@@ -413,12 +412,7 @@ def _hub(
 
 
 def check_bound_privately(config: Config, node_id: str) -> None:
-    """Refuse to serve without keys on an address that is not loopback, and warn if that is wanted.
-
-    Raises:
-        ConfigError: the configuration does not say that it may be.
-
-    """
+    """Refuse to serve without keys on an address that is not loopback; warn if that is wanted."""
     for key, at in {
         f"nodes.{node_id}": config.listen_of(node_id),
         "redis": config.redis.get(node_id),
@@ -454,7 +448,6 @@ def _log_start(
     records: Mapping[str, Sequence[Message]],
     journal_id: int,
 ) -> None:
-    """Log the version, the configuration and what the journal held."""
     if journal is None:
         state = "it keeps nothing on disk"
     elif not any(records.values()):
@@ -521,19 +514,14 @@ def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
     return config.protocol in VOTING and any(isinstance(one, GroupConfig) for one in records)
 
 
-def _records_of(
-    journal: Journal | None, config: Config, node_id: str
+def records_of(
+    journal: Journal, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], JournalId]:
     """Return the records of ``journal`` by role, and its id, if it belongs to this node."""
-    if journal is None:
-        return {}, JournalId(0, 0)
     found = journal.take_records()
     owner = identity_of(config, node_id, founded=_is_founded(config, found))
     identity = claim(journal, found, owner)
-    records = {role: tuple(_decoded(records)) for role, records in found.items() if role != STREAM}
-    everything = [record for of in records.values() for record in of]
-    check_possible(config.protocol, journal.folder, node_id, everything)
-    return records, identity
+    return {role: tuple(_decoded(of)) for role, of in found.items() if role != STREAM}, identity
 
 
 def _decoded(records: list[bytes]) -> Iterator[Message]:

@@ -23,12 +23,7 @@ PROTOCOL = "paxos"
 
 
 class RedisDoorServer:
-    """Clients of Redis at a node.
-
-    Attributes:
-        address: where it listens.
-
-    """
+    """Clients of Redis at a node."""
 
     def __init__(self, address: str, role: Address, passwords: Passwords | None) -> None:
         self.address = address
@@ -44,12 +39,7 @@ class RedisDoorServer:
 
 
 def open_door(node: str, config: Config, dispatcher: Dispatcher, hub: SocketHub) -> RedisDoorServer:
-    """Begin to serve clients of Redis at the node's address for them.
-
-    Raises:
-        ConfigError: it cannot listen there, or the protocol has no door.
-
-    """
+    """Begin to serve clients of Redis at the node's address for them."""
     if config.protocol != PROTOCOL:
         raise ConfigError(
             f'redis.address: protocol "{config.protocol}" is not usable: clients of Redis need '

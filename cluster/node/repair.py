@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +19,14 @@ from fencelock.actors.table.poison import named
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.journal_rules import RULES, Impossible, check_usable, unusable
 from fencelock.cluster.node.lock_machine import read_command
-from fencelock.cluster.node.node import identity_of
+from fencelock.cluster.node.node import records_of
 from fencelock.cluster.node.storage.directory import JournalDamagedError
-from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.record import EntryItems, Mark
-from fencelock.transport.codec import decode, encode
+from fencelock.transport.codec import encode
 
 SKIPS = "repair"
 """The stream of the journal for what operators write; no role has that name."""
-
-ENTRIES = 32
-"""Records in one write."""
 
 
 class RemovedVotes(NamedTuple):
@@ -42,31 +39,17 @@ class RemovedVotes(NamedTuple):
 def remove_votes(
     config: Config, node: str, confirm: Callable[[Sequence[Impossible]], None]
 ) -> RemovedVotes | None:
-    """Remove from the journal of ``node`` the votes that no honest member can have.
+    """Remove from the journal of ``node``, which is stopped, votes that no honest member can have.
 
-    Args:
-        config: the configuration of its cluster.
-        node: the node, which must be stopped.
-        confirm: is called with the votes before anything changes; raises to leave them.
-
-    Returns:
-        None if there are no such votes.
-
-    Raises:
-        ConfigError: there is no such journal.
-        FolderBusyError: the node runs.
-        JournalDamagedError: the journal cannot be read, or must be replaced.
-
+    ``confirm`` is called with the votes before anything changes; it raises to leave them. Return
+    None if there are none.
     """
     folder, rules = _folder_of(config, node, *RULES), RULES[config.protocol]
     with closing(Journal.open(folder)) as journal:
-        found = journal.take_records()
-        claim(journal, found, identity_of(config, node, founded=True))
+        records, _ = records_of(journal, config, node)
         stream = rules.stream
-        votes = [decode(one) for one in found.get(stream, ())]
-        others = [
-            decode(one) for name in found if name not in (STREAM, stream) for one in found[name]
-        ]
+        votes = records.pop(stream, ())
+        others = tuple(chain.from_iterable(records.values()))
         check_usable(rules, folder, node, [*others, *votes])
         if config.protocol == "bakery" and (why := why_implausible([*others, *votes], _date_ms())):
             raise JournalDamagedError(f"the journal in {folder} has {why}{unusable(node)}")
@@ -92,21 +75,13 @@ def _folder_of(config: Config, node: str, *protocols: str) -> Path:
 
 
 def skip_slot(config: Config, node: str, slot: int, operator: str) -> str:
-    """Write into the journal of ``node`` that it skips commands of ``slot`` that damage the table.
+    """Write into the journal of ``node`` that it skips what of ``slot`` damages the table.
 
-    Returns:
-        A line about it.
-
-    Raises:
-        ConfigError: there is no such journal, or the node has passed the slot.
-        FolderBusyError: the node runs.
-        JournalDamagedError: the journal cannot be read.
-
+    Return a line about it.
     """
     with closing(Journal.open(_folder_of(config, node, "paxos"))) as journal:
-        found = journal.take_records()
-        claim(journal, found, identity_of(config, node, founded=True))
-        known = recover([decode(one) for name in found if name != STREAM for one in found[name]])
+        records, _ = records_of(journal, config, node)
+        known = recover([*chain.from_iterable(records.values())])
         first = known.next - len(known.decided)
         if slot < first:
             raise ConfigError(
@@ -126,13 +101,11 @@ def skip_slot(config: Config, node: str, slot: int, operator: str) -> str:
 
 
 def _named_in(commands: Sequence[bytes]) -> list[str]:
-    """Return a text about each of ``commands``."""
     read = [read_command(command) for command in commands]
     return [named(one) if isinstance(one, Command) else "no request of a client" for one in read]
 
 
 def _copied(folder: Path) -> Path:
-    """Copy ``folder`` to a new one beside it, and return that."""
     copy = next(
         path
         for number in count(1)
@@ -146,7 +119,4 @@ def _rewrite(journal: Journal, stream: str, payloads: Sequence[bytes]) -> None:
     """Replace the records of ``stream``, in one step as far as a crash is concerned."""
     entries: list[EntryItems] = [(stream, Mark.BEGIN)]
     entries += [(stream, payload) for payload in payloads]
-    entries.append((stream, Mark.END))
-    for first in range(0, len(entries), ENTRIES):
-        journal.append(entries[first : first + ENTRIES])
-        journal.sync()
+    journal.write_all([*entries, (stream, Mark.END)])

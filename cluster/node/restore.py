@@ -12,7 +12,7 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -37,7 +37,6 @@ from fencelock.cluster.node.storage.directory import (
     sync_directory,
 )
 from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
-from fencelock.cluster.node.storage.record import Entry
 from fencelock.cluster.node.storage.recovery import recover
 from fencelock.transport.cbor import INT_MAX, MalformedFrameError
 from fencelock.transport.codec import decode, encode
@@ -50,20 +49,11 @@ seen. At 10,000 grants per second the old cluster needs three and a half years t
 There is room for four million restorations of one table.
 """
 
-ENTRIES = 32
-"""Records in one write: parts of the table of some 200 KiB each."""
-
 RESTORING_SUFFIX = ".restoring"
 REPLACED_SUFFIX = ".replaced"
 
 
 def check_target(header: BackupHeader, config: Config) -> None:
-    """Refuse a configuration that cannot belong to the new cluster.
-
-    Raises:
-        ConfigError: the text says why, and what to change.
-
-    """
     if config.protocol != header.protocol:
         raise ConfigError(
             f'protocol: "{config.protocol}" cannot start from a backup of {header.protocol}'
@@ -83,7 +73,6 @@ def check_target(header: BackupHeader, config: Config) -> None:
 
 
 def folders_of(config: Config) -> dict[str, Path]:
-    """Return the data folder of each node."""
     folders = {node: config.folder_of(node) for node in config.nodes}
     return {node: folder for node, folder in folders.items() if folder is not None}
 
@@ -121,12 +110,7 @@ def _content(folder: Path, cluster: str) -> str:
 
 
 def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the ``parts`` of the table with the fences of the new cluster.
-
-    Raises:
-        BackupDamagedError: they are not a table, or not the table that the header names.
-
-    """
+    """Return the ``parts`` of the table with the fences of the new cluster."""
     try:
         chunks, _, _ = split(parts)  # The new cluster has its own members.
         table = [decode(chunk) for chunk in chunks]
@@ -160,20 +144,8 @@ def _raised(part: TablePart, fence: int) -> TablePart:
 def restore(header: BackupHeader, parts: Sequence[bytes], config: Config) -> dict[Path, Path]:
     """Make the data folder of each node of ``config``.
 
-    A folder that is not empty is moved aside. All folders are complete before any gets its name.
-
-    Args:
-        header: of the backup.
-        parts: of the table, as `check_parts` returned them.
-        config: of the new cluster, checked by `check_target`.
-
-    Returns:
-        The folders that were moved aside, with their new names.
-
-    Raises:
-        FolderBusyError: a node runs on one of the folders.
-        StorageError: the disk refuses.
-
+    A folder that is not empty is moved aside: return these, with their new names. All folders are
+    complete before any gets its name.
     """
     folders = folders_of(config)
     taken = occupied(config)
@@ -233,18 +205,10 @@ def _put_in_place(
 
 def _write(journal: Journal, role: Address, records: Sequence[Message]) -> None:
     """Append ``records`` to the stream of ``role``."""
-    for entries in _groups([Entry(role_of(role), encode(record)) for record in records]):
-        journal.append(entries)
-        journal.sync()
-
-
-def _groups(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    for first in range(0, len(entries), ENTRIES):
-        yield entries[first : first + ENTRIES]
+    journal.write_all([(role_of(role), encode(record)) for record in records])
 
 
 def _free_name(folder: Path) -> Path:
-    """Return a name beside ``folder`` that nothing has."""
     number = 1
     while (name := folder.with_name(f"{folder.name}{REPLACED_SUFFIX}-{number}")).exists():
         number += 1

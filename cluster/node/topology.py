@@ -44,6 +44,7 @@ from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.proxy.access import Rights
+from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
@@ -137,7 +138,6 @@ class NodeContext:
 
     @property
     def records(self) -> tuple[Message, ...]:
-        """Everything in the journal, role by role."""
         return tuple(record for records in self.journal.values() for record in records)
 
     def records_of(self, role: str) -> tuple[Message, ...]:
@@ -254,11 +254,12 @@ def bakery(context: NodeContext) -> RoleSet:
             Leader,
             {**known, "life": context.boot, "terms": terms, "limit": limit, **timing},
         ),
-        Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(context)}),
+        _proxy(context, backend),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
-    clock = Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp})
-    return RoleSet(roles=(clock, *roles, _session(context)), closings=(_closing(context),))
+    return RoleSet(
+        roles=(_clock(context), *roles, _session(context)), closings=(_closing(context),)
+    )
 
 
 def _node_info(context: NodeContext, *, votes: bool) -> NodeInfo:
@@ -293,7 +294,6 @@ def _voter_registry(
 
 
 def _group_in(records: Sequence[Message]) -> GroupConfig | None:
-    """Return the group in the journal of `Bootstrap`, None for a new node."""
     return next((record for record in records if isinstance(record, GroupConfig)), None)
 
 
@@ -311,6 +311,7 @@ def lamport(context: NodeContext) -> RoleSet:
     clock, channel, process = (
         address_of(context.node, role) for role in ("clock", "channel", "process")
     )
+    manager = LockManager(context.node, context.nodes, "lamport", process)
     neighbors = Neighbors(nodes=context.nodes)
     return RoleSet(
         roles=(
@@ -330,7 +331,7 @@ def lamport(context: NodeContext) -> RoleSet:
                     "proxy": address_of(context.node, "proxy"),
                 },
             ),
-            _proxy(context, "lamport", process),
+            _proxy(context, manager),
             _session(context),
         ),
         openings=(Send(channel, neighbors), Send(process, neighbors)),
@@ -342,8 +343,9 @@ def central(context: NodeContext) -> RoleSet:
     """Set up the lock server on one node, and a proxy with lock clients on every node."""
     owner = server_of(context.settings, context.nodes)
     server, clients = address_of(owner, "server"), address_of(context.node, "clients")
+    manager = LockManager(context.node, context.nodes, "central", clients, holds_by_session=True)
     roles = [
-        Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp}),
+        _clock(context),
         Spawn(
             clients,
             Broker,
@@ -354,7 +356,7 @@ def central(context: NodeContext) -> RoleSet:
                 "random": context.random,
             },
         ),
-        _proxy(context, "central", clients),
+        _proxy(context, manager),
         _session(context),
     ]
     if context.node == owner:
@@ -411,28 +413,18 @@ def paxos(context: NodeContext) -> RoleSet:
     timing = context.settings.paxos_timing
     backend = PaxosBackend(context.node, context.nodes, machine.write, context.endpoints, timing)
     return RoleSet(
-        roles=(
-            Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp}),
-            *log,
-            Spawn(proxy, Proxy, {"backend": backend, **_admitting(context)}),
-            _session(context),
-        ),
+        roles=(_clock(context), *log, _proxy(context, backend), _session(context)),
         closings=tuple(closings),
     )
 
 
-def _proxy(context: NodeContext, protocol: str, granter: Address) -> Spawn:
-    backend = LockManager(
-        context.node, context.nodes, protocol, granter, holds_by_session=protocol == "central"
-    )
-    return Spawn(
-        address_of(context.node, "proxy"), Proxy, {"backend": backend, **_admitting(context)}
-    )
+def _clock(context: NodeContext) -> Spawn:
+    return Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp})
 
 
-def _admitting(context: NodeContext) -> dict[str, object]:
-    """Return what decides which requests a proxy serves."""
-    return {"rights": context.rights, "quotas": context.settings.quotas}
+def _proxy(context: NodeContext, backend: Backend) -> Spawn:
+    admitting = {"rights": context.rights, "quotas": context.settings.quotas}
+    return Spawn(address_of(context.node, "proxy"), Proxy, {"backend": backend, **admitting})
 
 
 def _session(context: NodeContext) -> Spawn:
@@ -450,7 +442,6 @@ def _session(context: NodeContext) -> Spawn:
 
 
 def _closing(context: NodeContext) -> Closing:
-    """Give back what callers inside the process hold when the node stops."""
     return Closing(address_of(context.node, "session"), Close(), CLOSE_MS)
 
 

@@ -35,16 +35,18 @@ MS_PER_S = 1_000
 
 
 class LinkFaults:
-    """The faults of one client's links. Its methods replace those of the links.
+    """The faults of the links of a client, or of a node. Its methods replace those of the links.
 
     Attributes:
         cut: whether nothing is sent or received.
+        cut_off: the peers to and from which nothing is.
         delay_s: how much later each message is sent (s).
 
     """
 
     def __init__(self, links: Links) -> None:
         self.cut = False
+        self.cut_off: set[str] = set()
         self.delay_s = 0.0
         self.ring = links.ring
         self._send, self._poll = links.send, links.poll
@@ -61,7 +63,7 @@ class LinkFaults:
 
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame``, later, or not at all (Links)."""
-        if self.cut:
+        if self.cut or link in self.cut_off:
             return
         if self.delay_s or self._waiting:
             self._waiting.append((time.monotonic() + self.delay_s, link, frame))
@@ -69,9 +71,9 @@ class LinkFaults:
             self._send(link, frame)
 
     def receive_members(self, most: int) -> Iterable[Arrival]:
-        """Return the frames that arrived, or none of them (Links)."""
+        """Return the frames that arrived, but for those that are cut off (Links)."""
         arrivals = self._receive(most)
-        return [] if self.cut else arrivals
+        return [] if self.cut else [one for one in arrivals if one[0] not in self.cut_off]
 
     def poll(self, timeout_ms: int | None) -> None:
         """Send the messages that are due, and wake for the next of them (Links)."""
@@ -176,12 +178,7 @@ def _session_of(client: BaseClient) -> str:
 
 
 def _wait_until(done: Callable[[], bool], what: str) -> None:
-    """Return once ``done`` returns true.
-
-    Raises:
-        TimeoutError: it does not for `PATIENCE_S`.
-
-    """
+    """Return once ``done`` returns true."""
     ends = time.monotonic() + PATIENCE_S
     while not done():
         if time.monotonic() > ends:

@@ -7,9 +7,7 @@ from typing import Any, Self
 
 from fencelock.actors.error import ConfigError
 from fencelock.actors.role import Role
-from fencelock.cluster.client.aio_client import Connecting
-from fencelock.cluster.client.callback_executor import ThreadExecutor
-from fencelock.cluster.client.client import Client, greeted
+from fencelock.cluster.client.client import Client, Connecting, greeted
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.node.config import Config
@@ -48,7 +46,7 @@ class LocalCluster:
 
     def connect(self, *, ttl: float = 15.0, label: str | None = None) -> Client:
         """Return a new client; `stop` closes it. See `fencelock.connect`."""
-        client = Client(greeted(self._settings(ttl, label), ThreadExecutor()))
+        client = Client(greeted(self._settings(ttl, label)))
         self._clients.append(client)
         return client
 

@@ -41,7 +41,7 @@ def fencelock_client(fencelock_cluster: LocalCluster) -> Client:
 @pytest.fixture
 def fencelock_aio_client(fencelock_cluster: LocalCluster) -> Generator[AioClient]:
     """Return an asyncio client of the test's own cluster, for the loop that first uses it."""
-    from fencelock.cluster.client.aio_client import AsyncClient  # noqa: PLC0415
+    from fencelock.cluster.client.client import AsyncClient  # noqa: PLC0415
     from fencelock.cluster.client.lazy import LoopConnection  # noqa: PLC0415
     from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target  # noqa: PLC0415
 

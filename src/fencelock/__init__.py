@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fencelock import aio
     from fencelock.cluster.node.config import Config, load
     from fencelock.cluster.node.node import Node
-    from fencelock.names import *  # noqa: F403 (its ``__all__`` has them)
+    from fencelock.names import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -116,7 +116,7 @@ if not TYPE_CHECKING:  # A type checker finds names that are not there.
         if name == "aio":
             return import_module("fencelock.aio")
         names = import_module(_ELSEWHERE.get(name, "fencelock.names"))
-        if name not in _ELSEWHERE and name not in names.__all__:
+        if name.startswith("_") or not hasattr(names, name):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found = getattr(names, name)
         return found

@@ -6,11 +6,11 @@ For example::
         await storage.write(order, fence=hold.fence)
 """
 
-from fencelock.cluster.client.aio_client import AsyncClient as Client
-from fencelock.cluster.client.aio_client import Connecting
-from fencelock.cluster.client.aio_client import async_connect as connect
-from fencelock.cluster.client.aio_client import default_async_client as _client
 from fencelock.cluster.client.barrier import AsyncBarrier as Barrier
+from fencelock.cluster.client.client import AsyncClient as Client
+from fencelock.cluster.client.client import Connecting
+from fencelock.cluster.client.client import async_connect as connect
+from fencelock.cluster.client.client import default_async_client as _client
 from fencelock.cluster.client.counter import AsyncCounter as Counter
 from fencelock.cluster.client.election import AsyncCandidate as Candidate
 from fencelock.cluster.client.election import AsyncElection as Election

@@ -1,124 +1,143 @@
-"""The public names of `fencelock`, which imports this module when one of them is first used."""
+"""The public names of `fencelock`, which imports this module when one of them is first used.
 
-from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
-from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
-from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.counter import AddToCounter, CounterChanged, SetCounter
-from fencelock.actors.api.election import Lead
-from fencelock.actors.api.handover import Attach, Detach
-from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import (
-    DeleteEntry,
-    EntryChanged,
-    EntryList,
-    EntrySeen,
-    GetEntry,
-    ListEntries,
-    PutEntry,
-)
-from fencelock.actors.api.membership_message import (
-    ChangeMembers,
-    MemberAction,
-    MembersChanged,
-    MembersRead,
-    NodeReport,
-    NodeRole,
-    ReadMembers,
-)
-from fencelock.actors.api.message import (
-    Absence,
-    Acquire,
-    Cancel,
-    Cancelled,
-    Contender,
-    Describe,
-    Granted,
-    Inspect,
-    LockStatus,
-    NodeStatus,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
-from fencelock.actors.api.name import kind_of, plain_name
-from fencelock.actors.api.pool import (
-    GivePermits,
-    PermitsGiven,
-    PermitsTaken,
-    PoolResized,
-    ResizePool,
-    TakePermits,
-)
-from fencelock.actors.api.role_request import (
-    ClockTime,
-    DescribeRole,
-    Fact,
-    Leaders,
-    LockQueue,
-    Queues,
-    ReadClock,
-    ReadLeaders,
-    ReadQueues,
-    ReadState,
-    RoleDescription,
-    RoleRequest,
-    RoleState,
-)
-from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
-from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
-from fencelock.actors.api.semaphore import (
-    AcquirePermits,
-    ReleasePermits,
-    ResizeSemaphore,
-    SemaphoreResized,
-)
-from fencelock.actors.api.session_message import ListedLock, ListedObject
-from fencelock.actors.error import (
-    AcquireCancelledError,
-    AlreadyHeldError,
-    BrokenBarrierError,
-    ClosedError,
-    ConfigError,
-    FencelockError,
-    ForbiddenError,
-    InternalError,
-    InvalidRequestError,
-    LimitReachedError,
-    LockOwnershipLostError,
-    LockTimeoutError,
-    MembershipError,
-    NotHeldError,
-    OverloadedError,
-    RefusedError,
-    SessionExpiredError,
-    StaleError,
-    StaleFenceError,
-    UnavailableError,
-    UnknownOutcomeError,
-    UnsupportedError,
-    VersionMismatchError,
-    WrongClusterError,
-)
-from fencelock.actors.session.ask_error import AskTimeoutError, RoleGoneError
-from fencelock.actors.session.holds import HoldState
-from fencelock.actors.session.message import ClusterState
-from fencelock.cluster.client.barrier import Barrier
-from fencelock.cluster.client.callback_executor import Notice
-from fencelock.cluster.client.client import Client, connect
+A name that is imported as itself is public, to type checkers too.
+"""
+
+# ruff: noqa: PLC0414 (as the docstring says)
+
+from fencelock.actors.api.barrier import AwaitBarrier as AwaitBarrier
+from fencelock.actors.api.barrier import BarrierPassed as BarrierPassed
+from fencelock.actors.api.changes import Change as Change
+from fencelock.actors.api.changes import ChangesRead as ChangesRead
+from fencelock.actors.api.changes import ReadChanges as ReadChanges
+from fencelock.actors.api.cluster_message import ClusterDown as ClusterDown
+from fencelock.actors.api.cluster_message import ClusterUp as ClusterUp
+from fencelock.actors.api.cluster_message import Watch as Watch
+from fencelock.actors.api.counter import AddToCounter as AddToCounter
+from fencelock.actors.api.counter import CounterChanged as CounterChanged
+from fencelock.actors.api.counter import SetCounter as SetCounter
+from fencelock.actors.api.election import Lead as Lead
+from fencelock.actors.api.handover import Attach as Attach
+from fencelock.actors.api.handover import Detach as Detach
+from fencelock.actors.api.latch import AwaitLatch as AwaitLatch
+from fencelock.actors.api.latch import CountDown as CountDown
+from fencelock.actors.api.latch import CountedDown as CountedDown
+from fencelock.actors.api.latch import LatchPassed as LatchPassed
+from fencelock.actors.api.lock_all import AcquireAll as AcquireAll
+from fencelock.actors.api.map import DeleteEntry as DeleteEntry
+from fencelock.actors.api.map import EntryChanged as EntryChanged
+from fencelock.actors.api.map import EntryList as EntryList
+from fencelock.actors.api.map import EntrySeen as EntrySeen
+from fencelock.actors.api.map import GetEntry as GetEntry
+from fencelock.actors.api.map import ListEntries as ListEntries
+from fencelock.actors.api.map import PutEntry as PutEntry
+from fencelock.actors.api.membership_message import ChangeMembers as ChangeMembers
+from fencelock.actors.api.membership_message import MemberAction as MemberAction
+from fencelock.actors.api.membership_message import MembersChanged as MembersChanged
+from fencelock.actors.api.membership_message import MembersRead as MembersRead
+from fencelock.actors.api.membership_message import NodeReport as NodeReport
+from fencelock.actors.api.membership_message import NodeRole as NodeRole
+from fencelock.actors.api.membership_message import ReadMembers as ReadMembers
+from fencelock.actors.api.message import Absence as Absence
+from fencelock.actors.api.message import Acquire as Acquire
+from fencelock.actors.api.message import Cancel as Cancel
+from fencelock.actors.api.message import Cancelled as Cancelled
+from fencelock.actors.api.message import Contender as Contender
+from fencelock.actors.api.message import Describe as Describe
+from fencelock.actors.api.message import Granted as Granted
+from fencelock.actors.api.message import Inspect as Inspect
+from fencelock.actors.api.message import LockStatus as LockStatus
+from fencelock.actors.api.message import NodeStatus as NodeStatus
+from fencelock.actors.api.message import Reason as Reason
+from fencelock.actors.api.message import Refused as Refused
+from fencelock.actors.api.message import Release as Release
+from fencelock.actors.api.message import Released as Released
+from fencelock.actors.api.name import kind_of as kind_of
+from fencelock.actors.api.name import plain_name as plain_name
+from fencelock.actors.api.pool import GivePermits as GivePermits
+from fencelock.actors.api.pool import PermitsGiven as PermitsGiven
+from fencelock.actors.api.pool import PermitsTaken as PermitsTaken
+from fencelock.actors.api.pool import PoolResized as PoolResized
+from fencelock.actors.api.pool import ResizePool as ResizePool
+from fencelock.actors.api.pool import TakePermits as TakePermits
+from fencelock.actors.api.role_request import ClockTime as ClockTime
+from fencelock.actors.api.role_request import DescribeRole as DescribeRole
+from fencelock.actors.api.role_request import Fact as Fact
+from fencelock.actors.api.role_request import Leaders as Leaders
+from fencelock.actors.api.role_request import LockQueue as LockQueue
+from fencelock.actors.api.role_request import Queues as Queues
+from fencelock.actors.api.role_request import ReadClock as ReadClock
+from fencelock.actors.api.role_request import ReadLeaders as ReadLeaders
+from fencelock.actors.api.role_request import ReadQueues as ReadQueues
+from fencelock.actors.api.role_request import ReadState as ReadState
+from fencelock.actors.api.role_request import RoleDescription as RoleDescription
+from fencelock.actors.api.role_request import RoleRequest as RoleRequest
+from fencelock.actors.api.role_request import RoleState as RoleState
+from fencelock.actors.api.rwlock import AcquireReadWrite as AcquireReadWrite
+from fencelock.actors.api.rwlock import Downgrade as Downgrade
+from fencelock.actors.api.self_report import Counted as Counted
+from fencelock.actors.api.self_report import Elected as Elected
+from fencelock.actors.api.self_report import MemberSeen as MemberSeen
+from fencelock.actors.api.semaphore import AcquirePermits as AcquirePermits
+from fencelock.actors.api.semaphore import ReleasePermits as ReleasePermits
+from fencelock.actors.api.semaphore import ResizeSemaphore as ResizeSemaphore
+from fencelock.actors.api.semaphore import SemaphoreResized as SemaphoreResized
+from fencelock.actors.api.session_message import ListedLock as ListedLock
+from fencelock.actors.api.session_message import ListedObject as ListedObject
+from fencelock.actors.error import AcquireCancelledError as AcquireCancelledError
+from fencelock.actors.error import AlreadyHeldError as AlreadyHeldError
+from fencelock.actors.error import BrokenBarrierError as BrokenBarrierError
+from fencelock.actors.error import ClosedError as ClosedError
+from fencelock.actors.error import ConfigError as ConfigError
+from fencelock.actors.error import FencelockError as FencelockError
+from fencelock.actors.error import ForbiddenError as ForbiddenError
+from fencelock.actors.error import InternalError as InternalError
+from fencelock.actors.error import InvalidRequestError as InvalidRequestError
+from fencelock.actors.error import LimitReachedError as LimitReachedError
+from fencelock.actors.error import LockOwnershipLostError as LockOwnershipLostError
+from fencelock.actors.error import LockTimeoutError as LockTimeoutError
+from fencelock.actors.error import MembershipError as MembershipError
+from fencelock.actors.error import NotHeldError as NotHeldError
+from fencelock.actors.error import OverloadedError as OverloadedError
+from fencelock.actors.error import RefusedError as RefusedError
+from fencelock.actors.error import SessionExpiredError as SessionExpiredError
+from fencelock.actors.error import StaleError as StaleError
+from fencelock.actors.error import StaleFenceError as StaleFenceError
+from fencelock.actors.error import UnavailableError as UnavailableError
+from fencelock.actors.error import UnknownOutcomeError as UnknownOutcomeError
+from fencelock.actors.error import UnsupportedError as UnsupportedError
+from fencelock.actors.error import VersionMismatchError as VersionMismatchError
+from fencelock.actors.error import WrongClusterError as WrongClusterError
+from fencelock.actors.session.ask_error import AskTimeoutError as AskTimeoutError
+from fencelock.actors.session.ask_error import RoleGoneError as RoleGoneError
+from fencelock.actors.session.holds import HoldState as HoldState
+from fencelock.actors.session.message import ClusterState as ClusterState
+from fencelock.cluster.client.barrier import Barrier as Barrier
+from fencelock.cluster.client.callback_executor import Notice as Notice
+from fencelock.cluster.client.client import Client as Client
+from fencelock.cluster.client.client import connect as connect
 from fencelock.cluster.client.client import default_client as _client
-from fencelock.cluster.client.counter import Counter
-from fencelock.cluster.client.election import Candidate, Election, ElectionWatch, Leader
-from fencelock.cluster.client.latch import Latch
+from fencelock.cluster.client.counter import Counter as Counter
+from fencelock.cluster.client.election import Candidate as Candidate
+from fencelock.cluster.client.election import Election as Election
+from fencelock.cluster.client.election import ElectionWatch as ElectionWatch
+from fencelock.cluster.client.election import Leader as Leader
+from fencelock.cluster.client.latch import Latch as Latch
 from fencelock.cluster.client.lazy import defaults as _defaults
-from fencelock.cluster.client.lock import Hold, Lock, RLock
-from fencelock.cluster.client.lock_all import HoldAll, LockAll
-from fencelock.cluster.client.map import Entry, Map, MapChange, MapListing, MapWatch
-from fencelock.cluster.client.pool import Pool
-from fencelock.cluster.client.remote_ref import RemoteRef
-from fencelock.cluster.client.rwlock import RWLock
-from fencelock.cluster.client.semaphore import Semaphore
+from fencelock.cluster.client.lock import Hold as Hold
+from fencelock.cluster.client.lock import Lock as Lock
+from fencelock.cluster.client.lock import RLock as RLock
+from fencelock.cluster.client.lock_all import HoldAll as HoldAll
+from fencelock.cluster.client.lock_all import LockAll as LockAll
+from fencelock.cluster.client.map import Entry as Entry
+from fencelock.cluster.client.map import Map as Map
+from fencelock.cluster.client.map import MapChange as MapChange
+from fencelock.cluster.client.map import MapListing as MapListing
+from fencelock.cluster.client.map import MapWatch as MapWatch
+from fencelock.cluster.client.pool import Pool as Pool
+from fencelock.cluster.client.remote_ref import RemoteRef as RemoteRef
+from fencelock.cluster.client.rwlock import RWLock as RWLock
+from fencelock.cluster.client.semaphore import Semaphore as Semaphore
 
 # The default client of this process, which connects at its first use.
 configure = _defaults.configure
@@ -135,151 +154,3 @@ counter = _client.counter
 locked = _client.locked
 attach = _client.attach
 close = _client.close
-
-__all__ = [
-    "Absence",
-    "Acquire",
-    "AcquireAll",
-    "AcquireCancelledError",
-    "AcquirePermits",
-    "AcquireReadWrite",
-    "AddToCounter",
-    "AlreadyHeldError",
-    "AskTimeoutError",
-    "Attach",
-    "AwaitBarrier",
-    "AwaitLatch",
-    "Barrier",
-    "BarrierPassed",
-    "BrokenBarrierError",
-    "Cancel",
-    "Cancelled",
-    "Candidate",
-    "Change",
-    "ChangeMembers",
-    "ChangesRead",
-    "Client",
-    "ClockTime",
-    "ClosedError",
-    "ClusterDown",
-    "ClusterState",
-    "ClusterUp",
-    "ConfigError",
-    "Contender",
-    "CountDown",
-    "Counted",
-    "CountedDown",
-    "Counter",
-    "CounterChanged",
-    "DeleteEntry",
-    "Describe",
-    "DescribeRole",
-    "Detach",
-    "Downgrade",
-    "Elected",
-    "Election",
-    "ElectionWatch",
-    "Entry",
-    "EntryChanged",
-    "EntryList",
-    "EntrySeen",
-    "Fact",
-    "FencelockError",
-    "ForbiddenError",
-    "GetEntry",
-    "GivePermits",
-    "Granted",
-    "Hold",
-    "HoldAll",
-    "HoldState",
-    "Inspect",
-    "InternalError",
-    "InvalidRequestError",
-    "Latch",
-    "LatchPassed",
-    "Lead",
-    "Leader",
-    "Leaders",
-    "LimitReachedError",
-    "ListEntries",
-    "ListedLock",
-    "ListedObject",
-    "Lock",
-    "LockAll",
-    "LockOwnershipLostError",
-    "LockQueue",
-    "LockStatus",
-    "LockTimeoutError",
-    "Map",
-    "MapChange",
-    "MapListing",
-    "MapWatch",
-    "MemberAction",
-    "MemberSeen",
-    "MembersChanged",
-    "MembersRead",
-    "MembershipError",
-    "NodeReport",
-    "NodeRole",
-    "NodeStatus",
-    "NotHeldError",
-    "Notice",
-    "OverloadedError",
-    "PermitsGiven",
-    "PermitsTaken",
-    "Pool",
-    "PoolResized",
-    "PutEntry",
-    "Queues",
-    "RLock",
-    "RWLock",
-    "ReadChanges",
-    "ReadClock",
-    "ReadLeaders",
-    "ReadMembers",
-    "ReadQueues",
-    "ReadState",
-    "Reason",
-    "Refused",
-    "RefusedError",
-    "Release",
-    "ReleasePermits",
-    "Released",
-    "RemoteRef",
-    "ResizePool",
-    "ResizeSemaphore",
-    "RoleDescription",
-    "RoleGoneError",
-    "RoleRequest",
-    "RoleState",
-    "Semaphore",
-    "SemaphoreResized",
-    "SessionExpiredError",
-    "SetCounter",
-    "StaleError",
-    "StaleFenceError",
-    "TakePermits",
-    "UnavailableError",
-    "UnknownOutcomeError",
-    "UnsupportedError",
-    "VersionMismatchError",
-    "Watch",
-    "WrongClusterError",
-    "attach",
-    "barrier",
-    "close",
-    "configure",
-    "connect",
-    "counter",
-    "election",
-    "kind_of",
-    "latch",
-    "lock",
-    "lock_all",
-    "locked",
-    "map",
-    "plain_name",
-    "rlock",
-    "rwlock",
-    "semaphore",
-]

@@ -21,49 +21,30 @@ For example::
     client.ref("n1/jobs").ask(AddJob(name="report"), timeout=1).done
 """
 
-from fencelock.actors.api.message import Abandon
-from fencelock.actors.api.role_request import RoleRequest
-from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Instant,
-    Int64,
-    Local,
-    Message,
-    Timer,
-    address_of,
-    ms_between,
-    node_of,
-    role_of,
-)
-from fencelock.actors.role import Facts, Host, Role, Summary
-from fencelock.actors.role_message import LinkDown, LinkUp
+# ruff: noqa: PLC0414 (a name that is imported as itself is public)
 
-__all__ = [
-    "NS_PER_MS",
-    "Abandon",
-    "Address",
-    "Effects",
-    "Facts",
-    "Host",
-    "Instant",
-    "Int64",
-    "LinkDown",
-    "LinkUp",
-    "Local",
-    "Message",
-    "Observe",
-    "Retire",
-    "Role",
-    "RoleRequest",
-    "Send",
-    "Spawn",
-    "Summary",
-    "Timer",
-    "Wake",
-    "address_of",
-    "ms_between",
-    "node_of",
-    "role_of",
-]
+from fencelock.actors.api.message import Abandon as Abandon
+from fencelock.actors.api.role_request import RoleRequest as RoleRequest
+from fencelock.actors.effect import Effects as Effects
+from fencelock.actors.effect import Observe as Observe
+from fencelock.actors.effect import Retire as Retire
+from fencelock.actors.effect import Send as Send
+from fencelock.actors.effect import Spawn as Spawn
+from fencelock.actors.effect import Wake as Wake
+from fencelock.actors.message import NS_PER_MS as NS_PER_MS
+from fencelock.actors.message import Address as Address
+from fencelock.actors.message import Instant as Instant
+from fencelock.actors.message import Int64 as Int64
+from fencelock.actors.message import Local as Local
+from fencelock.actors.message import Message as Message
+from fencelock.actors.message import Timer as Timer
+from fencelock.actors.message import address_of as address_of
+from fencelock.actors.message import ms_between as ms_between
+from fencelock.actors.message import node_of as node_of
+from fencelock.actors.message import role_of as role_of
+from fencelock.actors.role import Facts as Facts
+from fencelock.actors.role import Host as Host
+from fencelock.actors.role import Role as Role
+from fencelock.actors.role import Summary as Summary
+from fencelock.actors.role_message import LinkDown as LinkDown
+from fencelock.actors.role_message import LinkUp as LinkUp

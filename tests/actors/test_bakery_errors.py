@@ -19,7 +19,7 @@ from fencelock.actors.api.message import Cancel, Cancelled, Granted, Inspect, Re
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.bakery.backend import ANSWER_MS, CANCEL_MS, READ_MS
 from fencelock.actors.message import address_of
-from fencelock.cluster.client.lock_options import wait_ms_of
+from fencelock.cluster.client.settings import wait_ms_of
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.verification.bench.members import stop_all

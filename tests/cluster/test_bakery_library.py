@@ -26,7 +26,7 @@ from fencelock.actors.bakery.config import TERM_MS_MIN
 from fencelock.actors.bakery.config import Terms as ClusterTerms
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import InvalidRequestError, UnsupportedError
-from fencelock.cluster.client.lock_options import LockOptions, term_ms_of, wait_ms_of
+from fencelock.cluster.client.settings import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 

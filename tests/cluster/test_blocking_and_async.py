@@ -33,8 +33,8 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.session.holds import HoldState
-from fencelock.cluster.client.aio_client import AsyncClient
 from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.client.client import AsyncClient
 
 Deed = Callable[[Any], Any]
 

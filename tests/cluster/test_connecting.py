@@ -21,7 +21,7 @@ import fencelock
 from fencelock import AcquireCancelledError, UnavailableError, aio
 from fencelock.actors.session.message import EndpointChanged
 from fencelock.cluster.client.connection import notify
-from fencelock.cluster.client.reachability import why_unreached
+from fencelock.cluster.client.waiting import why_unreached
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, local, lose, partition
 

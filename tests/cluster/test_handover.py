@@ -21,7 +21,7 @@ from fencelock import NotHeldError, UnsupportedError, aio
 from fencelock.actors.api.handover import Detach, digest_of
 from fencelock.actors.api.message import Cancel
 from fencelock.actors.error import UnavailableError
-from fencelock.cluster.client.token import lock_and_secret, token_of
+from fencelock.cluster.client.hold import lock_and_secret, token_of
 from fencelock.testing import LocalCluster
 
 

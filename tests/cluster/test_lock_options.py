@@ -35,14 +35,21 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.session import session
 from fencelock.actors.session.holds import HoldState
-from fencelock.cluster.client.lock_options import check_text_type, term_ms_of, wait_ms_of
 from fencelock.cluster.client.owner import (
     owner_of_task,
     owner_of_thread,
     process_label,
     process_user,
 )
-from fencelock.cluster.client.settings import Settings, Target, age_ms_of, check_text
+from fencelock.cluster.client.settings import (
+    Settings,
+    Target,
+    age_ms_of,
+    check_text,
+    check_text_type,
+    term_ms_of,
+    wait_ms_of,
+)
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.config import loopback, starting_config
 

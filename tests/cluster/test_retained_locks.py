@@ -493,6 +493,19 @@ def test_a_client_may_retain_all_its_locks(paxos_addresses: str, name: str) -> N
             assert hold.deadline is not None
 
 
+def test_elections_and_semaphores_of_such_a_client_are_as_those_of_others(
+    paxos_addresses: str, name: str
+) -> None:
+    with fencelock.connect(paxos_addresses, cluster=FACES, retain=60) as client:
+        election = client.election(name)
+        with election.lead("me") as term:
+            assert election.leader() == fencelock.Leader("me", term.fence)
+        assert election.leader() is None
+        with client.semaphore(name, 2):
+            assert client.semaphore(name, 2).available() == 1
+        assert client.semaphore(name, 2).available() == 2
+
+
 Step = Callable[[Any], object]
 
 STEPS: dict[str, Step] = {

@@ -34,8 +34,8 @@ from fencelock.actors.session.requests import LockKey
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.lock import Lock, RLock
-from fencelock.cluster.client.lock_options import LockOptions
 from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.client.settings import LockOptions
 from fencelock.cluster.client.waiting import LocalWaits
 from fencelock.cluster.host.pending_asks import AskReply
 

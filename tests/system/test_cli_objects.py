@@ -16,9 +16,8 @@ from typer.testing import CliRunner, Result
 import fencelock
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.cluster.cli.completion import complete_object, named_argument
-from fencelock.cluster.cli.formatting import share_of
+from fencelock.cluster.cli.formatting import object_kinds, object_named, object_shown, share_of
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
 
 
 @pytest.fixture(scope="module")

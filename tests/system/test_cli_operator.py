@@ -21,8 +21,8 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.keys import limit_of
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.cli.quotas import limit_of
 from fencelock.cluster.node.config import loopback, starting_config
 
 FENCE = 1_763_724_000_123_456_789
@@ -159,7 +159,7 @@ def test_yes_asks_nobody_and_says_who_did_it(client: MadeClient) -> None:
 def test_a_session_is_closed_once_that_is_confirmed(
     client: MadeClient, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
-    monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
+    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
     done = run("sessions", "close", VICTIM.id, says=says)
     for part in ("Session client-1f.17 (web-3:4711).", "waits: 3", "only storage that checks"):
         assert part in done.stderr
@@ -175,7 +175,7 @@ def test_a_session_is_closed_once_that_is_confirmed(
 def test_a_session_that_is_not_listed_is_not_asked_about(
     client: MadeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
+    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
     error = checked(NotHeldError, run("sessions", "close", "client-1f.18").exception)
     assert "'client-1f.18' is not open" in str(error)
     assert [asked for asked in client.asked if asked[0] == "close_session"] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.client.client import Client
-from fencelock.cluster.client.lock_options import RETAIN_S_MAX
+from fencelock.cluster.client.settings import RETAIN_S_MAX
 from fencelock.verification.bench.failover import DOWN_S, failover
 from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.init import PROTOCOLS
+from fencelock.cluster.cli.serve import PROTOCOLS
 from fencelock.cluster.guarantee import OBJECTS
 from fencelock.cluster.node.topology import ProtocolSettings
 

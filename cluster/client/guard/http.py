@@ -88,7 +88,6 @@ class FenceMiddleware(_Middleware):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check and pass on a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -125,7 +124,6 @@ class WsgiFenceMiddleware(_Middleware):
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Check and pass on a request."""
         name, fence = (
             environ.get("HTTP_" + key.upper().replace("-", "_"))
             for key in (LOCK_HEADER, FENCE_HEADER)

@@ -169,7 +169,6 @@ class SqlGuard:
 
 
 def _module_of(connection: object) -> str:
-    """Return the name of the package that ``connection`` comes from."""
     return type(connection).__module__.partition(".")[0]
 
 

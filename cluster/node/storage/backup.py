@@ -93,7 +93,6 @@ class BackupWriter:
         self._write(json.dumps(asdict(header)).encode() + b"\n")
 
     def add(self, part: bytes) -> None:
-        """Write the next part of the table."""
         assert self._left > 0
         self._left -= 1
         self._write(part)

@@ -129,6 +129,9 @@ SEGMENT_BYTES_MAX = 16 << 20
 """A segment that has grown beyond this gets a successor (bytes, 16 MiB). The disk may hold this
 much of forgotten records in addition to twice the live ones."""
 
+ENTRIES = 32
+"""Records in one write of `write_all`: parts of the table have some 200 KiB each."""
+
 REMOVED_MAX = 4
 """Maximum files that are removed at a time. One of 16 MiB takes the file system 3 to 9 ms."""
 
@@ -276,6 +279,12 @@ class Journal:
             or bool(self._doomed)
             or self._reserve.missing > 0
         )
+
+    def write_all(self, entries: Sequence[EntryItems]) -> None:
+        """Append ``entries``, which may be large, in groups of a few, and sync each."""
+        for first in range(0, len(entries), ENTRIES):
+            self.append(entries[first : first + ENTRIES])
+            self.sync()
 
     def sync(self) -> None:
         """Return once everything appended is on disk.

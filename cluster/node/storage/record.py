@@ -10,20 +10,9 @@ A file is a header and then groups, one after the other, all integers little-end
     body     entries: u8 length of the stream's name, u32 length of the payload (0: forget what
              the stream held before; or the value of a `Mark`), name, payload
 
-A segment may end with zeros after its last group: room made before it is needed
-(``segment.py``). They are not a group, since a group states its offset.
-
-A group is written by one append, and the journal begins an append only when the previous one is
-synced. So all bytes below a group's ``offset`` (its position in the file) were durable before any
-of its own were written. A crash can cut, damage or punch holes into the last group only, and
-nothing has depended on that one yet. Its sectors may reach the disk in any order, but no other
-group follows it, only the zeros that were there before. Such a tail is dropped. A damaged group
-that is followed by another, or by anything but zeros, was once synced, and the node has acted on
-it. A node that forgot it could break its promises, so the file is refused.
-
-Zeros after the last group mean nothing: they are room that is not yet used, or a group of which
-nothing reached the disk. Anything else is cut off before the journal continues, so that no
-remainder of it ever lies behind a later group.
+A segment may end with zeros after its last group: room made before it is needed (``segment.py``).
+They are not a group, since a group states its offset. The header of `journal.py` argues what a
+crash can leave behind the last group, which is cut off, and what is damage, which is refused.
 
 The salt is drawn for each file and begins each of its groups. It makes a group easy to find
 behind a damaged one, and nothing that a client had recorded can pass for a group.
@@ -237,7 +226,6 @@ class Scan(NamedTuple):
 
 
 def encode_header(header: Header) -> bytes:
-    """Return the first bytes of a file."""
     versioned = VERSIONED.pack(MAGIC, FORMAT_VERSION)
     filed = versioned + CHECKSUM.pack(zlib.crc32(versioned)) + FILED.pack(*header)
     return filed + CHECKSUM.pack(zlib.crc32(filed))
@@ -254,9 +242,6 @@ def encode_group(
         salt: the file's.
         offset: where the group will lie; everything before it is synced.
         sequence: the group's place among all groups of the journal.
-
-    Raises:
-        ValueError: a payload is empty or too long, a name is, or all together are.
 
     """
     parts: list[bytes] = []
@@ -285,12 +270,7 @@ def _name_of(stream: str) -> bytes:
 
 
 def header_of(content: bytes, name: str, kind: FileKind) -> Header | None:
-    """Read the header of a file, None where it was never completely created.
-
-    Raises:
-        JournalDamagedError: it is not the header of such a file, or is of another version.
-
-    """
+    """Read the header of a file, None where it was never completely created."""
     _check_version(content, name)
     filed = content[: HEADER_BYTES - CHECKSUM.size]
     whole = content[:HEADER_BYTES] == filed + CHECKSUM.pack(zlib.crc32(filed))
@@ -346,12 +326,7 @@ def scan(content: bytes, name: str, kind: FileKind) -> Scan:
 def scan_groups(
     content: bytes, name: str, *, salt: bytes, offset: int, sequence: int
 ) -> list[Group]:
-    """Return the sound groups from ``offset`` on, the first of which has that ``sequence``.
-
-    Raises:
-        JournalDamagedError: a group is spoilt that was once synced.
-
-    """
+    """Return the sound groups from ``offset`` on, the first of which has that ``sequence``."""
     groups: list[Group] = []
     view = memoryview(content)
     while (group := _group_at(content, salt, offset)) is not None:

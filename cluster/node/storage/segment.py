@@ -81,11 +81,8 @@ class Segment:
     def make(cls, folder: Path, header: Header, reserve: Reserve = NO_RESERVE) -> Self:
         """Create the segment of ``header`` durably, with its name.
 
-        If the process has no descriptor left, one of ``reserve`` is given up for it.
-
-        Raises:
-            OSError: the disk refuses. A half-made segment is removed at the next start.
-
+        If the process has no descriptor left, one of ``reserve`` is given up for it. After an error
+        of the disk, the next start removes a half-made segment.
         """
         path = segment_path(folder, header.number)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -111,9 +108,6 @@ class Segment:
             torn: whether an unfinished write follows. It is cut off with the room: later groups
                 must have nothing behind them but zeros.
 
-        Raises:
-            OSError: the disk refuses.
-
         """
         path = segment_path(folder, header.number)
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -130,15 +124,7 @@ class Segment:
         return segment
 
     def make_room(self, limit: int) -> None:
-        """Make room for the next groups if little is left, and sync it.
-
-        Args:
-            limit: the end of the room at most (bytes from the start of the file).
-
-        Raises:
-            OSError: the disk refuses, or is full.
-
-        """
+        """Make room for the next groups if little is left, and sync it."""
         begin = max(self.size, self.end)
         if begin - self.end >= self.room_min or begin >= limit:
             return
@@ -166,13 +152,7 @@ def snapshot_path(folder: Path, number: int) -> Path:
 
 
 def read_header(path: Path, reserve: Reserve = NO_RESERVE) -> Header:
-    """Return the header of the segment at ``path``, which this journal made.
-
-    Raises:
-        JournalDamagedError: the file differs from the written data.
-        OSError: the disk refuses.
-
-    """
+    """Return the header of the segment at ``path``, which this journal made."""
     header = header_of(reserve.spend(lambda: _start_of(path)), str(path), FileKind.SEGMENT)
     if header is None:
         raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
@@ -207,11 +187,8 @@ def write_snapshot(
 ) -> tuple[Path, int]:
     """Write a snapshot aside and name it once it is durable; return path and size.
 
-    An empty group ends it, so that a snapshot cut short between groups is noticed.
-
-    Raises:
-        OSError: the disk refuses. The next start removes what was written.
-
+    An empty group ends it, so that a snapshot cut short between groups is noticed. After an error
+    of the disk, the next start removes what was written.
     """
     path = snapshot_path(folder, header.number)
     partial = path.with_suffix(PARTIAL_SUFFIX)

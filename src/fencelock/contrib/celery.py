@@ -24,8 +24,8 @@ from celery.utils.log import get_task_logger
 import fencelock
 from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
 from fencelock.cluster.client.base_client import namer
-from fencelock.cluster.client.lock_options import check_number
 from fencelock.cluster.client.owner import job_label
+from fencelock.cluster.client.settings import check_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
