@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
@@ -72,6 +73,7 @@ def interrupted(work: Callable[[], object], instant: int) -> bool:
             sys.setprofile(None)
             raise Interrupted
 
+    gc.disable()  # Python ignores what is raised in its callbacks, too.
     sys.setprofile(look)
     try:
         work()
@@ -79,6 +81,7 @@ def interrupted(work: Callable[[], object], instant: int) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False
 
 
