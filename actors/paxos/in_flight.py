@@ -128,13 +128,12 @@ class InFlightRequests:
         """Add a command; its ``key`` must be free. The caller then proposes it."""
         assert key not in self.by_key
         self.number = number = self.number + 1
+        check = client is None  # A client's request was checked when its frame was read.
         pending = InFlightRequest(
             key=key,
             request=request,
             number=number,
-            command=self._encode(
-                request, check=client is None
-            ),  # What came in a frame was checked.
+            command=self._encode(request, check=check),
             sender=sender,
             since=now,
             proposed_at=now,

@@ -252,7 +252,7 @@ def hold_while(
         with _answered(name):
             hold, why = _acquired(client, wanted(client), whose, timeout, quiet=how.quiet)
         if hold is None:
-            _leave_it(how, f"{name} was not acquired: {why}")
+            _exit_without_running(how, f"{name} was not acquired: {why}")
         received: list[int] = []
         failed = True
         try:
@@ -260,7 +260,7 @@ def hold_while(
                 with _answered(name), _deferred():
                     version = once.begin(client, hold, label)
                 if version is None:
-                    _leave_it(how, f"{name}: {once.why_not(client)}")
+                    _exit_without_running(how, f"{name}: {once.why_not(client)}")
             began, renews = time.monotonic(), hold.deadline is not None
             status, lost = _run(command, hold, how.grace, received, renews=renews)
             failed = bool(status) and not lost
@@ -280,7 +280,7 @@ def hold_while(
     sys.exit(SIGNALLED - status if status < 0 else status)
 
 
-def _leave_it(how: HoldOptions, why: str) -> NoReturn:
+def _exit_without_running(how: HoldOptions, why: str) -> NoReturn:
     """Exit, since another runs the command, or has."""
     if not how.quiet:
         say(why, err=True)
