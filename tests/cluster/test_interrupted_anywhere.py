@@ -304,7 +304,9 @@ class Alarm:
 def alarm() -> Iterator[Alarm]:
     alarm = Alarm()
     before = signal.signal(signal.SIGALRM, alarm.ring)
+    gc.disable()  # Python ignores what is raised in its callbacks.
     yield alarm
+    gc.enable()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 

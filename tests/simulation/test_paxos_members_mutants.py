@@ -268,7 +268,11 @@ ARRIVES_LATE = 900_207
 """Requests that arrive after half a minute extend the sessions of clients that are done."""
 
 
-@pytest.mark.parametrize("seed", [0, 1, EXPIRES_LATE, ARRIVES_LATE])
+LOSES_THE_LAST_DISK = 981_748
+"""A founder keeps its disk as the others lose theirs, and loses it before it is up again."""
+
+
+@pytest.mark.parametrize("seed", [0, 1, EXPIRES_LATE, ARRIVES_LATE, LOSES_THE_LAST_DISK])
 def test_the_members_change_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_members_plan(seed))
 
@@ -329,7 +333,11 @@ ASKS_AGAIN = 861_473
 """A leader asks again for a change that is decided, and of which it does not know that."""
 
 
-@pytest.mark.parametrize("seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN])
+ASKS_TOO_EARLY = 980_336
+"""A leader asks for another change while it does not know yet that its last one is decided."""
+
+
+@pytest.mark.parametrize("seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN, ASKS_TOO_EARLY])
 def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_target_plan(seed))
 

@@ -223,6 +223,9 @@ class FounderLoss:
         self.decided = decided
         self.founders = founders
         self._random = world.streams.fork("founders")
+        self._kept: set[str] = set()
+        """The founders whose disks still show that there is a group."""
+        world.disk_watchers.append(self._disk_replaced)
 
     def begin(self) -> None:
         self.world.after(LOOK_MS * NS_PER_MS, self._look)
@@ -251,10 +254,17 @@ class FounderLoss:
             if name in lost:
                 self.world.nodes[name].disk.lose()
                 self.world.disk_replaced(name)
-        self.world.may_found = bool(most) and not whole  # One alone may lose its disk later.
+        self._kept = set(self.founders) - set(lost)
+        self.world.may_found = bool(self._kept)
         for name in self.founders:
             down = self._random.randrange(DOWN_MS * NS_PER_MS)
             self.world.after(down, self.world.power_on, name)
+
+    def _disk_replaced(self, node: str) -> None:
+        """Let the operator found no more once another fault has taken the last founder's disk."""
+        if node in self._kept:
+            self._kept.remove(node)
+            self.world.may_found = bool(self._kept)
 
     def _cut(self) -> None:
         ends = self.world.time + CUT_MS * NS_PER_MS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
-from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.lease import PPM
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, node_of, role_of
@@ -392,6 +392,7 @@ class AcceptorJudge:
 
 
 UNREGISTERED = Observe("paxos.unregistered_vote")
+PROPOSED = Observe("paxos.change_proposed")
 
 
 @dataclass(eq=False)
@@ -410,9 +411,8 @@ class TargetJudge:
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         if not self.plan.target_members:
             return
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, ProposeChange):
-                self._judge(delivered.node, effect.message.membership, delivered.time)
+        if isinstance(delivered.event, ProposeChange) and PROPOSED in effects:
+            self._judge(delivered.node, delivered.event.membership, delivered.time)
         if delivered.to != monitor_of(delivered.node) or UNREGISTERED in effects:
             return  # A member without its registered journal does not answer, as far as votes go.
         node, other, event = delivered.node, node_of(delivered.sender), delivered.event
