@@ -33,11 +33,10 @@ from checked_file import CheckedFile
 from contenders import Contenders
 from contest import KindVerdict, judged
 from contests import CONTESTS
-from grower import LIMIT_S, Grower
-from killer import LAST_BEFORE_END_S, LeaderKiller, why_not
-from local_cluster import ClusterFailedError, LocalCluster
+from local_cluster import LocalCluster
 from rich.console import Console
 from rich.live import Live
+from upheaval import LAST_BEFORE_END_S, LIMIT_S, Grower, LeaderKiller, why_not
 from view import plain_line, screen
 
 import fencelock
@@ -134,7 +133,9 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
         console.print(f"starting {nodes} nodes ({protocol}), logs in {folder}")
         cluster = stack.enter_context(LocalCluster(folder, protocol, nodes, journal=journal))
-        watcher = stack.enter_context(cluster.watcher())
+        watcher = stack.enter_context(
+            fencelock.connect(cluster.connect, cluster=cluster.cluster, lazy=True)
+        )
         cluster.wait_until_ready(watcher)
         contenders = stack.enter_context(
             Contenders(cluster, folder, clients, locks, seconds, objects=objects)
@@ -320,5 +321,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, leave)
     try:
         typer.run(run)
-    except (FencelockError, ClusterFailedError) as error:
+    except FencelockError as error:
         sys.exit(str(error))

@@ -13,7 +13,12 @@ from typing import Any, Self
 
 from contender import OVER
 from contests import CONTESTS
-from local_cluster import READY_S, STOP_S, ClusterFailedError, LocalCluster, stop_all
+from local_cluster import LocalCluster
+
+from fencelock.verification.bench.members import STOP_S, BenchFailedError, stop_all
+
+READY_S = 60.0
+"""Time limit for clients to connect, and for a change of the members (s); they need seconds."""
 
 HERE = Path(__file__).resolve().parent
 SAID_MAX = 500
@@ -62,7 +67,7 @@ class Contenders:
         self._readers: list[threading.Thread] = []
         self._folder = folder
         self._addresses = cluster.endpoints
-        self._options = ["--cluster", cluster.name, "--folder", str(folder)]
+        self._options = ["--cluster", cluster.cluster, "--folder", str(folder)]
         self._options += ["--locks", str(locks), "--seconds", str(seconds)]
         self._options += ["--objects"] if objects else []
 
@@ -130,12 +135,12 @@ class Contenders:
         """Start all clients together, once each is connected.
 
         Raises:
-            ClusterFailedError: one of them is not ready within `READY_S`.
+            BenchFailedError: one of them is not ready within `READY_S`.
 
         """
         for _ in self.names:
             if not self._ready.acquire(timeout=READY_S):
-                raise ClusterFailedError(f"a client is not ready after {READY_S} s; see its log")
+                raise BenchFailedError(f"a client is not ready after {READY_S} s; see its log")
         self._last_grant_ms = now_ms()
         for process in self._processes.values():
             assert process.stdin is not None

@@ -6,17 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contest import Contest, judged
-from contests import CONTESTS
-from evidence import WHOLE, Record
-from permit_contests import PERMITS, LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import (
+from contest import WHOLE, Contest, Record, judged
+from contests import (
+    CONTESTS,
     COUNT,
+    PERMITS,
     BarrierContest,
     CounterContest,
     ElectionContest,
     LatchContest,
+    LockAllContest,
+    LockContest,
     MapContest,
+    ReadWriteContest,
+    SemaphoreContest,
 )
 
 

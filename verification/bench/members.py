@@ -181,17 +181,18 @@ class NodeProcesses:
                 return statuses
             for node in self.names:
                 if self.processes[node].poll() is not None:
-                    raise BenchFailedError(f"node {node} ended:\n{self._said(node)}")
+                    raise BenchFailedError(f"node {node} ended:\n{self.log_of(node)}")
             if time.monotonic() > ends:
                 missing = ", ".join(sorted(set(self.names) - ready))
-                said = "\n".join(self._said(node) for node in sorted(set(self.names) - ready))
+                said = "\n".join(self.log_of(node) for node in sorted(set(self.names) - ready))
                 raise BenchFailedError(f"not ready after {READY_S:g} s: {missing}\n{said}")
             time.sleep(LOOK_AGAIN_S)
 
     def _log_of(self, node: str) -> Path:
         return self.folder / f"{node}.log"
 
-    def _said(self, node: str) -> str:
+    def log_of(self, node: str) -> str:
+        """Return the end of what ``node`` logged."""
         return self._log_of(node).read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
 
 
