@@ -16,8 +16,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from fencelock.actors.error import ConfigError, UnavailableError
-from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.saying import at_terminal, say
+from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.serve import CONFIG, ConfigOption, NodeIdOption
 from fencelock.cluster.cli.target import ASK, AskOptions, asks_cluster, connected_to

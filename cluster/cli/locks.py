@@ -40,7 +40,7 @@ from fencelock.cluster.cli.formatting import (
     share_of,
     unheld_kinds,
 )
-from fencelock.cluster.cli.saying import at_terminal, done, say
+from fencelock.cluster.cli.exit_status import at_terminal, done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,

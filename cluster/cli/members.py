@@ -20,9 +20,8 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
 from fencelock.cluster.cli.completion import complete_node
-from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.exit_status import ExitStatus, say
 from fencelock.cluster.cli.formatting import as_plain, duration
-from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import Column, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,

@@ -30,7 +30,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
-from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, done, say
 from fencelock.cluster.cli.formatting import duration, object_shown, plural, progress_of
 from fencelock.cluster.cli.lock import (
     AS_USUAL,
@@ -41,7 +41,6 @@ from fencelock.cluster.cli.lock import (
     holder_of,
 )
 from fencelock.cluster.cli.locks import listing
-from fencelock.cluster.cli.saying import at_terminal, done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,

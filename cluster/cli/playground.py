@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import ConfigError, FencelockError
-from fencelock.cluster.cli.saying import at_terminal
+from fencelock.cluster.cli.exit_status import at_terminal
 from fencelock.cluster.testing.faults import LinkFaults
 
 if TYPE_CHECKING:

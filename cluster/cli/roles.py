@@ -22,7 +22,7 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.completion import complete_node, complete_role
-from fencelock.cluster.cli.saying import done, say
+from fencelock.cluster.cli.exit_status import done, say
 from fencelock.cluster.cli.target import ASK, AskOptions, DoneJsonOption, asks_cluster
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, merged, space_time, text_of
 

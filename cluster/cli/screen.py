@@ -19,8 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.saying import Unanswered, say
+from fencelock.cluster.cli.exit_status import ExitStatus, Unanswered, say
 from fencelock.cluster.log import printable
 
 WATCH_S = 1.0

@@ -19,8 +19,7 @@ import typer
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
-from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.exit_status import ExitStatus, say
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.target import asks_cluster
 from fencelock.cluster.guarantee import PROMISES
@@ -281,14 +280,7 @@ def start(
     from fencelock.cluster.node.storage.directory import JournalFailedError  # noqa: PLC0415
 
     try:
-        return Node.start(
-            config,
-            node_id,
-            spins=spins,
-            found=founding is Founding.ONCE,
-            found_again=founding is Founding.AGAIN,
-            new=founding is Founding.NEW,
-        )
+        return Node.begun(config, node_id, founding, spins=spins)
     except (RoleFailedError, JournalFailedError) as error:  # Its log has the rest.
         print_fatal(node_id, error, as_json=as_json)
         raise typer.Exit(ExitStatus.BUG) from error

@@ -38,7 +38,7 @@ def main(*arguments: str) -> None:
             app(arguments or None)
     except FencelockError as error:
         text = "\n".join(map(printable, str(error).split("\n")))
-        from rich.console import Console  # noqa: PLC0415 (see saying.py)
+        from rich.console import Console  # noqa: PLC0415 (see exit_status.py)
 
         console = Console(stderr=True)
         console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)

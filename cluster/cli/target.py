@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
 
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
-from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.exit_status import ExitStatus, Unanswered, say
 from fencelock.cluster.cli.options import option
-from fencelock.cluster.cli.saying import Unanswered, say
 
 if TYPE_CHECKING:
     import typer

@@ -123,8 +123,6 @@ class Node:
         *,
         spins: bool = False,
         found: bool = False,
-        found_again: bool = False,
-        new: bool = False,
     ) -> Self:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
 
@@ -136,8 +134,7 @@ class Node:
         ``found`` begins a new cluster with the other configured nodes, if this node has an empty
         journal and none of them knows the cluster (`paxos`, `bakery`). Give it at the first start
         of a cluster, and at no later one. The nodes first listen for a second or two whether a
-        member of the cluster is left. With ``new`` they do not: the caller has just made the empty
-        folders of all nodes. ``found_again`` also gives up a cluster that others know.
+        member of the cluster is left.
 
         Raises:
             ConfigError: the config has no such node, or lacks something that the node needs, or
@@ -150,10 +147,17 @@ class Node:
                 another node, cluster or set of members.
 
         """
-        check_assertions()
-        posix("fcntl", NODE)
         if not isinstance(config, Config):
             config = load(config)
+        return cls.begun(config, node_id, Founding.ONCE if found else Founding.NO, spins=spins)
+
+    @classmethod
+    def begun(
+        cls, config: Config, node_id: str, founding: Founding, *, spins: bool = False
+    ) -> Self:
+        """Start a node, as `start` does, with any kind of ``founding``."""
+        check_assertions()
+        posix("fcntl", NODE)
         if node_id not in config.nodes:
             known = ", ".join(config.nodes)
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
@@ -161,23 +165,18 @@ class Node:
             check_bound_privately(config, node_id)
         journal = _open_journal(config, node_id)
         try:
-            founding = Founding.ONCE if found else Founding.NO
-            if new:
-                founding = Founding.NEW
-            if found_again:
-                founding = Founding.AGAIN
-            return cls._start(config, node_id, journal, founding, spins=spins)
+            return cls._with(journal, config, node_id, founding, spins=spins)
         except BaseException:
             if journal is not None:
                 journal.close()
             raise
 
     @classmethod
-    def _start(
+    def _with(
         cls,
+        journal: Journal | None,
         config: Config,
         node_id: str,
-        journal: Journal | None,
         founding: Founding,
         *,
         spins: bool,
@@ -224,7 +223,9 @@ class Node:
                 unheard=unheard,
             )
             if node_id in config.metrics:  # Before the node begins: its port may be taken.
-                metrics = _metrics_of(config.metrics[node_id], dispatcher, config.cluster)
+                from fencelock.cluster.node.metrics import MetricsServer  # noqa: PLC0415 (if wanted)
+
+                metrics = MetricsServer(config.metrics[node_id], dispatcher, config.cluster)
             dispatcher.start(role_set)
             give_config(node_id, config.shared, dispatcher)
         except BaseException:
@@ -271,19 +272,10 @@ class Node:
         text = f"{self.id} read its keys: {', '.join(known.keys)}"
         note(self.id, "INFO", text, event="keys_read", keys=len(known.keys))
 
-    def serve_metrics(self, at: str, cluster: str) -> str:
-        """Serve metrics at ``at`` (``host:port``) until the node stops; return where that is.
-
-        Raises:
-            ConfigError: it cannot listen there; the node has been stopped.
-
-        """
-        try:
-            self._metrics = _metrics_of(at, self._dispatcher, cluster)
-        except ConfigError:
-            self.stop()
-            raise
-        return self._metrics.address
+    @property
+    def metrics(self) -> str:
+        """The address at which this node serves metrics (``host:port``), or empty."""
+        return "" if self._metrics is None else self._metrics.address
 
     @property
     def redis(self) -> str:
@@ -433,12 +425,6 @@ def _check_insecure(config: Config, node_id: str, key: str, at: str) -> None:
         'read, take and release every lock. "fencelock keys init" makes keys'
     )
     note(node_id, "WARNING", text, event="insecure")
-
-
-def _metrics_of(at: str, dispatcher: Dispatcher, cluster: str) -> MetricsServer:
-    from fencelock.cluster.node.metrics import MetricsServer  # noqa: PLC0415 (only if wanted)
-
-    return MetricsServer(at, dispatcher, cluster)
 
 
 def _log_start(

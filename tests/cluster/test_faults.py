@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from support.collected import Lines
 from support.expect import PATIENCE_S, checked
-from support.real_nodes import ask, running_nodes
+from support.real_nodes import ask, config_in, measured, running
 from support.role_harness import dispatchers
 
 import fencelock
@@ -41,7 +41,7 @@ BUG = "planted bug"
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Node]:
     """Return the only node of a cluster of `paxos`."""
-    with running_nodes(tmp_path, nodes=1) as nodes:
+    with running(measured(config_in(tmp_path, nodes=1))) as nodes:
         yield nodes["n1"]
 
 
@@ -129,7 +129,7 @@ def test_numbers_at_their_extremes_are_refused_or_cut(alone: Node) -> None:
 def test_a_metric_that_raises_is_left_out_and_the_node_lives(
     alone: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    address = alone.metrics
 
     def broken_metrics(*args: Any) -> Iterator[Any]:
         yield broken(*args)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.expect import PATIENCE_S, present
-from support.real_nodes import config_in, free_row, loopback_addresses, running_nodes
+from support.real_nodes import config_in, free_row, loopback_addresses, measured, running
 
 import fencelock
 from fencelock.actors.error import ConfigError
@@ -47,12 +47,12 @@ def samples(address: str) -> dict[str, float]:
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Node]:
     """Return the only node of a cluster."""
-    with running_nodes(tmp_path, nodes=1) as nodes:
+    with running(measured(config_in(tmp_path, nodes=1))) as nodes:
         yield nodes["n1"]
 
 
 def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node) -> None:
-    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    address = alone.metrics
     with fencelock.connect(alone.address) as client:
         with client.lock("a"):
             pass
@@ -78,7 +78,7 @@ def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node)
 
 
 def test_a_node_is_live_and_ready_and_then_nobody_is_there(alone: Node) -> None:
-    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    address = alone.metrics
     with fencelock.connect(alone.address) as client, client.lock("a"):
         assert get(address, "/ready") == (200, "ready\n")
     assert get(address, "/live") == (200, "live\n")
@@ -92,7 +92,7 @@ def test_a_request_that_comes_byte_by_byte_is_ended_in_time(
     alone: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "REQUEST_S", 0.5)
-    host, port = alone.serve_metrics("127.0.0.1:0", "fencelock").split(":")
+    host, port = alone.metrics.split(":")
     with socket.create_connection((host, int(port)), PATIENCE_S) as slow:
         slow.settimeout(0.01)
         ends = time.monotonic() + PATIENCE_S
@@ -113,7 +113,7 @@ def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
     alone: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "REQUESTS_MAX", 2)
-    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    address = alone.metrics
     host, port = address.split(":")
     with ExitStack() as stack:
         silent = [
@@ -130,14 +130,14 @@ def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
 
 
 def test_a_reply_does_not_name_python(alone: Node) -> None:
-    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    address = alone.metrics
     with urllib.request.urlopen(f"http://{address}/live", timeout=PATIENCE_S) as reply:
         assert reply.headers["Server"] == "fencelock"
 
 
 def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None:
-    with Node.start(config_in(tmp_path), "n1", found=True) as node:
-        address = node.serve_metrics("127.0.0.1:0", "fencelock")
+    with Node.start(measured(config_in(tmp_path)), "n1", found=True) as node:
+        address = node.metrics
         assert get(address, "/ready") == (503, "not ready\n")
         assert get(address, "/live")[0] == 200
         assert samples(address)["fencelock_ready"] == 0
@@ -147,14 +147,14 @@ def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None
 def test_every_protocol_has_the_times_of_requests_holds_and_leaders(
     tmp_path: Path, protocol: str
 ) -> None:
-    with running_nodes(tmp_path, protocol) as running:
-        nodes = running.values()
+    with running(measured(config_in(tmp_path, protocol))) as by_name:
+        nodes = by_name.values()
         addresses = [node.address for node in nodes]
         with fencelock.connect(addresses, connect_timeout=PATIENCE_S) as client:
             with client.lock("a", timeout=PATIENCE_S):
                 pass
             with client.lock("b", timeout=PATIENCE_S):
-                seen = [samples(node.serve_metrics("127.0.0.1:0", "fencelock")) for node in nodes]
+                seen = [samples(node.metrics) for node in nodes]
     assert sum(one["fencelock_request_seconds_count acquire"] for one in seen) == 2
     assert sum(one["fencelock_request_seconds_sum acquire"] for one in seen) > 0
     assert sum(one["fencelock_request_seconds_count release"] for one in seen) == 1
@@ -169,7 +169,7 @@ def test_every_protocol_has_the_times_of_requests_holds_and_leaders(
 
 
 def test_an_address_that_is_taken_stops_the_node_with_an_error(alone: Node, tmp_path: Path) -> None:
-    taken = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    taken = alone.metrics
     text = f'metrics = "{taken}"\n' + starting_config(loopback_addresses(1))
     with pytest.raises(ConfigError, match=f"metrics: cannot listen at {taken}: Address already"):
         Node.start(parse(text, tmp_path / "other"), "n1", found=True)
@@ -188,11 +188,11 @@ def test_a_node_that_cannot_start_leaves_its_address_free(tmp_path: Path) -> Non
     socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_an_address_may_be_of_ip_version_6(alone: Node) -> None:
+def test_an_address_may_be_of_ip_version_6(tmp_path: Path) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
-    address = alone.serve_metrics("[::1]:0", "fencelock")
-    assert get(address, "/live") == (200, "live\n")
+    with running(measured(config_in(tmp_path, nodes=1), "[::1]")) as nodes:
+        assert get(nodes["n1"].metrics, "/live") == (200, "live\n")
 
 
 def test_the_address_stands_for_all_nodes_or_for_one() -> None:

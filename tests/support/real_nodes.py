@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fencelock
+from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
 from fencelock.cluster.client.client import Client, connect
 from fencelock.cluster.keys import add_key, make_folder
@@ -33,6 +35,11 @@ def config_in(folder: Path, protocol: str = "paxos", nodes: int = 3) -> Config:
     return parse(starting_config(loopback_addresses(nodes), protocol=protocol), folder)
 
 
+def measured(config: Config, host: str = "127.0.0.1") -> Config:
+    """Return ``config`` with metrics of all nodes, each at any port."""
+    return replace(config, metrics=dict.fromkeys(config.nodes, f"{host}:0"))
+
+
 @contextmanager
 def running_nodes(
     folder: Path, protocol: str = "paxos", nodes: int = 3
@@ -47,7 +54,8 @@ def running(config: Config) -> Generator[dict[str, Node], None, None]:
     """Run all nodes of ``config``; stop them afterwards and check that none of them failed."""
     with ExitStack() as stack:
         nodes = {
-            node: stack.enter_context(Node.start(config, node, new=True)) for node in config.nodes
+            node: stack.enter_context(Node.begun(config, node, Founding.NEW))
+            for node in config.nodes
         }
         yield nodes
         for node in nodes.values():
@@ -84,7 +92,7 @@ class PaxosProcesses(NodeProcesses):
         ended = [node for node, process in self.processes.items() if process.poll() is not None]
         for node in self.processes:
             self.kill(node)
-        assert error != (None, None, None) or not ended, [self._said(node) for node in ended]
+        assert error != (None, None, None) or not ended, [self.log_of(node) for node in ended]
 
 
 CLUSTER = "test"

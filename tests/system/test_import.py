@@ -89,7 +89,6 @@ def test_the_command_that_cron_runs_imports_only_what_it_needs() -> None:
         "formatting",
         "lock",
         "options",
-        "saying",
         "start",
         "target",
     }

@@ -21,7 +21,7 @@ from support import programs, real_nodes
 from support.expect import PATIENCE_S
 from support.paths import ROOT
 from support.programs import run_to_end, running, until_answered
-from support.real_nodes import running_nodes, until
+from support.real_nodes import config_in, measured, until
 from typer.testing import CliRunner
 
 import fencelock
@@ -114,11 +114,11 @@ def prometheus(tmp_path: Path) -> Iterator[tuple[Prometheus, ExitStack]]:
     """Return a Prometheus that scrapes a cluster of three nodes, and what stops the nodes."""
     program = programs.program("prometheus")
     with ExitStack() as last, ExitStack() as cluster:
-        nodes = cluster.enter_context(running_nodes(tmp_path / "data"))
+        nodes = cluster.enter_context(real_nodes.running(measured(config_in(tmp_path / "data"))))
         addresses = [node.address for node in nodes.values()]
         client = cluster.enter_context(fencelock.connect(addresses, connect_timeout=PATIENCE_S))
         cluster.enter_context(client.lock("held", timeout=PATIENCE_S))
-        scraped = [node.serve_metrics("127.0.0.1:0", "fencelock") for node in nodes.values()]
+        scraped = [node.metrics for node in nodes.values()]
         config = loaded(PROMETHEUS / "prometheus.yml")
         config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
         config["rule_files"] = [str(PROMETHEUS / "alerts.yml")]
@@ -188,9 +188,9 @@ def test_the_health_check_of_compose_knows_a_node_that_is_ready(tmp_path: Path) 
     programs.program("bash")
     (compose,) = documents("compose.yaml")
     *start, text = health_check(compose, "n1")
-    with running_nodes(tmp_path) as nodes:
+    with real_nodes.running(measured(config_in(tmp_path))) as nodes:
         with nodes["n1"] as node:
-            port = node.serve_metrics("127.0.0.1:0", "fencelock").rpartition(":")[2]
+            port = node.metrics.rpartition(":")[2]
             check = [*start, text.replace("9404", port)]
             until(lambda: subprocess.run(check, check=False, timeout=PATIENCE_S).returncode == 0)
         assert subprocess.run(check, check=False, timeout=PATIENCE_S).returncode
