@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.error import FencelockError
+from fencelock.cluster.cli.exit_status import Unanswered
 from fencelock.cluster.cli.formatting import LOCK, MARK, object_kinds, object_named, object_shown
 from fencelock.cluster.cli.options import Argument, argument
-from fencelock.cluster.cli.exit_status import Unanswered
 from fencelock.cluster.cli.target import TargetOptions, looking
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amount
 from fencelock.actors.api.name import REDIS_KEY
 from fencelock.actors.error import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, ROLES, Rights
+from fencelock.cluster.cli.exit_status import done, say
 from fencelock.cluster.cli.formatting import counted_objects, unheld_kinds
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.objects import confirm_deletion
-from fencelock.cluster.cli.exit_status import done, say
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present
 from fencelock.cluster.cli.serve import CONFIG, ConfigOption
 from fencelock.cluster.cli.target import (

@@ -26,7 +26,7 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.cluster.cli.completion import complete_lock
-from fencelock.cluster.cli.exit_status import ExitStatus, SIGNALLED, at_terminal, say
+from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus, at_terminal, say
 from fencelock.cluster.cli.formatting import duration, in_full
 from fencelock.cluster.cli.options import WrongUsageError, argument, option
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster

@@ -24,6 +24,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import ConfigError, LockTimeoutError, NotHeldError
 from fencelock.cluster.cli.completion import ObjectArgument, complete_session, listed
+from fencelock.cluster.cli.exit_status import at_terminal, done, say
 from fencelock.cluster.cli.formatting import (
     address,
     as_plain,
@@ -40,7 +41,6 @@ from fencelock.cluster.cli.formatting import (
     share_of,
     unheld_kinds,
 )
-from fencelock.cluster.cli.exit_status import at_terminal, done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -54,18 +54,7 @@ from fencelock.cluster.client.settings import Read, check_text_type, checked
 
 A = TypeVar("A")
 L = TypeVar("L", ListedLock, ListedObject)
-
-
-class Page(Protocol):
-    """A reply that lists something."""
-
-    @property
-    def more(self) -> bool:
-        """Whether another page follows."""
-        ...
-
-
-R = TypeVar("R", bound=Page)
+R = TypeVar("R", LockList, MapList, RecordList, UsageRead)
 
 
 class Administration(BaseClient):
@@ -112,16 +101,14 @@ class Administration(BaseClient):
             StaleError: see `status`, as for the others.
 
         """
-        asked = self._listing(prefix, read, max_age)
-        return self._listed(asked, lambda page: page.lines)
+        return self._listed(prefix, read, max_age, lambda page: page.lines)
 
     @operation
     def objects(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
     ) -> Operation[tuple[ListedObject, ...]]:
         """Return the objects that nobody can hold, such as latches; arguments as for `locks`."""
-        asked = self._listing(prefix, read, max_age, unheld=True)
-        return self._listed(asked, lambda page: page.objects)
+        return self._listed(prefix, read, max_age, lambda page: page.objects, unheld=True)
 
     @operation
     def sessions(self) -> Operation[tuple[ListedSession, ...]]:
@@ -133,11 +120,7 @@ class Administration(BaseClient):
             ClosedError: the client is closed.
 
         """
-        return self._all(
-            RecordList,
-            lambda page: page.sessions,
-            lambda known: ListRecords(kind=Records.SESSIONS, skip=len(known), most=PAGE_MAX),
-        )
+        return self._records(Records.SESSIONS, lambda page: page.sessions)
 
     @operation
     def evictions(self) -> Operation[tuple[ListedEviction, ...]]:
@@ -147,11 +130,7 @@ class Administration(BaseClient):
             UnsupportedError: as for `sessions`, as are the others.
 
         """
-        return self._all(
-            RecordList,
-            lambda page: page.evictions,
-            lambda known: ListRecords(kind=Records.EVICTIONS, skip=len(known), most=PAGE_MAX),
-        )
+        return self._records(Records.EVICTIONS, lambda page: page.evictions)
 
     @operation
     def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> Operation[BackupPart]:
@@ -339,20 +318,31 @@ class Administration(BaseClient):
     def _channel(self) -> SessionChannel:
         return self._connection.line
 
-    def _listing(
-        self, prefix: str, read: Read, max_age: float, *, unheld: bool = False
-    ) -> ListLocks:
+    def _listed(
+        self,
+        prefix: str,
+        read: Read,
+        max_age: float,
+        items: Callable[[LockList], Sequence[L]],
+        *,
+        unheld: bool = False,
+    ) -> Operation[tuple[L, ...]]:
         age_ms = self._connection.age_ms(read, max_age)
         check_text_type("prefix", prefix)
-        return ListLocks(prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld)
+        asked = ListLocks(prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld)
 
-    def _listed(
-        self, asked: ListLocks, items: Callable[[LockList], Sequence[L]]
-    ) -> Operation[tuple[L, ...]]:
         def ask(known: list[L]) -> ListLocks:
             return replace(asked, after=known[-1].lock if known else "")
 
         return self._all(LockList, items, ask)
+
+    def _records(
+        self, kind: Records, items: Callable[[RecordList], Sequence[A]]
+    ) -> Operation[tuple[A, ...]]:
+        def ask(known: list[A]) -> ListRecords:
+            return ListRecords(kind=kind, skip=len(known), most=PAGE_MAX)
+
+        return self._all(RecordList, items, ask)
 
     def _all(
         self, kind: type[R], items: Callable[[R], Sequence[A]], ask: Callable[[list[A]], Message]

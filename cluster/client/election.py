@@ -61,9 +61,7 @@ class BaseElection(BaseObject, Generic[C]):
         self, connection: Connection, name: str, timeout: float | None, label: str
     ) -> None:
         super().__init__(connection, name, ELECTION, Guarantee.ELECTIONS)
-        self._options = connection.options(
-            name, timeout, None, label, None, None, retain=0.0, kind=ELECTION
-        )
+        self._options = connection.options(name, timeout, label=label, retain=0.0, kind=ELECTION)
 
     @operation
     def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[Leader | None]:

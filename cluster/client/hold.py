@@ -197,6 +197,23 @@ class BaseHold(Notifying):
             raise NotHeldError(f"{titled(own.lock)}: the client of this hold is closed")
 
     @operation
+    def release(self, *, wait: bool | None = None) -> Operation[None]:
+        """Give up this hold; see `Lock.release`. Another call of it does nothing.
+
+        Args:
+            wait: see `Lock.release`.
+
+        Raises:
+            NotHeldError: its node restarted and forgot it.
+            LockOwnershipLostError: it was lost before, and no release had reported that.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background; calling `release` again waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        return self._releasing(wait)
+
+    @operation
     def renew(self, duration: float | None = None) -> Operation[None]:
         """Start the duration of this hold anew; see `Lock.renew`."""
         return renewing(self._channel, self._registry, self.own, self.token, duration)

@@ -46,22 +46,6 @@ class Exiting(InThreads):
 class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
 
-    def release(self, *, wait: bool | None = None) -> None:
-        """Give up this hold; see `Lock.release`. Another call of it does nothing.
-
-        Args:
-            wait: see `Lock.release`.
-
-        Raises:
-            NotHeldError: its node restarted and forgot it.
-            LockOwnershipLostError: it was lost before, and no release had reported that.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background; calling `release` again waits for it once more.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._releasing(wait))
-
     def __enter__(self) -> Self:
         return self
 
@@ -228,10 +212,6 @@ class AsyncHold(BaseHold, AsyncExiting):
     A cancelled release still happens. A cancelled `detach` either releases the lock, or leaves it
     free after ``within``.
     """
-
-    async def release(self, *, wait: bool | None = None) -> None:
-        """Give up this hold; see `fencelock.Hold.release`."""
-        await drive_async(self._releasing(wait))
 
     async def __aenter__(self) -> Self:
         return self

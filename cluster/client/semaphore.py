@@ -44,9 +44,7 @@ class BaseSemaphore(BaseLock[H]):
     def __init__(
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
-        options = connection.options(
-            name, timeout, None, label, None, None, retain=0.0, kind=SEMAPHORE
-        )
+        options = connection.options(name, timeout, label=label, retain=0.0, kind=SEMAPHORE)
         connection.demand(Guarantee.SEMAPHORES)
         check_permits(permits)
         self._given = connection
@@ -65,6 +63,20 @@ class BaseSemaphore(BaseLock[H]):
     def permits(self) -> int:
         """The number of permits, on which all clients must agree while any is held."""
         return self._template.permits
+
+    @operation
+    def release(self, n: int = 1) -> Operation[None]:
+        """Give back ``n`` permits: those that this thread or task acquired last, then the oldest.
+
+        Raises:
+            ValueError: fewer are held through this object; none is given back.
+            LockOwnershipLostError: some were lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background.
+            ClosedError: the client is closed.
+
+        """
+        return self._releasing_permits(n)
 
     @operation
     def drain(self) -> Operation[int]:
@@ -368,19 +380,6 @@ class Semaphore(BaseSemaphore[Hold], ThreadLock[Hold]):
         """
         return drive(self._acquiring(blocking, timeout, self._asking(n)))
 
-    def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
-
-        Raises:
-            ValueError: fewer are held through this object; none is given back.
-            LockOwnershipLostError: some were lost before.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._releasing_permits(n))
-
 
 class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
@@ -406,7 +405,3 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     ) -> AsyncHold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
         return await drive_async(self._acquiring(blocking, timeout, self._asking(n)))
-
-    async def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits: those that this task acquired last, then the oldest."""
-        await drive_async(self._releasing_permits(n))

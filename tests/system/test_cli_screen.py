@@ -17,8 +17,8 @@ from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeSta
 from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.cli import screen
-from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.exit_status import Unanswered
+from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.screen import View, line, present
 from fencelock.cluster.log import printable
 from fencelock.cluster.node.config import loopback, starting_config
