@@ -121,13 +121,22 @@ def run(
     The exit status is 0 only if no two clients held a lock at once, no update was lost,
     no fence decreased, every client was served, and clients were served again after each kill.
     """
-    if kill_leader:
-        check_kills(protocol, nodes, journal=journal, every_s=kill_every, seconds=seconds)
+    needed = kill_every / 2 + LAST_BEFORE_END_S
+    if kill_leader and (reason := why_not(protocol, nodes, journal=journal)):
+        raise typer.BadParameter(reason, param_hint="--kill-leader")
+    if kill_leader and seconds < needed:
+        reason = f"at least {needed:g} are needed for one kill and to see that clients go on"
+        raise typer.BadParameter(reason, param_hint="--seconds")
+    if grow and protocol not in GROWING:
+        reason = f"the members of {protocol} are those of its configuration"
+        raise typer.BadParameter(f"{reason}: use --protocol paxos or bakery", param_hint="--grow")
+    if grow and kill_leader:
+        raise typer.BadParameter("leave out --kill-leader", param_hint="--grow")
+    if objects and protocol != "paxos":
+        reason = f"{protocol} does not have objects of all kinds: use --protocol paxos"
+        raise typer.BadParameter(reason, param_hint="--objects")
     if grow:
-        check_growth(protocol, killing=kill_leader)
         nodes, seconds = 1, LIMIT_S
-    if objects:
-        check_objects(protocol)
     console = Console(stderr=as_json and not sys.stdout.isatty(), soft_wrap=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
@@ -163,48 +172,6 @@ def run(
     if as_json:
         print(json.dumps(asdict(verdict)), flush=True)
     raise typer.Exit(0 if verdict.ok else 1)
-
-
-def check_kills(
-    protocol: str, nodes: int, *, journal: bool, every_s: float, seconds: float
-) -> None:
-    """Refuse kills that the protocol cannot survive, or for which there is no time.
-
-    Raises:
-        typer.BadParameter: they are refused; the text says what to do instead.
-
-    """
-    if reason := why_not(protocol, nodes, journal=journal):
-        raise typer.BadParameter(reason, param_hint="--kill-leader")
-    if seconds < (needed := every_s / 2 + LAST_BEFORE_END_S):
-        text = f"at least {needed:g} are needed for one kill and to see that clients go on"
-        raise typer.BadParameter(text, param_hint="--seconds")
-
-
-def check_growth(protocol: str, *, killing: bool) -> None:
-    """Refuse to let a cluster grow that cannot.
-
-    Raises:
-        typer.BadParameter: it is refused; the text says what to do instead.
-
-    """
-    if protocol not in GROWING:
-        text = f"the members of {protocol} are those of its configuration: use --protocol paxos"
-        raise typer.BadParameter(f"{text} or bakery", param_hint="--grow")
-    if killing:
-        raise typer.BadParameter("leave out --kill-leader", param_hint="--grow")
-
-
-def check_objects(protocol: str) -> None:
-    """Return if the protocol has objects of all kinds.
-
-    Raises:
-        typer.BadParameter: it has not; the text says what to do instead.
-
-    """
-    if protocol != "paxos":
-        text = f"{protocol} does not have objects of all kinds: use --protocol paxos"
-        raise typer.BadParameter(text, param_hint="--objects")
 
 
 def watch(

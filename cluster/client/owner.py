@@ -104,17 +104,6 @@ def job_label(job: str) -> str:
     return f"{process_label(128)} {job}" if job.isprintable() else process_label(128)
 
 
-def process_user(bytes_max: int) -> str:
-    """Return the user of this process and the host, for an audit, in ``bytes_max`` bytes."""
-    from getpass import getuser  # noqa: PLC0415 (as above)
-
-    try:
-        user = getuser()
-    except (KeyError, OSError):  # The user has no name, as in some containers.
-        user = str(os.getuid())
-    return _allowed(f"{user}@{socket.gethostname()}", bytes_max)
-
-
 def new_owner(name: str) -> str:
     """Return an owner called ``name`` that no other thread or task of this process ever gets."""
     end = f"#{next(_numbers)}"
@@ -133,4 +122,12 @@ def _allowed(text: str, bytes_max: int) -> str:
 
 def operator_named(operator: str | None) -> str:
     """Return the name of an operator for the audit: by default user and host."""
-    return process_user(OPERATOR_BYTES_MAX) if operator is None else operator
+    from getpass import getuser  # noqa: PLC0415 (as above)
+
+    if operator is not None:
+        return operator
+    try:
+        user = getuser()
+    except (KeyError, OSError):  # The user has no name, as in some containers.
+        user = str(os.getuid())
+    return _allowed(f"{user}@{socket.gethostname()}", OPERATOR_BYTES_MAX)

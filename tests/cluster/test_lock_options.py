@@ -36,10 +36,10 @@ from fencelock.actors.error import (
 from fencelock.actors.session import session
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.owner import (
+    operator_named,
     owner_of_task,
     owner_of_thread,
     process_label,
-    process_user,
 )
 from fencelock.cluster.client.settings import (
     Settings,
@@ -115,7 +115,8 @@ async def test_outside_of_a_task_there_is_no_owner() -> None:
 
 def test_people_see_host_and_process_and_an_operator_user_and_host() -> None:
     assert ":" in process_label(256)
-    assert "@" in process_user(256)
+    assert "@" in operator_named(None)
+    assert operator_named("alice") == "alice"
     assert len(process_label(4)) == 4
 
 
