@@ -140,6 +140,11 @@ PROMISES: dict[str, ProtocolGuarantees] = {
 """The protocols of this release, by the name the configuration uses."""
 
 
+VOTING = frozenset({"bakery", "paxos"})
+"""The protocols whose members vote and change. An operator founds their group, their journals hold
+promises to a majority, and all their nodes know the same locks."""
+
+
 def promises(protocol: str, guarantee: Guarantee) -> bool:
     """Return whether ``protocol``, one of `PROMISES`, promises ``guarantee``."""
     return guarantee in PROMISES[protocol].guarantees

@@ -17,7 +17,6 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from fencelock.actors.error import ConfigError
-from fencelock.actors.role_message import RoleNotice
 from fencelock.transport.log import LEVELS, note
 
 if TYPE_CHECKING:
@@ -123,11 +122,6 @@ def report(level: str, text: str, error: BaseException | None = None) -> None:
 
 warn, inform = partial(report, "WARNING"), partial(report, "INFO")
 """Write a warning of a client, or a line that needs no action; see `report`."""
-
-
-def write(node: str, notice: RoleNotice) -> None:
-    """Write a role's notice to the log of ``node``."""
-    note(node, notice.level.name, notice.text, **dict(notice.fields))
 
 
 def json_object(text: str, **fields: object) -> str:

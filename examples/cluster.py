@@ -41,6 +41,7 @@ from view import plain_line, screen
 
 import fencelock
 from fencelock import FencelockError
+from fencelock.cluster.guarantee import VOTING
 from fencelock.verification.bench.members import described
 
 VIEW_EVERY_S = 0.5
@@ -49,9 +50,6 @@ PROTOCOLS = (
     "paxos: a majority must be up; bakery: that, and two of three leaders; lamport: every node; "
     "central: one server."
 )
-
-GROWING = ("paxos", "bakery")
-"""The protocols whose members change while they serve."""
 
 GRACE_S = 30.0
 """Time limit for the clients' last requests when the time is over (s)."""
@@ -127,7 +125,7 @@ def run(
     if kill_leader and seconds < needed:
         reason = f"at least {needed:g} are needed for one kill and to see that clients go on"
         raise typer.BadParameter(reason, param_hint="--seconds")
-    if grow and protocol not in GROWING:
+    if grow and protocol not in VOTING:
         reason = f"the members of {protocol} are those of its configuration"
         raise typer.BadParameter(f"{reason}: use --protocol paxos or bakery", param_hint="--grow")
     if grow and kill_leader:

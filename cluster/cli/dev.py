@@ -20,6 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.role_request import LOG_LEVELS
@@ -35,7 +36,6 @@ from fencelock.cluster.cli.formatting import (
     share_of,
     unheld_kinds,
 )
-from fencelock.cluster.cli.members import FOUNDED
 from fencelock.cluster.cli.screen import line
 from fencelock.cluster.cli.serve import (
     ServeError,
@@ -45,7 +45,7 @@ from fencelock.cluster.cli.serve import (
     stops_on_signals,
 )
 from fencelock.cluster.cli.status import locks_seen, locks_table
-from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.guarantee import PROMISES, VOTING
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
@@ -57,7 +57,6 @@ NODE = "dev"
 PAXOS, BAKERY = "paxos", "bakery"
 """Protocols; the first unless the user says another."""
 
-PORT_MAX = 65_535
 NODES_MAX = 9
 SEVERAL = 3
 """The number of nodes of protocols that need several, unless the user says another."""
@@ -170,7 +169,7 @@ def dev(
             if count > 1:
                 stack.callback(log.silence)  # Each node would report that the others stop.
             spare_the_collector()
-            if protocol in FOUNDED and founding is Founding.NO:
+            if protocol in VOTING and founding is Founding.NO:
                 check_cluster_of(next(iter(running.values())), data)
             for text in greeting(config, data):
                 console.print(line(text), soft_wrap=not console.is_terminal)

@@ -31,6 +31,7 @@ from fencelock.cluster.cli.target import (
     WatchOption,
     asks_cluster,
 )
+from fencelock.cluster.guarantee import VOTING
 from fencelock.cluster.log import printable
 
 if TYPE_CHECKING:
@@ -277,9 +278,6 @@ def replace(
         carry_out(operator, change, how.wait, as_json=how.as_json)
 
 
-FOUNDED = frozenset({"paxos", "bakery"})
-"""The protocols whose clusters are founded."""
-
 MEANING = (
     "This begins a new cluster of {nodes}: it has no locks. If it has run before, its nodes have "
     "lost their disks: members that joined later may still run, and this would begin a second "
@@ -311,7 +309,7 @@ def found(
     """
     with given.connected() as operator:
         nodes = operator.survey().statuses
-        others = sorted({node.protocol for node in nodes} - FOUNDED)
+        others = sorted({node.protocol for node in nodes} - VOTING)
         if others:
             raise ConfigError(f"{others[0]} needs no founding: its nodes serve once they run")
         names = sorted({name for node in nodes for name in node.nodes})

@@ -352,7 +352,7 @@ def entries_table(found: Sequence[tuple[str, Entry]]) -> Rows:
 @asks_cluster
 def get_entry(
     name: MapArgument,
-    entry_key: Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")],
+    entry_key: EntryKeyArgument,
     given: AskOptions = ASK,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with the value in Base64.")

@@ -22,7 +22,7 @@ from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus, say
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.target import asks_cluster
-from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.guarantee import PROMISES, VOTING
 from fencelock.transport.log import note
 
 if TYPE_CHECKING:
@@ -408,12 +408,10 @@ def init(
     except OSError as error:
         raise ConfigError(f"{config} cannot be written: {error.strerror}") from error
     typer.echo(f"Wrote {config}: {nodes} nodes of {protocol} on this machine.")
-    if protocol == "paxos":
-        typer.echo(_losses(nodes))
-    if protocol == "bakery":
-        typer.echo(_leaders(nodes))
+    if protocol in VOTING:
+        typer.echo(_survives(protocol, nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
-    first = " --found" if protocol in ("paxos", "bakery") else ""
+    first = " --found" if protocol in VOTING else ""
     found = config == CONFIG  # The commands find it in this folder.
     for node in addresses:
         typer.echo(f"  fencelock serve {'' if found else f'--config {config} '}--id {node}{first}")
@@ -431,19 +429,16 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _leaders(nodes: int) -> str:
+def _survives(protocol: str, nodes: int) -> str:
+    """Return how many nodes of a protocol whose members vote may die."""
     if nodes < SAFE_FROM:
         return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
-    return (
-        "Three of them lead; one leader may die at a time. After two at once locks are granted "
-        "again when every duration and grace is over (10 s, unless somebody asked for more)."
-    )
-
-
-def _losses(nodes: int) -> str:
+    if protocol == "bakery":
+        return (
+            "Three of them lead; one leader may die at a time. After two at once locks are granted "
+            "again when every duration and grace is over (10 s, unless somebody asked for more)."
+        )
     spare = (nodes - 1) // 2
-    if nodes < SAFE_FROM:
-        return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
     more = "" if nodes % 2 else f", as with {nodes - 1}: the last one adds nothing"
     down = "one of them is" if spare == 1 else f"{spare} of them are"
     return f"Locks are granted while at most {down} down{more}."

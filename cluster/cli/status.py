@@ -24,13 +24,11 @@ from fencelock.cluster.cli.formatting import (
 )
 from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
 from fencelock.cluster.cli.target import LOOK, LookOptions, WatchOption, asks_cluster
+from fencelock.cluster.guarantee import VOTING
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
 
-
-TABLED = frozenset({"bakery", "paxos"})
-"""Protocols whose nodes share one table of locks: each lock is shown once."""
 
 LISTED = frozenset({"paxos"})
 """Protocols whose locks can all be listed."""
@@ -183,7 +181,7 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
         parts.append(f"{' or '.join(leaders)} leads: an election is under way")
     elif leaders:
         parts.append(f"{leaders[0]} leads")
-    elif TABLED & {node.protocol for node in nodes}:
+    elif VOTING & {node.protocol for node in nodes}:
         parts.append("no node leads, as far as these nodes know")
     return "; ".join(parts)
 
@@ -215,8 +213,8 @@ def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
     """Return a text about a missing majority; empty if a majority answers, or may answer."""
     named = {name for node in nodes for name in node.nodes}
     needed = len(named) // 2 + 1
-    tabled = {node.protocol for node in nodes} <= TABLED
-    if asked < len(named) or len(nodes) >= needed or not tabled:
+    votes = {node.protocol for node in nodes} <= VOTING
+    if asked < len(named) or len(nodes) >= needed or not votes:
         return ""
     silent = _and(sorted(named - {node.node for node in nodes}))
     return (
@@ -253,7 +251,7 @@ def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
     seen: dict[tuple[str, str], LockStatus] = {}
     for node in nodes:
         for lock in node.locks:
-            key = lock.lock, "" if node.protocol in TABLED else node.node
+            key = lock.lock, "" if node.protocol in VOTING else node.node
             known = seen.get(key)
             if known is None or (lock.slot, _tells(lock)) > (known.slot, _tells(known)):
                 seen[key] = lock

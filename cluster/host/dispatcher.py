@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pykka
 
-from fencelock.actors.api.message import Abandon
 from fencelock.actors.api.role_request import DescribeRole, ReadState
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import ClosedError, OverloadedError
@@ -204,7 +203,7 @@ class Dispatcher:
 
     def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
-        self.enter(partial(self._abandon, reply))
+        self.enter(partial(self._scheduler.abandon, reply))
 
     def read(self, look: Callable[[Scheduler], A], timeout: float | None) -> A:
         """Return what ``look`` returns on the dispatcher's thread. From any other thread.
@@ -269,8 +268,7 @@ class Dispatcher:
             # A forked process must leave its parent's sockets alone.
             self._turn_away(reply, pykka.ActorDeadError(f"node {self.node} has stopped"))
             return
-        self._stopping = True
-        self._links.ring()
+        self.end()
         if reply is not None:
             reply.set_get_hook(self._await_end)
 
@@ -340,16 +338,6 @@ class Dispatcher:
         else:
             if reply is not None:
                 reply.set(answer)
-
-    def _abandon(self, reply: AskReply) -> None:
-        # The answer may just have arrived unread. The role is notified anyway: otherwise a grant
-        # that no caller received would be held forever.
-        self._scheduler.asks.abandon(reply)
-        if reply.address is None or reply.role is None:
-            return  # The request was refused.
-        role_slot = self._scheduler.roles.get(reply.role)
-        if role_slot is not None and Abandon in role_slot.accepts:
-            self._scheduler.post(role_slot, reply.address, Abandon())
 
     def _run(self) -> None:
         """Run turns until `stop` is called, or until a role or the disk fails."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from fencelock.actors.api.message import REASONS, Abandon, Reason
+from fencelock.actors.api.message import REASONS, Reason
 from fencelock.actors.api.role_request import (
     REPLY_BYTES_MAX,
     DescribeRole,
@@ -83,13 +83,8 @@ class RoleAsks:
 
     def drop(self, ask: DropAsk) -> None:
         """Forget a request, and notify its role, so that it does nothing for a caller that left."""
-        reply = self._open.pop(ask.number, None)
-        if reply is None or reply.address is None or reply.role is None:
-            return
-        self._scheduler.asks.abandon(reply)
-        role_slot = self._scheduler.roles.get(reply.role)
-        if role_slot is not None and Abandon in role_slot.accepts:
-            self._scheduler.post(role_slot, reply.address, Abandon())
+        if (reply := self._open.pop(ask.number, None)) is not None:
+            self._scheduler.abandon(reply)
 
     def _settled(
         self,

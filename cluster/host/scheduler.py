@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
+from fencelock.actors.api.message import Abandon
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleDescription, RoleState
 from fencelock.actors.effect import (
@@ -48,7 +49,7 @@ from fencelock.actors.proxy.message import DropAsk, PassAsk, Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleNotice
 from fencelock.actors.table.poison import PoisonError
-from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
+from fencelock.cluster.host.pending_asks import WAKING_MS, AskReply, PendingAsks
 from fencelock.cluster.host.role_asks import RoleAsks
 from fencelock.cluster.host.role_set import (
     RoleSet,
@@ -58,7 +59,7 @@ from fencelock.cluster.host.role_set import (
     describe_all,
     state_of,
 )
-from fencelock.cluster.log import Repeated, write
+from fencelock.cluster.log import Repeated
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 from fencelock.transport.log import FaultLog, mask, note
 
@@ -222,6 +223,19 @@ class Scheduler:
     def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
         """Add ``event`` to the queue."""
         self.ready.append((role_slot, sender, event))
+
+    def abandon(self, reply: AskReply) -> None:
+        """Forget a request that no caller waits for, and notify its role.
+
+        The answer may just have arrived unread. The role is notified anyway: otherwise a grant that
+        no caller received would be held forever.
+        """
+        self.asks.abandon(reply)
+        if reply.address is None or reply.role is None:
+            return  # The request was refused.
+        role_slot = self.roles.get(reply.role)
+        if role_slot is not None and Abandon in role_slot.accepts:
+            self.post(role_slot, reply.address, Abandon())
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its type."""
@@ -435,7 +449,7 @@ class Scheduler:
 
     def _write_notice(self, notice: RoleNotice) -> None:
         """Write a line into the log of the node."""
-        write(self.node, notice)
+        note(self.node, notice.level.name, notice.text, **dict(notice.fields))
 
     def uptime_ms(self) -> int:
         """Return the time since the start (ms)."""

@@ -45,10 +45,10 @@ from fencelock.actors.message import Address, Event, Message, address_of
 from fencelock.actors.proxy.access import NODE
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER
 from fencelock.cluster.client.waiting import UNANSWERED, why_unreached
+from fencelock.cluster.guarantee import VOTING
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.keys import KeyFile, node_keys, read_key, write_private
 from fencelock.cluster.node.config import Config, is_loopback, load, parse, toml_of
-from fencelock.cluster.node.topology import VOTING
 from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import decode, encode
 from fencelock.transport.frame import (

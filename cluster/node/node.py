@@ -29,6 +29,7 @@ from fencelock.actors.role import Role
 from fencelock.actors.session.message import Close
 from fencelock.actors.trace import LogBook
 from fencelock.cluster.client.connection import close_all
+from fencelock.cluster.guarantee import VOTING
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_ref import RoleRef
@@ -45,13 +46,7 @@ from fencelock.cluster.node.storage.journal import (
     JournalId,
     claim,
 )
-from fencelock.cluster.node.topology import (
-    CLOSE_MS,
-    VOTING,
-    NodeContext,
-    keeps_journal,
-    make_roles_of,
-)
+from fencelock.cluster.node.topology import CLOSE_MS, NodeContext, keeps_journal, make_roles_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub

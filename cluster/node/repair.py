@@ -51,7 +51,8 @@ def remove_votes(
         votes = records.pop(stream, ())
         others = tuple(chain.from_iterable(records.values()))
         check_usable(rules, folder, node, [*others, *votes])
-        if config.protocol == "bakery" and (why := why_implausible([*others, *votes], _date_ms())):
+        date_ms = time.time_ns() // 1_000_000
+        if config.protocol == "bakery" and (why := why_implausible([*others, *votes], date_ms)):
             raise JournalDamagedError(f"the journal in {folder} has {why}{unusable(node)}")
         wrong = rules.find_impossible([*others, *votes])
         if not wrong:
@@ -60,10 +61,6 @@ def remove_votes(
         copy = _copied(folder)
         _rewrite(journal, stream, [*map(encode, rules.without_impossible(votes, wrong))])
     return RemovedVotes(len(wrong), copy)
-
-
-def _date_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _folder_of(config: Config, node: str, *protocols: str) -> Path:

@@ -58,10 +58,6 @@ from fencelock.transport.codec import encode
 
 US_PER_MS = 1_000
 
-VOTING = frozenset({"bakery", "paxos"})
-"""Protocols whose members change, and whose journals hold promises to a majority: such a journal is
-tied to its members."""
-
 CLOSE_MS = 1_000
 """Time limit for releasing what callers inside the process hold when a node stops (ms)."""
 
