@@ -48,7 +48,6 @@ from fencelock.cluster.client.hold import (
 from fencelock.cluster.client.hold_registry import (
     UNREPORTED_MAX,
     AcquireCall,
-    HoldRegistry,
     Ownership,
     ReleaseCall,
     tokens,
@@ -82,11 +81,9 @@ class BaseLock(Notifying, Generic[H]):
     _here: Callable[[], object] = staticmethod(threading.get_ident)
     """Returns what distinguishes the running thread or task from the others."""
 
-    def __init__(
-        self, channel: SessionChannel, registry: HoldRegistry, options: LockOptions
-    ) -> None:
+    def __init__(self, channel: SessionChannel, options: LockOptions) -> None:
         self._channel = channel
-        self._registry = registry
+        self._registry = channel.registry
         self._options = options
         self._confirm = options.confirm_release
         self._wait_ms = wait_ms_of(options.timeout)
@@ -275,7 +272,7 @@ class BaseLock(Notifying, Generic[H]):
                 self._submit(own, call, asked, wait_ms)
                 yield call
             self._check_granted(own, call)
-            hold = self._hold_type(channel, registry, own, token, self._confirm)
+            hold = self._hold_type(channel, own, token, self._confirm)
             here = self._here()
             hold.acquired_by = (listeners, here) if leaves else None
             if not options.reentrant:
@@ -308,7 +305,7 @@ class BaseLock(Notifying, Generic[H]):
         """
         registry = self._registry
         if call.lost_before is not None:
-            undo(self._channel, registry, own, call.token)
+            undo(self._channel, own, call.token)
             registry.forget(own)
             raise registry.report_loss(own, None)
         assert own.hold is not None
@@ -427,7 +424,7 @@ class BaseLock(Notifying, Generic[H]):
         began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
         try:
             if isinstance(blocker, ReleaseCall) and (blocker.done or not blocker.unlimited):
-                yield from confirming(self._channel, self._registry, blocker, left_s)
+                yield from confirming(self._channel, blocker, left_s)
             else:
                 waits, lock = self._registry.waits, self._options.name
                 yield from waits.awaiting(
@@ -460,8 +457,8 @@ class BaseLock(Notifying, Generic[H]):
         if channel.present is None or not (channel.closed or channel.forked):
             channel.check()
             return
-        connection = channel.present()
-        self._channel, self._registry = connection.line, connection.hold_registry
+        self._channel = channel.present().line
+        self._registry = self._channel.registry
         for one in tuple(self._acquired):
             own = one[1]
             if self._registry.find(own.lock, own.owner) is not own:
@@ -501,14 +498,14 @@ class BaseLock(Notifying, Generic[H]):
         if len(acquired) == 1:
             _, own, token, *_ = acquired[0]
             if token in own.acquisitions:
-                return release(self._channel, self._registry, own, token)
+                return release(self._channel, own, token)
         self._reach()
         try:
             own, token = self._to_release()
         except NotHeldError:
             self._refuse()
             raise
-        return release(self._channel, self._registry, own, token)
+        return release(self._channel, own, token)
 
     def _to_release(self) -> tuple[Ownership, int]:
         """Return the acquire to release: this thread's or task's latest, else the oldest.
@@ -528,7 +525,7 @@ class BaseLock(Notifying, Generic[H]):
 
     def _renewing(self, duration: float | None) -> Operation[None]:
         own, token = self._to_release()
-        yield from renewing(self._channel, self._registry, own, token, duration)
+        yield from renewing(self._channel, own, token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         exit_ = exiting(self._releasing, self._options.name, error)
@@ -605,7 +602,7 @@ class BaseLock(Notifying, Generic[H]):
                 undone = registry.give_up(call)
             else:
                 undone = registry.retaining.undo(call, self._key)
-            undo(self._channel, registry, own, undone)
+            undo(self._channel, own, undone)
             self._channel.abandon(call)
 
 
@@ -714,7 +711,7 @@ class LockFactory(BaseClient, Generic[L, R, H]):
         options = connection.options(
             name, timeout, owner, label, duration, grace, confirm_release, retain, cohort
         )
-        return self._lock_type(connection.line, connection.hold_registry, options)
+        return self._lock_type(connection.line, options)
 
     def rlock(
         self,
@@ -744,7 +741,7 @@ class LockFactory(BaseClient, Generic[L, R, H]):
         connection = self._given
         given = timeout, owner, label, duration, grace, confirm_release, retain, cohort
         options = connection.options(name, *given, reentrant=True, limit=limit)
-        return self._rlock_type(connection.line, connection.hold_registry, options)
+        return self._rlock_type(connection.line, options)
 
     @operation
     def attach(
@@ -780,5 +777,5 @@ class LockFactory(BaseClient, Generic[L, R, H]):
         name, secret = lock_and_secret(token)
         connection, given = self._given, (label, duration, grace, confirm_release, 0.0)
         options = connection.options(name, None, None, *given)
-        lock = self._lock_type(connection.line, connection.hold_registry, options)
+        lock = self._lock_type(connection.line, options)
         return lock.attaching(secret)

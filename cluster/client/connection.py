@@ -175,7 +175,7 @@ class Connection:
             for role in ("session", "retainer", "asker"):
                 refs[role] = self._dispatcher.ref(address_of(self.session, role))
             self.session_ref, self.asker = refs["session"], refs["asker"]
-            self.line = SessionChannel(self.session_ref)
+            self.line = SessionChannel(self.session_ref, self.hold_registry)
             self.line.later = self._dispatcher.enter
             self.line.dropped = self._dispatcher.end
             _open.add(self)

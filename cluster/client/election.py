@@ -38,7 +38,7 @@ class BaseCandidate(BaseLock[H]):
 
     def __init__(self, connection: Connection, options: LockOptions, value: str) -> None:
         named = replace(options, name=object_name(ELECTION, options.name))
-        super().__init__(connection.line, connection.hold_registry, named)
+        super().__init__(connection.line, named)
         check_text_type("value", value)
         self._value = value
         self._acquire = Lead(

@@ -66,14 +66,13 @@ class BaseHold(Notifying):
     def __init__(
         self,
         channel: SessionChannel,
-        registry: HoldRegistry,
         own: Ownership,
         token: int,
         confirm: bool = True,
     ) -> None:
         self._channel = channel
         self._confirm = confirm
-        self._registry = registry
+        self._registry = channel.registry
         self.token = token
         assert own.hold is not None
         self._hold = own.hold
@@ -83,12 +82,12 @@ class BaseHold(Notifying):
         own: Ownership | None = getattr(self, "own", None)  # An interrupt may have come before it.
         if own is None or not own.single or self.token not in own.acquisitions:
             return
-        channel, registry = self._channel, self._registry
+        channel = self._channel
         if channel.later is None or channel.closed or channel.forked:
             return
-        if self._hold.state_at(registry.now()) is HoldState.LOST:
+        if self._hold.state_at(self._registry.now()) is HoldState.LOST:
             return
-        channel.later(partial(_release_dropped, channel, registry, own, self.token))
+        channel.later(partial(_release_dropped, channel, own, self.token))
         warnings.warn(
             f"{titled(own.lock)} was released since its hold was dropped: keep the hold, or the "
             "object that acquired it, and release it, or use `with`",
@@ -192,7 +191,7 @@ class BaseHold(Notifying):
                 f"{titled(own.lock)}: owner {own.owner!r} lost its hold under fence {self.fence}, "
                 "and was granted the lock anew"
             )
-        check_held(self._registry, own, self.token)
+        check_held(self._channel, own, self.token)
         if self._channel.closed:
             raise NotHeldError(f"{titled(own.lock)}: the client of this hold is closed")
 
@@ -216,7 +215,7 @@ class BaseHold(Notifying):
     @operation
     def renew(self, duration: float | None = None) -> Operation[None]:
         """Start the duration of this hold anew; see `Lock.renew`."""
-        return renewing(self._channel, self._registry, self.own, self.token, duration)
+        return renewing(self._channel, self.own, self.token, duration)
 
     @operation
     def detach(self, within: float | None = None) -> Operation[str]:
@@ -270,7 +269,7 @@ class BaseHold(Notifying):
             token_of(own.lock, secret),
         )
         if (retained := own.retained) is None:
-            yield from releasing(channel, registry, own, self.token, detach)
+            yield from releasing(channel, own, self.token, detach)
         else:
             try:
                 yield from channel.ask(registry.retaining.surrender(own, detach))
@@ -297,7 +296,7 @@ class BaseHold(Notifying):
             return  # It was released, or its loss was reported.
         awaited = self._confirm if wait is None else wait
         release = releasing if awaited else releasing_unawaited
-        yield from release(self._channel, self._registry, self.own, self.token)
+        yield from release(self._channel, self.own, self.token)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self.own.lock, error)
@@ -320,13 +319,10 @@ def _seconds_until(registry: HoldRegistry, until: Instant) -> float:
 
 
 def releasing(
-    channel: SessionChannel,
-    registry: HoldRegistry,
-    own: Ownership,
-    token: int,
-    detach: Detach | None = None,
+    channel: SessionChannel, own: Ownership, token: int, detach: Detach | None = None
 ) -> Operation[None]:
     """Release the acquire ``token`` of ``own``, or detach it, and wait until that is confirmed."""
+    registry = channel.registry
     if (retained := own.retained) is not None:
         registry.retaining.release(channel, own, token, retained)
         return
@@ -342,7 +338,7 @@ def releasing(
                 leaving.sent = True
                 yield leaving
             else:
-                yield from confirming(channel, registry, leaving)
+                yield from confirming(channel, leaving)
             if mine or token not in own.acquisitions:
                 return
             channel.check()
@@ -352,13 +348,11 @@ def releasing(
             # An interrupted release still happens, and so does one that waits for another. One of
             # its own that was refused does not: it may be tried again.
             if not (mine and isinstance(error, FencelockError)):
-                give_back(channel, registry, own, token)
+                give_back(channel, own, token)
             raise
 
 
-def releasing_unawaited(
-    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
-) -> Operation[None]:
+def releasing_unawaited(channel: SessionChannel, own: Ownership, token: int) -> Operation[None]:
     """Release the acquire ``token`` of ``own``: end once the session has it, without waiting.
 
     The session delivers it once, however often it is repeated, and sends it before what it is asked
@@ -366,6 +360,7 @@ def releasing_unawaited(
     releases this one after it.
     """
     yield from ()
+    registry = channel.registry
     if (retained := own.retained) is not None:
         registry.retaining.release(channel, own, token, retained)
         return
@@ -375,7 +370,7 @@ def releasing_unawaited(
     try:
         call = registry.leave(own, token, awaited=False)
         if call.token != token:
-            give_back(channel, registry, own, token)
+            give_back(channel, own, token)
         elif not call.sent:
             release = Release(lock=own.lock, fence=hold.fence, owner=own.owner, request=token)
             channel.submit(ReleaseUnawaited(release=release), call)
@@ -388,41 +383,35 @@ def releasing_unawaited(
     except FencelockError:
         raise
     except BaseException:
-        give_back(channel, registry, own, token)  # Interrupted.
+        give_back(channel, own, token)  # Interrupted.
         raise
 
 
-def _release_dropped(
-    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
-) -> None:
+def _release_dropped(channel: SessionChannel, own: Ownership, token: int) -> None:
     with suppress(FencelockError):
-        for _ in releasing_unawaited(channel, registry, own, token):
+        for _ in releasing_unawaited(channel, own, token):
             raise AssertionError("it does not wait")
 
 
-def give_back(channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int) -> None:
+def give_back(channel: SessionChannel, own: Ownership, token: int) -> None:
     """Leave the release of the acquire ``token`` to the session, unless it was sent."""
-    if registry.give_back(own, token):
-        undo(channel, registry, own, token)
+    if channel.registry.give_back(own, token):
+        undo(channel, own, token)
 
 
-def undo(channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int) -> None:
+def undo(channel: SessionChannel, own: Ownership, token: int) -> None:
     """Let the session undo the acquire ``token``, whether it waits or holds."""
     cancel = Cancel(lock=own.lock, session="", owner=own.owner, request=token)
-    channel.hand_over(cancel, registry.undo_call(own, token))
+    channel.hand_over(cancel, channel.registry.undo_call(own, token))
 
 
 def renewing(
-    channel: SessionChannel,
-    registry: HoldRegistry,
-    own: Ownership,
-    token: int,
-    duration: float | None,
+    channel: SessionChannel, own: Ownership, token: int, duration: float | None
 ) -> Operation[None]:
     """Start the duration of the hold anew, as a hold's `renew` does."""
     hold_ms = term_ms_of("duration", duration)
     channel.check()
-    check_held(registry, own, token)
+    check_held(channel, own, token)
     assert own.hold is not None
     if own.retained is not None:
         text = f"{titled(own.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
@@ -431,23 +420,20 @@ def renewing(
     try:
         yield from channel.ask(renew)
     except NotHeldError:
-        check_held(registry, own, token)
+        check_held(channel, own, token)
         raise
 
 
-def check_held(registry: HoldRegistry, own: Ownership, token: int) -> None:
+def check_held(channel: SessionChannel, own: Ownership, token: int) -> None:
     """Return if the acquire ``token`` is held."""
-    if registry.state_of(own) is HoldState.LOST:
-        raise registry.loss_of(own)
+    if channel.registry.state_of(own) is HoldState.LOST:
+        raise channel.registry.loss_of(own)
     if not own.is_unreleased(token):
         raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
 
 
 def confirming(
-    channel: SessionChannel,
-    registry: HoldRegistry,
-    leaving: ReleaseCall,
-    limit_s: float | None = None,
+    channel: SessionChannel, leaving: ReleaseCall, limit_s: float | None = None
 ) -> Operation[None]:
     """Wait until a release that began before is confirmed; send it again if necessary.
 
@@ -457,6 +443,7 @@ def confirming(
         FencelockError: the release failed.
 
     """
+    registry = channel.registry
     if not leaving.awaited and not registry.await_release(leaving):
         return
     if not leaving.sent or leaving.done:

@@ -53,10 +53,10 @@ class LazyConnection(Connection):
         """The connections by their places; in a forked process first those of its parent."""
         self.protocol = ""
         self._retain = retain
-        self.line = SessionChannel(_Nobody())
+        self.hold_registry = HoldRegistry(READ_CLOCK, {}, {}, ThreadExecutor(), _Nobody().tell)
+        self.line = SessionChannel(_Nobody(), self.hold_registry)
         self.line.closed = True
         self.line.present = self.present
-        self.hold_registry = HoldRegistry(READ_CLOCK, {}, {}, ThreadExecutor(), _Nobody().tell)
 
     def present(self) -> Connection:
         """Return the connection of this process and, for asyncio, of the running loop."""

@@ -51,9 +51,7 @@ class BaseLockAll(BaseLock[A]):
         asked = AcquireAll(locks=names, request=1, label=label)
         check_types(asked)
         asked.check_new()
-        super().__init__(
-            connection.line, connection.hold_registry, LockOptions(asked.lock, timeout, label=label)
-        )
+        super().__init__(connection.line, LockOptions(asked.lock, timeout, label=label))
         self._acquire = asked
         self.names = names
         """The names of the locks, in the order of their fences."""

@@ -44,7 +44,7 @@ class BaseSide(BaseRLock[H]):
 
     def __init__(self, connection: Connection, options: LockOptions, *, write: bool) -> None:
         named = replace(options, name=object_name(RWLOCK, options.name))
-        super().__init__(connection.line, connection.hold_registry, named)
+        super().__init__(connection.line, named)
         self._write = write
         self._key = lock_key_named(named.name, WRITERS if write else READERS)
         if self._terms is not None:
@@ -77,7 +77,7 @@ class BaseSide(BaseRLock[H]):
         """
         own, token = self._to_release()
         self._channel.check()
-        check_held(self._registry, own, token)
+        check_held(self._channel, own, token)
         assert own.hold is not None
         fence = own.hold.fence
         wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.

@@ -52,7 +52,7 @@ class BaseSemaphore(BaseLock[H]):
             AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
         )
         named = replace(options, name=object_name(SEMAPHORE, name))
-        super().__init__(connection.line, connection.hold_registry, named)
+        super().__init__(connection.line, named)
         self._acquire = self._template
         self._guard = threading.Lock()
         self._given_back: dict[int, int] = {}
@@ -190,14 +190,14 @@ class BaseSemaphore(BaseLock[H]):
                     mine = True
                     self._given_back[token] = amount
             if mine:
-                yield from releasing(self._channel, self._registry, own, token)
+                yield from releasing(self._channel, own, token)
             else:  # Another thread was faster.
                 yield from self._releasing_parts(amount)
         except FencelockError:
             raise
         except BaseException:
             if mine:
-                give_back(self._channel, self._registry, own, token)
+                give_back(self._channel, own, token)
             raise
 
     def _releasing_parts(self, amount: int) -> Operation[None]:
@@ -209,14 +209,14 @@ class BaseSemaphore(BaseLock[H]):
             own, token, count, whole = parts.pop(0)
             try:
                 if whole:
-                    yield from releasing(self._channel, self._registry, own, token)
+                    yield from releasing(self._channel, own, token)
                 else:
                     yield from self._channel.ask(self._part_of(own, count))
             except FencelockError as error:
                 failure = failure or error
             except BaseException:
                 if whole:
-                    give_back(self._channel, self._registry, own, token)
+                    give_back(self._channel, own, token)
                 self._release_later(parts)
                 raise
         if failure is not None:
@@ -254,7 +254,7 @@ class BaseSemaphore(BaseLock[H]):
             if not whole:
                 self._channel.tell(self._part_of(own, amount))
             else:
-                give_back(self._channel, self._registry, own, token)
+                give_back(self._channel, own, token)
 
     def __repr__(self) -> str:
         with self._guard:

@@ -22,6 +22,7 @@ from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.connection import Connection
+    from fencelock.cluster.client.hold_registry import HoldRegistry
 
 A = TypeVar("A")
 
@@ -56,8 +57,10 @@ class SessionChannel:
     later: Callable[[Callable[[], None]], object] | None = None
     """Runs a call on the client's own thread, where no lock of the client is held."""
 
-    def __init__(self, session: SessionRole) -> None:
+    def __init__(self, session: SessionRole, registry: HoldRegistry) -> None:
         self.closed = False
+        self.registry = registry
+        """The owners of the client, whose requests it carries."""
         self.submit = session.submit
         """Send a request without waiting; `answer` waits for its reply. Call `check` first.
 

@@ -133,17 +133,17 @@ class Scene:
             lambda: session.now, session.holds, {}, executor, session.tell
         )
         self.hold_registry.waits = LocalWaits(session.told.append)
-        self.line = SessionChannel(session)
+        self.line = SessionChannel(session, self.hold_registry)
 
     def lock(self, name: str = "x", owner: str | None = "ann", **options: Any) -> Lock:
-        return Lock(self.line, self.hold_registry, LockOptions(name, owner=owner, **options))
+        return Lock(self.line, LockOptions(name, owner=owner, **options))
 
     def rlock(self, owner: str | None = "ann", limit: int = 0, **options: Any) -> RLock:
         terms = LockOptions("x", owner=owner, limit=limit, reentrant=True, **options)
-        return RLock(self.line, self.hold_registry, terms)
+        return RLock(self.line, terms)
 
     def aio_lock(self, name: str = "x", owner: str | None = "ann", **options: Any) -> aio.Lock:
-        return aio.Lock(self.line, self.hold_registry, LockOptions(name, owner=owner, **options))
+        return aio.Lock(self.line, LockOptions(name, owner=owner, **options))
 
     def trust(self, suspect_at: int, until: int) -> None:
         trust = self.session.trust

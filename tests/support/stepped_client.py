@@ -80,7 +80,7 @@ class SteppedClient:
         executor: CallbackExecutor = NoCallbacks()
         self.registry = HoldRegistry(lambda: log.now, holds, cancels, executor, self.tell)
         self.registry.waits = LocalWaits(lambda _: None)
-        self.connection = SteppedConnection(SessionChannel(self), self.registry)
+        self.connection = SteppedConnection(SessionChannel(self, self.registry), self.registry)
 
     def submit(self, message: Event, reply: AskReply) -> None:
         """Take a request of a caller (SessionRole)."""
