@@ -49,7 +49,6 @@ from fencelock.actors.session.message import Survey, Surveyed
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.operation import Operation, operation
 from fencelock.cluster.client.owner import operator_named
-from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read, check_text_type, checked
 
 A = TypeVar("A")
@@ -313,10 +312,6 @@ class Administration(BaseClient):
         They raise `UnavailableError`.
         """
         self._channel.ends_at = ends_at
-
-    @property
-    def _channel(self) -> SessionChannel:
-        return self._connection.line
 
     def _listed(
         self,

@@ -15,19 +15,12 @@ from fencelock.cluster.client.callback_executor import (
     Notifying,
     check_callback,
 )
-from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.connection import Connected
 from fencelock.cluster.client.operation import Operation, operation
 
 
-class BaseClient(Notifying):
+class BaseClient(Connected, Notifying):
     """The part of a client that neither waits nor makes objects: session, protocol, callbacks."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._given = connection
-
-    @property
-    def _connection(self) -> Connection:
-        return self._given.present()
 
     @property
     def session(self) -> str:

@@ -13,10 +13,9 @@ from fencelock.actors.api.name import check_new_lock_name, kind_of, object_name,
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.error import NotHeldError, RefusedError
 from fencelock.cluster.client.base_lock import BaseLock
-from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.connection import Connected, Connection
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.operation import Operation, operation
-from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read, check_name_type
 from fencelock.cluster.guarantee import Guarantee
 
@@ -47,26 +46,18 @@ def updating(connection: Connection, update: RepliedBy[A]) -> Operation[A]:
     return reply
 
 
-class BaseObject:
+class BaseObject(Connected):
     """One object of the cluster. Its methods do not wait: they return operations."""
 
     def __init__(self, connection: Connection, name: str, kind: str, guarantee: Guarantee) -> None:
+        super().__init__(connection)
         connection.check()
         check_name_type(name, kind)
         check_new_lock_name(name, kind)
         connection.demand(guarantee)
         self.name = name
         """The name under which all clients know the object."""
-        self._given = connection
         self._full_name = object_name(kind, name)
-
-    @property
-    def _connection(self) -> Connection:
-        return self._given.present()
-
-    @property
-    def _channel(self) -> SessionChannel:
-        return self._given.present().line
 
     def _updating(self, request: RepliedBy[A]) -> Operation[A]:
         return updating(self._connection, request)

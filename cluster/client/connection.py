@@ -408,6 +408,21 @@ class Connection:
         self.hold_registry.clear()
 
 
+class Connected:
+    """A client, or an object that is used and not held: it uses the connection here and now."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._given = connection
+
+    @property
+    def _connection(self) -> Connection:
+        return self._given.present()
+
+    @property
+    def _channel(self) -> SessionChannel:
+        return self._given.present().line
+
+
 def _tell(refs: dict[str, RoleRef], message: Event) -> None:
     with suppress(pykka.ActorDeadError, OverloadedError):
         refs["session"].tell(message)
