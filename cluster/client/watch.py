@@ -22,7 +22,15 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.message import Message
-from fencelock.cluster.client.operation import AwaitReply, Operation, drive, drive_async
+from fencelock.cluster.client.operation import (
+    AwaitReply,
+    InTasks,
+    InThreads,
+    Operation,
+    drive,
+    drive_async,
+    operation,
+)
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.client.settings import check_number
 from fencelock.cluster.host.pending_asks import AskReply
@@ -66,6 +74,24 @@ class BaseWatch(Generic[T]):
 
     def _items_of(self, read: ChangesRead) -> Operation[Iterable[T]]:
         raise NotImplementedError
+
+    @operation
+    def get(self, timeout: float | None = None) -> Operation[T]:
+        """Wait for the next item and return it.
+
+        Args:
+            timeout: how long to wait (s), at least 0; None for no limit.
+
+        Raises:
+            TimeoutError: nothing changed in time. No change is lost, and `get` may be called again.
+            UnavailableError: no node answered for 10 s before the first item.
+            ForbiddenError: the client's key does not allow this name.
+            ClosedError: the watch or its client is closed, or is closed meanwhile.
+            TypeError: ``timeout`` is no number.
+            ValueError: ``timeout`` is negative or NaN.
+
+        """
+        return self._next(timeout)
 
     def _next(self, timeout: float | None = None) -> Operation[T]:
         """End with the next item; wait at most ``timeout`` (s), or without limit for None."""
@@ -180,25 +206,8 @@ class BaseWatch(Generic[T]):
         self._wake()
 
 
-class Waiting(BaseWatch[T]):
+class Waiting(BaseWatch[T], InThreads):
     """The part of a watch with which a thread waits for changes."""
-
-    def get(self, timeout: float | None = None) -> T:
-        """Wait for the next item and return it.
-
-        Args:
-            timeout: how long to wait (s), at least 0; None for no limit.
-
-        Raises:
-            TimeoutError: nothing changed in time. No change is lost, and `get` may be called again.
-            UnavailableError: no node answered for 10 s before the first item.
-            ForbiddenError: the client's key does not allow this name.
-            ClosedError: the watch or its client is closed, or is closed meanwhile.
-            TypeError: ``timeout`` is no number.
-            ValueError: ``timeout`` is negative or NaN.
-
-        """
-        return drive(self._next(timeout))
 
     def __iter__(self) -> Self:
         return self
@@ -219,12 +228,8 @@ class Waiting(BaseWatch[T]):
         self.close()
 
 
-class AsyncWaiting(BaseWatch[T]):
+class AsyncWaiting(BaseWatch[T], InTasks):
     """The part of a watch with which a task waits for changes. Cancelling a wait loses nothing."""
-
-    async def get(self) -> T:
-        """Wait for the next item and return it."""
-        return await drive_async(self._next())
 
     def __aiter__(self) -> Self:
         return self
