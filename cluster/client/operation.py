@@ -89,12 +89,10 @@ def drive(operation: Operation[T]) -> T:
         # end of the operation to the caller's assignment, so no hold is lost in between.
         result: T = end.value
         return result
-    except (FencelockError, KeyboardInterrupt) as error:
+    except BaseException as error:
         operation.close()  # It also undoes its steps after an interrupt in this function.
-        error.__traceback__ = None  # The steps of the operation say nothing to a user.
-        raise
-    except BaseException:
-        operation.close()
+        if isinstance(error, FencelockError | KeyboardInterrupt):
+            error.__traceback__ = None  # The steps of the operation say nothing to a user.
         raise
 
 
@@ -128,12 +126,10 @@ async def drive_async(operation: Operation[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    except (FencelockError, KeyboardInterrupt) as error:
+    except BaseException as error:
         operation.close()  # It also undoes its steps after an interrupt in this function.
-        error.__traceback__ = None  # The steps of the operation say nothing to a user.
-        raise
-    except BaseException:
-        operation.close()
+        if isinstance(error, FencelockError | KeyboardInterrupt):
+            error.__traceback__ = None  # The steps of the operation say nothing to a user.
         raise
 
 
