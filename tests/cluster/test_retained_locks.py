@@ -341,7 +341,7 @@ def test_a_loop_that_is_gone_does_not_stop_the_client(paxos_addresses: str, name
         lock = client.lock(name)
         hold = present(lock.acquire())
         loop = asyncio.new_event_loop()
-        waiting = AsyncLock(lock._channel, lock._registry, lock._options)
+        waiting = AsyncLock(lock._channel, lock._options)
         tasks: list[asyncio.Task[Any]] = []
 
         async def begin() -> None:

@@ -122,12 +122,12 @@ class SteppedClient:
             reply.set(message)
 
     def lock(self, name: str, owner: str | None = None) -> Lock:
-        options = self.connection.options(name, None, owner, "", None, None)
-        return Lock(self.connection.line, self.registry, options)
+        options = self.connection.options(name, owner=owner)
+        return Lock(self.connection.line, options)
 
     def rlock(self, name: str, owner: str) -> RLock:
-        options = self.connection.options(name, None, owner, "", None, None, reentrant=True)
-        return RLock(self.connection.line, self.registry, options)
+        options = self.connection.options(name, owner=owner, reentrant=True)
+        return RLock(self.connection.line, options)
 
     def lock_all(self, *names: str) -> LockAll:
         return LockAll(self.connection, names, None, "")
