@@ -11,7 +11,7 @@ from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
-from fencelock.cluster.client.operation import Operation, drive, drive_async, operation
+from fencelock.cluster.client.operation import Operation, drive, drive_async
 from fencelock.cluster.client.settings import LockOptions, check_name_type
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.transport.codec import check_types
@@ -55,11 +55,6 @@ class BaseLockAll(BaseLock[A]):
         self._acquire = asked
         self.names = names
         """The names of the locks, in the order of their fences."""
-
-    @operation
-    def release(self) -> Operation[None]:
-        """Give up all the locks; errors of `fencelock.Lock.release`."""
-        return self._releasing()
 
     def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A | None]:
         hold = yield from super()._entering(wait_ms, **how)
@@ -129,6 +124,10 @@ class LockAll(BaseLockAll[HoldAll], ThreadLock[HoldAll]):
         """
         return drive(self._acquiring(blocking, timeout))
 
+    def release(self) -> None:
+        """Give up all the locks; errors of `fencelock.Lock.release`."""
+        drive(self._releasing())
+
 
 class AsyncHoldAll(BaseHoldAll, AsyncHold):
     """One successful acquire of several locks, from `LockAll`. Always true."""
@@ -158,3 +157,7 @@ class AsyncLockAll(BaseLockAll[AsyncHoldAll], TaskLock[AsyncHoldAll]):
     ) -> AsyncHoldAll | None:
         """Wait for all the locks and hold them."""
         return await drive_async(self._acquiring(blocking, timeout))
+
+    async def release(self) -> None:
+        """Give up all the locks."""
+        await drive_async(self._releasing())

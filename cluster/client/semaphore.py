@@ -65,20 +65,6 @@ class BaseSemaphore(BaseLock[H]):
         return self._template.permits
 
     @operation
-    def release(self, n: int = 1) -> Operation[None]:
-        """Give back ``n`` permits: those that this thread or task acquired last, then the oldest.
-
-        Raises:
-            ValueError: fewer are held through this object; none is given back.
-            LockOwnershipLostError: some were lost before.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background.
-            ClosedError: the client is closed.
-
-        """
-        return self._releasing_permits(n)
-
-    @operation
     def drain(self) -> Operation[int]:
         """Acquire all permits that are free now, in one step; return their number.
 
@@ -380,6 +366,19 @@ class Semaphore(BaseSemaphore[Hold], ThreadLock[Hold]):
         """
         return drive(self._acquiring(blocking, timeout, self._asking(n)))
 
+    def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
+
+        Raises:
+            ValueError: fewer are held through this object; none is given back.
+            LockOwnershipLostError: some were lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing_permits(n))
+
 
 class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
@@ -405,3 +404,7 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     ) -> AsyncHold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
         return await drive_async(self._acquiring(blocking, timeout, self._asking(n)))
+
+    async def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this task acquired last, then the oldest."""
+        await drive_async(self._releasing_permits(n))
