@@ -155,10 +155,7 @@ class LoadResult(Struct, frozen=True, kw_only=True):
         failed: errors in each interval.
         cores: processor time of each process in each interval, in cores.
         memory_mb: resident memory of each process at the end of each interval.
-        speed: how fast the machine of the clients was in each interval, see `Speed`.
         trend: None of a run with fewer than `BATCHES` intervals.
-        trend_at_even_speed: the trend of the throughput divided by that speed: what is left if the
-            machine itself became slower or faster.
 
     """
 
@@ -175,9 +172,7 @@ class LoadResult(Struct, frozen=True, kw_only=True):
     failed: list[int]
     cores: dict[str, list[float]]
     memory_mb: dict[str, list[float]]
-    speed: list[float]
     trend: Trend | None
-    trend_at_even_speed: Trend | None
 
     @property
     def rate(self) -> float:
@@ -241,7 +236,6 @@ def as_csv(result: LoadResult) -> str:
     columns |= {f"{name} p50 us": values for name, values in result.p50_us.items()}
     columns |= {f"{name} p99 us": values for name, values in result.p99_us.items()}
     columns["errors"] = result.failed
-    columns["speed"] = result.speed
     columns |= {f"{name} cores": values for name, values in result.cores.items()}
     columns |= {f"{name} MB": values for name, values in result.memory_mb.items()}
     text = StringIO()
@@ -286,16 +280,11 @@ def tables(result: LoadResult) -> list[Table]:
 def remarks(result: LoadResult) -> list[str]:
     errors = ", ".join(f"{times:,} x {what}" for what, times in sorted(result.errors.items()))
     lines = [f"errors: {errors or 'none'}"]
-    for found, of in (
-        (result.trend, "throughput"),
-        (trend_of(result.speed), "the speed of this machine"),
-        (result.trend_at_even_speed, "throughput at an even speed of this machine"),
-    ):
-        if found is not None:
-            lines.append(
-                f"{of} changed by {found.percent:+.1f} % over the run, "
-                f"{found.low:+.1f} to {found.high:+.1f} % with 95 % certainty"
-            )
+    if result.trend is not None:
+        lines.append(
+            f"throughput changed by {result.trend.percent:+.1f} % over the run, "
+            f"{result.trend.low:+.1f} to {result.trend.high:+.1f} % with 95 % certainty"
+        )
     return [*lines, result.machine.in_words()]
 
 

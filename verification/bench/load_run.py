@@ -33,7 +33,6 @@ from fencelock.verification.bench.load_result import (
     trend_of,
 )
 from fencelock.verification.bench.machine import (
-    Speed,
     listener_at,
     processor_s,
     resident_bytes,
@@ -148,8 +147,6 @@ class Interval(NamedTuple):
     errors: Counter[str]
     cores: dict[str, float]
     memory_mb: dict[str, float]
-    speed: float
-    """How fast the machine was, see `Speed`."""
 
 
 @dataclass(slots=True)
@@ -330,7 +327,6 @@ class _Run:
         self._used_s: dict[str, float] = {}
         self._total_s: Counter[str] = Counter()
         self._intervals: list[Interval] = []
-        self._speed = Speed()
 
     def measure(self) -> None:
         options = self._options
@@ -342,7 +338,6 @@ class _Run:
             ]
             for worker in workers:
                 worker.answer(READY_S + CONNECT_S_EACH * options.connections)
-            stack.enter_context(self._speed)
             for worker in workers:
                 worker.tell()
             try:
@@ -418,7 +413,7 @@ class _Run:
         self._leader = self._subject.leader() or self._leader
         seconds = statistics.fmean(float(line["seconds"]) for line in lines)
         cores = {name: used_s / seconds for name, used_s in spent.items()}
-        return Interval(seconds, dict(took), errors, cores, memory, self._speed.lately())
+        return Interval(seconds, dict(took), errors, cores, memory)
 
     def _role_of(self, place: str) -> str:
         if not place:
@@ -452,7 +447,6 @@ class _Run:
             ]
             for name in series
         }
-        speeds = [one.speed for one in intervals]
         return LoadResult(
             plan=self._options.plan(self._subject.words),
             machine=self._machine,
@@ -481,11 +475,7 @@ class _Run:
             failed=[one.errors.total() for one in intervals],
             cores=_columns([one.cores for one in intervals]),
             memory_mb=_columns([one.memory_mb for one in intervals]),
-            speed=speeds,
             trend=trend_of(rates[ALL]),
-            trend_at_even_speed=trend_of(
-                [rate / speed for rate, speed in zip(rates[ALL], speeds, strict=True)]
-            ),
         )
 
 

@@ -7,21 +7,13 @@ import platform
 import re
 import socket
 import statistics
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from fencelock.verification.bench.members import BenchFailedError
 
 SYNCS = 50
-SPEED_S = 0.1
-"""Interval between two pieces of work of `Speed` (s)."""
-
-SPEED_WORK = 20_000
-"""The rounds of an empty loop in such a piece: they take about half a millisecond."""
-
 APPENDED = bytes(200)
 """A write about as long as the group of one command in a journal."""
 
@@ -65,46 +57,6 @@ def this_machine(folder: Path) -> MachineInfo:
         load=os.getloadavg()[0],
         sync_us=_sync_us(folder / "sync"),
     )
-
-
-class Speed:
-    """Measures all the time how fast this machine is, which takes half a percent of a core.
-
-    Processors of virtual machines, and threads beside each other on one core, change their speed
-    by a third and more within minutes. A fixed piece of work, in Python as nodes and clients are,
-    shows by how much: it is timed by the processor time that it takes.
-    """
-
-    def __init__(self) -> None:
-        self._ends = threading.Event()
-        self._took: list[float] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def lately(self) -> float:
-        """Return the speed since the last call, in pieces of work a second."""
-        took, self._took = self._took, []
-        took = took or [_piece_s()]
-        return len(took) / sum(took)
-
-    def _run(self) -> None:
-        while not self._ends.wait(SPEED_S):
-            self._took.append(_piece_s())
-
-
-def _piece_s() -> float:
-    """Return the processor time of one piece of work (s)."""
-    began = time.thread_time()
-    for _ in range(SPEED_WORK):
-        pass
-    return time.thread_time() - began
 
 
 def _processor() -> str:
