@@ -43,6 +43,8 @@ class LinkRefused(Local):
     node: str
     detail: str
     by_key: bool = False
+    cluster: str = ""
+    """The cluster to which it belongs, if that is another one."""
 
 
 class Level(IntEnum):

@@ -90,6 +90,8 @@ class Dropped(NamedTuple):
     detail: str = ""
     hostile: bool = False
     """Whether no version of ours sends such frames."""
+    cluster: str = ""
+    """The cluster of the sender, if that is another one."""
 
 
 class _MisaddressedError(Exception):
@@ -302,7 +304,7 @@ def _field_refusal(items: Any) -> Refused | None:
 
 def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
     """Return why a frame of another cluster is dropped; refusals in it get no reply."""
-    dropped = Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
+    dropped = Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error), cluster=error.found)
     try:
         return _refused(decode_frame(raw), dropped)
     except MalformedFrameError:
@@ -313,7 +315,7 @@ def _refused(frame: Frame, dropped: Dropped) -> Dropped:
     """Return why ``frame`` is dropped; a refusal in it gets no reply."""
     for _, _, message in frame.envelopes:
         if type(message) is Rejected:
-            return Dropped("wire.rejected", message.code, message.detail)
+            return Dropped("wire.rejected", message.code, message.detail, cluster=dropped.cluster)
     return dropped
 
 

@@ -146,15 +146,16 @@ class Link:
             self.dealer.getsockopt(zmq.EVENTS)
         self._news.append(LinkUp(node=self.node) if up else LinkDown(node=self.node))
 
-    def refused(self, detail: str, *, by_key: bool = False) -> None:
+    def refused(self, detail: str, *, by_key: bool = False, cluster: str = "") -> None:
         """Record that the endpoint is not the expected peer; the same text once per link.
 
-        ``by_key`` if one side does not accept the key of the other.
+        For ``by_key`` and ``cluster`` see `LinkRefused`.
         """
         detail = f"{self.endpoint}: {detail[:DETAIL_CHARS_MAX]}"
         if detail != self._refusal:
             self._refusal = detail
-            self._news.append(LinkRefused(node=self.node, detail=detail, by_key=by_key))
+            refused = LinkRefused(node=self.node, detail=detail, by_key=by_key, cluster=cluster)
+            self._news.append(refused)
 
     def news(self) -> list[LinkEvent]:
         """Return the changes of links since the last call, oldest first."""
@@ -468,7 +469,7 @@ class SocketHub:
         if dropped.mismatch is Mismatch.QUOTA:
             logger.warning("%s", dropped.detail)
         elif dropped.mismatch is not None:
-            link.refused(dropped.detail)
+            link.refused(dropped.detail, cluster=dropped.cluster)
             self._events_wait = True
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:

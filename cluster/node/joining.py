@@ -16,7 +16,6 @@ import secrets
 import socket
 import time
 import tomllib
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -24,7 +23,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import pykka
-import zmq
 from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import (
@@ -41,39 +39,25 @@ from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.role_request import AskRole, ReadConfig, RoleReply, SharedConfig
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.actors.joining import ConfigSource, Dial, Dialled
-from fencelock.actors.message import Address, Event, Message, address_of
+from fencelock.actors.message import Event, address_of
 from fencelock.actors.proxy.access import NODE
+from fencelock.actors.role_message import LinkRefused
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER
 from fencelock.cluster.client.waiting import UNANSWERED, why_unreached
 from fencelock.cluster.guarantee import VOTING
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.keys import KeyFile, node_keys, read_key, write_private
 from fencelock.cluster.node.config import Config, is_loopback, load, parse, toml_of
-from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import decode, encode
-from fencelock.transport.frame import (
-    ANY_NODE,
-    Envelope,
-    Frame,
-    Mismatch,
-    Rejected,
-    check_cluster,
-    decode_frame,
-    encode_frame,
-)
-from fencelock.transport.keys import why_failed
-from fencelock.transport.sockets import (
-    HANDSHAKE_FAILURES,
-    LINK_EVENTS,
-    POLLIN,
-    Socket,
-    close_socket,
-    connected_dealer,
-    monitored,
-    poll_sockets,
-)
+from fencelock.transport.frame import ANY_NODE, Frame, check_cluster
+from fencelock.transport.hub import SocketHub
 
 R = TypeVar("R", bound=Reply)
+
+SEED = "seed"
+"""The name of the link to the node, whose own is not known before it replies."""
+
+FRAMES_MAX = 100
 
 WAIT_S = 5.0
 """Time for all replies of the node (s)."""
@@ -369,95 +353,76 @@ class _Seed:
         except ValueError as error:
             raise ConfigError(f"--cluster: {error}") from None
         self._joining = joining
-        self._has_key = key is not None
+        self._key = key
         self._name = key.name if key else f"join-{secrets.token_hex(8)}"
         self._number = 0
-        self._context: zmq.Context[Socket] = zmq.Context()
-        identity = f"{self._name}#{secrets.token_hex(8)}".encode()
-        secure = None if key is None else key.link.secure
-        self._dealer = connected_dealer(self._context, joining.seed, identity, secure)
-        self._monitor: Socket = self._dealer.get_monitor_socket(LINK_EVENTS)
+        self._hub = self._connected()
+
+    def _connected(self) -> SocketHub:
+        return SocketHub(
+            node=self._name,
+            boot=secrets.randbits(63),
+            cluster=self.cluster,
+            listen=None,
+            peers={SEED: self._joining.seed},
+            client=True,
+            key=None if self._key is None else self._key.link,
+            count=lambda name, times: None,
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        close_socket(self._dealer)
-        self._context.term()
+        self._hub.close()
 
     def ask(self, request: Request, kind: type[R]) -> R:
         """Return the reply to ``request``."""
         self._number += 1
         numbered: Any = request
         numbered = replace(numbered, session=self._name, request=self._number)
+        to, sender = address_of(ANY_NODE, "proxy"), address_of(self._name, "join")
         ends, due = time.monotonic() + WAIT_S, 0.0
         while (now := time.monotonic()) < ends:
-            if now >= due and self._send(numbered):
+            if now >= due:
+                self._hub.send(SEED, Frame(self.cluster, 0, 0, ((to, sender, numbered),)))
                 due = now + RESEND_S
-            poll_sockets(((self._dealer, POLLIN), (self._monitor, POLLIN)), LOOK_MS)
-            self._look()
-            for message in self._received():
-                if isinstance(message, Rejected):
-                    due = 0.0  # Of the former name of the cluster, or it has raised.
-                elif getattr(message, "request", None) != self._number:
-                    continue
-                elif isinstance(message, Refused):
-                    raise message.error()
-                elif isinstance(message, kind):
-                    return message
+            self._hub.poll(LOOK_MS)
+            for event in self._hub.events():
+                if isinstance(event, LinkRefused):
+                    self._on_refused(event)
+                due = 0.0
+            for _, frame in self._hub.receive_members(FRAMES_MAX):
+                for _, _, message in frame.envelopes:
+                    if getattr(message, "request", None) != self._number:
+                        continue
+                    if isinstance(message, Refused):
+                        raise message.error()
+                    if isinstance(message, kind):
+                        return message
         why = why_unreached(self._joining.seed)
-        if why == UNANSWERED and self._has_key:
+        if why == UNANSWERED and self._key is not None:
             why += ": is the key one of this cluster?"
         raise UnavailableError(
             f"no node answered at {self._joining.seed} within {WAIT_S:g} s: {why}. Name the "
             "address of a node that runs: --join tcp://HOST:PORT"
         )
 
-    def _send(self, request: Request) -> bool:
-        """Send ``request``; return False while there is no connection."""
-        to, sender = address_of(ANY_NODE, "proxy"), address_of(self._name, "join")
-        frame = Frame(self.cluster, 0, 0, (Envelope(Address(to), Address(sender), request),))
-        try:
-            self._dealer.send(encode_frame(frame), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
-    def _look(self) -> None:
-        """Raise an error if the handshake was refused."""
-        with suppress(zmq.Again):
-            while True:
-                event, value = monitored(self._monitor)
-                failed = event & HANDSHAKE_FAILURES
-                if not failed or not (why := why_failed(event, value, has_key=self._has_key)):
-                    continue
-                name = self._name if self._has_key else self._joining.node or "NAME"
-                advice = GET_KEY.format(name=name)
-                if self._has_key and event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                    advice = "If it is a node of a cluster without keys, leave --key out"
-                at = self._joining.seed
-                raise ConfigError(f"the node at {at} refuses this one: {why}. {advice}")
-
-    def _received(self) -> Iterator[Message]:
-        with suppress(zmq.Again):
-            while True:
-                try:
-                    frame = decode_frame(self._dealer.recv(zmq.NOBLOCK))
-                except MalformedFrameError:
-                    continue
-                for _, _, message in frame.envelopes:
-                    if isinstance(message, Rejected):
-                        self._rejected(message, frame.cluster)
-                    yield message
-
-    def _rejected(self, rejected: Rejected, cluster: str) -> None:
-        """Take the name of the cluster, unless another one was asked for."""
+    def _on_refused(self, event: LinkRefused) -> None:
+        """Take the name of the node's cluster, unless another was asked for; else raise."""
         seed, wanted = self._joining.seed, self._joining.cluster
-        if rejected.code is not Mismatch.CLUSTER or cluster == self.cluster:
-            raise ConfigError(f"the node at {seed} refuses this one: {rejected.detail}")
+        text = f"the node at {seed} refuses this one: {event.detail.removeprefix(f'{seed}: ')}"
+        if event.by_key:
+            name = self._joining.node or "NAME" if self._key is None else self._name
+            keyless = "" if self._key is None else ". If its cluster uses no keys, leave --key out"
+            raise ConfigError(f"{text}. {GET_KEY.format(name=name)}{keyless}")
+        if event.cluster in ("", self.cluster):
+            raise ConfigError(text)
         if wanted is not None:
             raise ConfigError(
-                f"--cluster is {wanted}, but the node at {seed} belongs to the cluster {cluster}: "
-                "name that, or the address of another node"
+                f"--cluster is {wanted}, but the node at {seed} belongs to the cluster "
+                f"{event.cluster}: name that, or the address of another node"
             )
-        self.cluster = cluster
+        self.cluster = event.cluster
+        self._hub.close()
+        self._hub = self._connected()

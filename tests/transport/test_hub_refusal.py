@@ -64,6 +64,7 @@ def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Mak
         node="endpoint-0",
         detail=f"{node.hub.endpoint}: frames for cluster 'right' are refused by a node of "
         "cluster 'left'",
+        cluster="left",
     )
     assert node.counters == {"wire.wrong_cluster": 3}
 
