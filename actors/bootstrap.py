@@ -97,10 +97,10 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
-from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of
 from fencelock.actors.message import node_of as node_at
 from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Level, LinkDown, LinkUp, RoleNotice
 from fencelock.actors.timing import ROUND_TRIP_MS

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.role_request import ClockTime, ReadClock
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.impossible import ImpossibleMessages
-from fencelock.actors.message import Address, Instant, Local, Message, address_of, node_of
+from fencelock.actors.message import Address, Instant, Int64, Local, Message, address_of, node_of
+from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Facts, Host, Role, Summary
 
 STAMP_MAX = (1 << 56) - 1
@@ -38,7 +38,9 @@ NS_PER_US = 1_000
 
 
 class Stamped(Message):
-    """A message with a field ``stamp``: its logical send time; 0 until the clock has set it."""
+    """A message with its logical send time; 0 until the clock has set it."""
+
+    stamp: Int64 = 0
 
 
 class Post(Local):

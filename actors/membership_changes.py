@@ -23,8 +23,7 @@ from fencelock.actors.api.membership_message import (
     MembersRead,
     ReadMembers,
 )
-from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.api.message import NodeAddress, Reason, Refused
 from fencelock.actors.effect import Connect, Disconnect, Effect, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import MEMBERS_MAX, Member

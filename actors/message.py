@@ -15,7 +15,9 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import Meta, Struct, StructMeta
+from msgspec import NODEFAULT, Meta, Struct, StructMeta
+
+from fencelock.actors.api.name import is_allowed
 
 INT_MAX = (1 << 63) - 1
 Int64 = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
@@ -61,6 +63,31 @@ def ms_between(earlier: Instant, later: Instant) -> int:
     return max(0, (later - earlier) // NS_PER_MS)
 
 
+PART_BYTES_MAX = 128
+"""Maximum length of the node and of the role in an address inside a message (bytes): replies are
+sent there, so a frame must carry it."""
+
+ANY_NODE = "*"
+"""Stands for the node that reads the frame; no node has this id."""
+
+
+def is_address(address: str) -> bool:
+    """Return whether ``address`` is ``node/role``, and can be sent in a frame."""
+    node, slash, role = address.partition("/")
+    return bool(slash) and is_node(node) and is_part(role)
+
+
+def is_node(node: str) -> bool:
+    """Return whether ``node`` can be the id of a node or of a client."""
+    return is_part(node) and node != ANY_NODE and "#" not in node
+
+
+def is_part(part: str) -> bool:
+    """Return whether ``part`` can be the node or the role of an address."""
+    size = len(part.encode(errors="replace"))
+    return 1 <= size <= PART_BYTES_MAX and "/" not in part and is_allowed(part)
+
+
 REGISTRY: dict[int, type[Message]] = {}
 """Wire tag to class. Tags are never reused; a retired tag stays as a comment."""
 
@@ -76,15 +103,17 @@ class EventType(StructMeta):
 
     Raises:
         ValueError: the tag already belongs to another message.
-        TypeError: the types of the fields of a service's message cannot be found. Every frame is
-            checked against all messages, so each frame would be dropped.
+        TypeError: a field with a default comes before one without, or the types of the fields of a
+            service's message cannot be found. Every frame is checked against all messages, so each
+            frame would be dropped.
 
     """
 
     def __new__(mcls: type[C], name: str, bases: tuple[type, ...], body: Any, **options: Any) -> C:
         """Make the class, and register it if it has a tag (an int)."""
-        made = StructMeta.__new__(mcls, name, bases, body, **options)
+        made = StructMeta.__new__(mcls, name, bases, body, kw_only=True, **options)
         message: Any = made
+        _check_order(message)
         tag = message.__struct_config__.tag
         if tag is not None:
             if tag in REGISTRY:
@@ -95,6 +124,23 @@ class EventType(StructMeta):
             message.ITEMS = 1 + len(message.__struct_fields__)
             REGISTRY[tag] = message
         return made
+
+
+def _check_order(message: Any) -> None:
+    """Check that the optional ones of a class's own fields are at the end, where it may gain some.
+
+    A base may have optional fields, and they come first.
+    """
+    inherited = {
+        name for base in message.__bases__ for name in getattr(base, "__struct_fields__", ())
+    }
+    names, defaults = message.__struct_fields__, message.__struct_defaults__
+    default_of = dict(zip(reversed(names), reversed(defaults), strict=False))
+    own = [name for name in names if name not in inherited]
+    optional = [default_of.get(name, NODEFAULT) is not NODEFAULT for name in own]
+    if optional != sorted(optional):
+        required = own[optional.index(False, optional.index(True))]
+        raise TypeError(f"Required field {required!r} cannot follow optional fields")
 
 
 def _check_fields_known(message: type) -> None:
@@ -141,13 +187,14 @@ def _with_derived(kinds: tuple[type[Any], ...], count: int) -> frozenset[type[An
 class Message(Event):
     """An event that may cross the wire: ``class Prepare(Message, tag=0x20)``.
 
-    On the wire it is ``[tag, field, ...]``, with the fields in the order of their declaration. Its
-    tag is 0x10 to 0xffff; ``actors/README.md`` says who owns which. A field is an `Int64`,
-    ``str``, ``bytes``, ``bool``, an ``IntEnum``, a ``NewType`` or ``NamedTuple`` of those, a
-    ``tuple[X, ...]``, a message with a tag or a union of them, or any of these ``| None``.
+    On the wire it is ``[tag, field, ...]``, with the fields as they are declared, those of its
+    bases first. Its tag is 0x10 to 0xffff; ``actors/README.md`` says who owns which. A field is an
+    `Int64`, ``str``, ``bytes``, ``bool``, an ``IntEnum``, a ``NewType`` or ``NamedTuple`` of those,
+    a ``tuple[X, ...]``, a message with a tag or a union of them, or any of these ``| None``.
 
-    Fields with a default are optional on the wire, so they come last: a peer of an older version
-    does not send those that were added later (``transport/README.md``, *Versions*).
+    The last fields are optional on the wire if they have a default. A message may gain such fields
+    at its end, since a peer of an older version does not send them (``transport/README.md``,
+    *Versions*). A base of messages gains none.
     """
 
     TAG: ClassVar[int]

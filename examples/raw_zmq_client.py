@@ -23,9 +23,9 @@ VERSION = 1
 ACQUIRE, RELEASE, KEEP_ALIVE, ALIVE = 0x10, 0x11, 0x15, 0x16
 GRANTED, RELEASED, REFUSED, REJECTED = 0x18, 0x19, 0x1B, 0x70
 OPEN, OPENED, END, ENDED, HOLD_LOST = 0x60, 0x61, 0x62, 0x63, 0x64
-NUMBER_AT = {ALIVE: 3, GRANTED: 5, RELEASED: 4, REFUSED: 6, OPENED: 5, ENDED: 3}
-"""Positions of a reply's request number; the tag is item 0."""
-DETAIL_AT = {REFUSED: 3, ENDED: 2, HOLD_LOST: 5}
+NUMBERED = {ALIVE, GRANTED, RELEASED, REFUSED, OPENED, ENDED}
+"""Replies. They begin with the tag, the session and the request number."""
+DETAIL_AT = {REFUSED: 6, ENDED: 3, HOLD_LOST: 5}
 """Positions of a reason. Count from the front: newer nodes may send more items at the end."""
 SESSION_EXPIRED = 12
 RESEND_S = 1.0
@@ -89,8 +89,8 @@ class Client:
     def judge(self, message: list[Any]) -> int:
         """Return the number of the request that ``message`` answers; exit if all is lost."""
         tag = message[0]
-        number = message[NUMBER_AT[tag]] if tag in NUMBER_AT else 0
-        lost = tag == REFUSED and message[2] == SESSION_EXPIRED
+        number = message[2] if tag in NUMBERED else 0
+        lost = tag == REFUSED and message[5] == SESSION_EXPIRED
         if lost or tag == HOLD_LOST or (tag == ENDED and number == 0):
             sys.exit(f"lost: {message[DETAIL_AT[tag]]}")
         sent_at = self.sent_at.pop(number, 0.0)
@@ -131,17 +131,17 @@ class Client:
         label = f"{socket.gethostname()}:{os.getpid()}"
         number = self.next()
         name = f"{self.name}~{secrets.token_hex(16)}"  # Only who knows it can use it.
-        opening = [OPEN, name, int(TTL_S * 1000), label, number]
-        tag, *rest = self.ask(number, opening, (OPENED, REFUSED))
+        opening = [OPEN, name, number, int(TTL_S * 1000), label]
+        tag, _, _, *rest = self.ask(number, opening, (OPENED, REFUSED))
         if tag == REFUSED:
-            sys.exit(f"no session, for reason {rest[1]}: {rest[2]}")
-        self.session, self.ttl_s = rest[1], rest[2] / 1000
+            sys.exit(f"no session, for reason {rest[2]}: {rest[3]}")
+        self.session, self.ttl_s = rest[0], rest[1] / 1000
         self.kept_at = time.clock_gettime(CLOCK)
 
     def acquire(self, lock: str, wait_ms: int) -> list[Any]:
         """Return the Granted or Refused that answers."""
         number = self.next()
-        message = [ACQUIRE, lock, self.session, "main", number, wait_ms, 1, "", 0, 0]
+        message = [ACQUIRE, self.session, number, "main", lock, wait_ms, 1, "", 0, 0]
         return self.ask(number, message, (GRANTED, REFUSED), wait_ms / 1000 + 10)
 
     def hold(self, seconds: float) -> None:
@@ -155,7 +155,7 @@ class Client:
     def release(self, lock: str, fence: int) -> list[Any]:
         """Return the Released or Refused that answers."""
         number = self.next()
-        message = [RELEASE, lock, fence, self.session, "main", number]
+        message = [RELEASE, self.session, number, "main", fence, lock]
         return self.ask(number, message, (RELEASED, REFUSED))
 
     def close(self) -> None:
@@ -177,13 +177,13 @@ def main() -> None:
 
     client = Client(arguments.node, arguments.cluster)
     client.open()
-    tag, lock, *rest = client.acquire(arguments.lock, arguments.wait_ms)
+    tag, _, _, lock, _, *rest = client.acquire(arguments.lock, arguments.wait_ms)
     if tag == REFUSED:
         sys.exit(f"refused for reason {rest[0]}: {rest[1]}")
     fence = rest[0]
     print(f"granted {lock} under fence {fence}", flush=True)
     client.hold(arguments.hold_s)
-    tag, lock, *rest = client.release(arguments.lock, fence)
+    tag, _, _, lock, _, *rest = client.release(arguments.lock, fence)
     if tag == REFUSED:
         sys.exit(f"release refused for reason {rest[0]}: {rest[1]}")
     print(f"released {lock}")

@@ -71,9 +71,6 @@ class SetQuota(OperatorCommand, tag=0xFC):
 
     account: str
     quota: Quota
-    operator: str
-    session: str = ""
-    request: Int64 = 0
 
     def check(self) -> None:
         check_text("account", self.account, SESSION_BYTES_MAX)
@@ -88,8 +85,6 @@ class QuotaSet(Outcome, tag=0xFD):
 
     account: str
     limits: Amounts
-    session: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (SetQuota,)
 
@@ -114,16 +109,8 @@ class ReadUsage(TableQuery, tag=0xFE):
 
     after: str | None = None
     most: Int64 = 100
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
 
     OPERATOR = True
-
-    @property
-    def lock(self) -> str:
-        """No object: it is about keys."""
-        return ""
 
     def check(self) -> None:
         check_age(self.age_ms)
@@ -137,10 +124,6 @@ class UsageRead(TableReply, tag=0xFF):
 
     accounts: tuple[AccountUsage, ...]
     more: bool
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
     REPLIES_TO = (ReadUsage,)
 
@@ -164,14 +147,6 @@ class ListMaps(TableQuery, tag=0x77):
     prefix: str = ""
     after: str = ""
     most: Int64 = 100
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
-
-    @property
-    def lock(self) -> str:
-        """No object: it is about several."""
-        return ""
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -191,10 +166,6 @@ class MapList(TableReply, tag=0x78):
 
     maps: tuple[ListedMap, ...]
     more: bool
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
     REPLIES_TO = (ListMaps,)
 
@@ -218,14 +189,11 @@ class Purge(OperatorCommand, tag=0x79):
 
     kind: str
     prefix: str
-    operator: str
     exact: bool = False
     entry_prefix: str = ""
     account: str | None = None
     after: str = ""
     after_key: str = ""
-    session: str = ""
-    request: Int64 = 0
 
     OPERATOR = False
 
@@ -271,7 +239,5 @@ class Purged(Outcome, tag=0x7A):
     more: bool
     after: str = ""
     after_key: str = ""
-    session: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (Purge,)

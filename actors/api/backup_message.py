@@ -5,7 +5,7 @@ keys yet that would identify operators.
 """
 
 from fencelock.actors.api.name import INT_MAX, check_number, check_owner
-from fencelock.actors.api.request import Query, Reply
+from fencelock.actors.api.request import Query, Reply, TableQuery
 from fencelock.actors.message import Int64
 
 
@@ -19,8 +19,6 @@ class ReadBackup(Query, tag=0xE0):
     node: str = ""
     slot: Int64 = 0
     chunk: Int64 = 0
-    session: str = ""
-    request: Int64 = 0
 
     OPERATOR = True
 
@@ -44,7 +42,10 @@ class BackupPart(Reply, tag=0xE1):
     chunk: Int64
     count: Int64
     content: bytes
-    session: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (ReadBackup,)
+
+
+LockQuery = TableQuery | ReadBackup
+"""The requests that read the table and change nothing. The quota `queries` limits those of a client
+that have no reply, without watches."""

@@ -28,9 +28,6 @@ class AwaitBarrier(UpdateRequest, tag=0x8C):
 
     barrier: str
     parties: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
 
@@ -51,11 +48,7 @@ class BarrierPassed(UpdateReply, tag=0x8D):
     ``generation`` is a number above those of all earlier generations of the barrier.
     """
 
-    lock: str
     index: Int64
     generation: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (AwaitBarrier,)

@@ -58,9 +58,9 @@ class Change(NamedTuple):
 
 
 class ReadChanges(TableQuery, tag=0x9E):
-    """Send the changes of ``watched`` after version ``after``. Answered by `ChangesRead`.
+    """Send the changes of ``lock`` after version ``after``. Answered by `ChangesRead`.
 
-    ``watched`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
+    ``lock`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
     If there are no such changes yet, the node replies at the next one, or after `WATCH_MS`. It
     refuses with `Reason.STALE` when its state may be older than `WATCH_AGE_MS`.
 
@@ -69,37 +69,29 @@ class ReadChanges(TableQuery, tag=0x9E):
     are included.
     """
 
-    watched: str
+    lock: str
     after: Int64 | None = None
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
     prefix: str = ""
 
     if TYPE_CHECKING:
         reply: "ChangesRead" = declared()
 
     @property
-    def lock(self) -> str:
-        """The name of the object in the table."""
-        return self.watched
-
-    @property
     def waits(self) -> bool:
-        """Whether the reply may come much later."""
+        """Whether it waits for the next change."""
         return self.after is not None
 
     def check(self) -> None:
         check_age(self.age_ms)
         check_owner(self.session)
-        check_object_name(self.watched)
+        check_object_name(self.lock)
         if self.after is not None:
             check_number("after", self.after, 0, INT_MAX)
         check_size("prefix", self.prefix, KEY_BYTES_MAX)
-        if kind_of(self.watched) not in WATCHED_KINDS:
+        if kind_of(self.lock) not in WATCHED_KINDS:
             kinds = ", ".join(sorted(WATCHED_KINDS))
             raise InvalidRequestError(
-                f"{titled(self.watched)} cannot be watched; kinds that can be: {kinds}"
+                f"{titled(self.lock)} cannot be watched; kinds that can be: {kinds}"
             )
 
 
@@ -116,10 +108,6 @@ class ChangesRead(TableReply, tag=0x9F):
     version: Int64
     changes: tuple[Change, ...]
     resync: bool = False
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
     more: bool = False
 
     REPLIES_TO = (ReadChanges,)

@@ -1,4 +1,4 @@
-"""Messages about the state of the cluster as a whole, and the request for them. Tags 0x6c to 0x6e.
+"""Messages about the state of a node and of the cluster. Tags 0x6c to 0x6e, 0x7b and 0x7c.
 
 A client watches by asking again after each answer. A proxy owes a client one answer, the newest,
 however often the state changed meanwhile, and sends nothing while nothing changes.
@@ -16,8 +16,6 @@ class Watch(Query, tag=0x6C):
     """
 
     known: Int64 = 0
-    session: str = ""
-    request: Int64 = 0
 
 
 class ClusterUp(Reply, tag=0x6D):
@@ -33,8 +31,6 @@ class ClusterUp(Reply, tag=0x6D):
     """The missing condition of the election, in words; or ``ready``."""
     epoch: Int64
     leaders: tuple[str, ...]
-    session: str = ""
-    request: Int64 = 0
 
 
 class ClusterDown(Reply, tag=0x6E):
@@ -45,5 +41,23 @@ class ClusterDown(Reply, tag=0x6E):
     epoch: Int64
     leaders: tuple[str, ...]
     """The nodes that led last, as far as is known."""
-    session: str = ""
-    request: Int64 = 0
+
+
+class Probe(Query, tag=0x7B):
+    """Report whether you can serve requests now. Answered by `ProbeReply`, alone and at once.
+
+    A request may wait for long although all is well. But silence after a probe means that the node
+    is dead, or cut off.
+    """
+
+
+class ProbeReply(Reply, tag=0x7C):
+    """Whether a request sent to ``node`` now can reach a leader, as far as is known there.
+
+    When that changes, it is also sent under ``request`` 0 to clients that wait for a reply.
+    """
+
+    node: str
+    serving: bool
+    leader: str = ""
+    """The node that leads, where there is one and it is known."""

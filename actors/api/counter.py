@@ -23,22 +23,16 @@ class CounterRequest(GuardedRequest):
 
     KIND = COUNTER
 
-    if TYPE_CHECKING:  # Every subclass declares it as a field.
+    counter: str
+
+    if TYPE_CHECKING:
         reply: "CounterChanged" = declared()
-        counter: str = declared()
-        """The name of the counter."""
 
 
 class AddToCounter(CounterRequest, tag=0x7D):
     """Add ``amount`` to the value of ``counter``, unless the sum is beyond `VALUE_MAX`."""
 
-    counter: str
     amount: Int64 = 1
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
-    guard: str = ""
-    fence: Int64 = 0
 
     def check(self) -> None:
         CounterRequest.check(self)
@@ -48,14 +42,8 @@ class AddToCounter(CounterRequest, tag=0x7D):
 class SetCounter(CounterRequest, tag=0x7E):
     """Let ``value`` be the value of ``counter``, if that is ``expected``, or if that is None."""
 
-    counter: str
     value: Int64
     expected: Int64 | None = None
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
-    guard: str = ""
-    fence: Int64 = 0
 
     def check(self) -> None:
         CounterRequest.check(self)
@@ -71,12 +59,8 @@ class CounterChanged(UpdateReply, tag=0x7F):
     not the expected value, or the sum would have been beyond `VALUE_MAX`.
     """
 
-    lock: str
     before: Int64
     after: Int64
     changed: bool = True
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (AddToCounter, SetCounter)

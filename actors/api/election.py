@@ -26,9 +26,6 @@ class Lead(PermitRequest, tag=0xE9):
 
     election: str
     value: str = ""
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
 

@@ -32,12 +32,8 @@ class Detach(ReleaseRequest, tag=0x128):
     """
 
     lock: str
-    fence: Int64
     digest: bytes
     ttl_ms: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REFUSABLE = True
 
@@ -58,9 +54,6 @@ class Attach(AcquireRequest, tag=0x129):
 
     lock: str
     secret: bytes
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     label: str = ""
     hold_ms: Int64 = 0
     grace_ms: Int64 = 0

@@ -28,12 +28,11 @@ class LatchRequest(UpdateRequest):
 
     KIND = LATCH
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        latch: str = declared()
-        count: int = declared()
-        """The count with which the latch begins."""
-        keep_ms: int = declared()
-        """The time for which the latch is kept after its count has reached 0 (ms)."""
+    latch: str
+    count: Int64
+    """The count with which the latch begins."""
+    keep_ms: Int64 = KEEP_MS
+    """The time for which the latch is kept after its count has reached 0 (ms)."""
 
     def check(self) -> None:
         UpdateRequest.check(self)
@@ -48,13 +47,7 @@ class CountDown(LatchRequest, tag=0x88):
     (ms) after its count has reached 0.
     """
 
-    latch: str
-    count: Int64
     amount: Int64 = 1
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
-    keep_ms: Int64 = KEEP_MS
 
     if TYPE_CHECKING:
         reply: "CountedDown" = declared()
@@ -71,14 +64,8 @@ class AwaitLatch(LatchRequest, tag=0x89):
     that of `CountDown`.
     """
 
-    latch: str
-    count: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
-    keep_ms: Int64 = KEEP_MS
 
     WAITS = True
     IDEMPOTENT = True
@@ -90,21 +77,12 @@ class AwaitLatch(LatchRequest, tag=0x89):
 class CountedDown(UpdateReply, tag=0x8A):
     """The request has been applied, and the count of the latch is now ``left``."""
 
-    lock: str
     left: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (CountDown,)
 
 
 class LatchPassed(UpdateReply, tag=0x8B):
     """The count of the latch is 0."""
-
-    lock: str
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (AwaitLatch,)

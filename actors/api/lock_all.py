@@ -29,12 +29,7 @@ command of the log, and these had at most 16 KiB when this limit was set."""
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuse the names of locks that one request is about.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse the names of locks that one request is about."""
     if not 1 <= len(names) <= LOCKS_MAX:
         raise InvalidRequestError(
             f"{len(names)} locks were requested together, 1 to {LOCKS_MAX} are allowed"
@@ -58,9 +53,6 @@ class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
     """
 
     locks: tuple[str, ...]
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
 

@@ -51,12 +51,7 @@ TTL_MS_MAX = 366 * 24 * 3_600_000
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that is empty, too long, or has a forbidden character.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse a key that is empty, too long, or has a forbidden character."""
     if not key:
         raise InvalidRequestError(f"the key is empty, 1 to {KEY_BYTES_MAX} bytes are allowed")
     check_text("key", key, KEY_BYTES_MAX)
@@ -67,15 +62,14 @@ class EntryRequest(GuardedRequest):
 
     KIND = MAP
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
+    map: str
+    entry_key: str
+    version: Int64 | None = None
+    """The version that the entry must have: 0 if there must be no entry, None for any version. If
+    the entry has another version, nothing changes, and the reply has that version."""
+
+    if TYPE_CHECKING:
         reply: "EntryChanged" = declared()
-        entry_key: str = declared()
-        """The key of the entry."""
-        version: int | None = declared()
-        """The version that the entry must have: 0 if there must be no entry, None for any version.
-        If the entry has another version, nothing changes, and the reply has that version."""
-        map: str = declared()
-        """The name of the map."""
 
     def check(self) -> None:
         GuardedRequest.check(self)
@@ -91,17 +85,9 @@ class PutEntry(EntryRequest, tag=0x71):
     it also ends with the session. Both apply until the next put of that key, which sets its own.
     """
 
-    map: str
-    entry_key: str
     value: bytes
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
-    version: Int64 | None = None
     ttl_ms: Int64 | None = None
     ephemeral: bool = False
-    guard: str = ""
-    fence: Int64 = 0
 
     @property
     def needs_session(self) -> bool:
@@ -121,15 +107,6 @@ class PutEntry(EntryRequest, tag=0x71):
 class DeleteEntry(EntryRequest, tag=0x72):
     """Delete the entry of ``map`` under ``entry_key``, if there is one."""
 
-    map: str
-    entry_key: str
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
-    version: Int64 | None = None
-    guard: str = ""
-    fence: Int64 = 0
-
 
 class EntryChanged(UpdateReply, tag=0x73):
     """The entry was changed, and the change has ``version``.
@@ -138,10 +115,6 @@ class EntryChanged(UpdateReply, tag=0x73):
     if there is none.
     """
 
-    lock: str
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     version: Int64 = 0
     changed: bool = True
 
@@ -163,15 +136,16 @@ class EntrySeen(NamedTuple):
 class MapQuery(TableQuery):
     """A query about a map."""
 
-    if TYPE_CHECKING:  # Every subclass declares it as a field.
-        map: str = declared()
-        """The name of the map."""
-        reply: "EntryList" = declared()
+    map: str
 
-    @property
-    def lock(self) -> str:
-        """The name of the map in the table."""
-        return object_name(MAP, self.map)
+    if TYPE_CHECKING:
+        reply: "EntryList" = declared()
+    else:
+
+        @property
+        def lock(self) -> str:
+            """The name of the map in the table."""
+            return object_name(MAP, self.map)
 
     def check(self) -> None:
         check_age(self.age_ms)
@@ -184,10 +158,6 @@ class EntryList(TableReply, tag=0x74):
 
     entries: tuple[EntrySeen, ...]
     more: bool = False
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
     REPLIES_TO = (MapQuery,)
 
@@ -203,11 +173,7 @@ class EntryList(TableReply, tag=0x74):
 class GetEntry(MapQuery, tag=0x75):
     """Return the entry of ``map`` under ``entry_key``. Answered by `EntryList`."""
 
-    map: str
     entry_key: str
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
 
     def check(self) -> None:
         if self.entry_key and is_plain(self.map, self.map + self.entry_key + self.session):
@@ -224,13 +190,9 @@ class ListEntries(MapQuery, tag=0x76):
     to 1,000), and fewer if they are large.
     """
 
-    map: str
     prefix: str = ""
     after: str = ""
     most: Int64 = 100
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
 
     def check(self) -> None:
         MapQuery.check(self)

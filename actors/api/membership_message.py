@@ -82,8 +82,6 @@ class ChangeMembers(Request, tag=0xBB):
     endpoint: str = ""
     journal: Int64 = 0
     replacement: str = ""
-    session: str = ""
-    request: Int64 = 0
 
     OPERATOR = True
 
@@ -120,17 +118,12 @@ class MembersChanged(Reply, tag=0xBC):
     """Sorted."""
     slots_left: Int64 = 0
     bytes_left: Int64 = 0
-    session: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (ChangeMembers,)
 
 
 class ReadMembers(Query, tag=0xBD):
     """Report the nodes of the cluster. Answered by `MembersRead`."""
-
-    session: str = ""
-    request: Int64 = 0
 
     if TYPE_CHECKING:
         reply: "MembersRead" = declared()
@@ -164,8 +157,6 @@ class MembersRead(Reply, tag=0xBE):
     view: Int64
     """The number of the membership in force there."""
     nodes: tuple[NodeReport, ...]
-    session: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (ReadMembers,)
 

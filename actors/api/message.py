@@ -33,9 +33,17 @@ from fencelock.actors.api.name import (
     without_secret,
 )
 from fencelock.actors.api.refusal import Why
-from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request, TableReply
-from fencelock.actors.api.role_request import RoleDescription
-from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
+from fencelock.actors.api.request import (
+    Command,
+    Key,
+    Outcome,
+    Query,
+    Reply,
+    Request,
+    TableQuery,
+    TableReply,
+)
+from fencelock.actors.api.role_request import Counted, RoleDescription
 from fencelock.actors.error import RefusedError, UnavailableError
 from fencelock.actors.message import Int64, Local, Message, Refusal, declared
 
@@ -137,15 +145,11 @@ class OwnerMessage(Message):
     object.
     """
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
+    if TYPE_CHECKING:  # Requests and replies have them as fields.
         lock: str = declared()
-        """The name of the lock."""
         session: str = declared()
-        """The session of the client."""
         owner: str = declared()
-        """The owner within the session."""
         request: int = declared()
-        """The number of the request in that session."""
 
     @property
     def key(self) -> Key:
@@ -160,6 +164,8 @@ class OwnerMessage(Message):
 
 class LockRequest(OwnerMessage, Request):
     """A request of an owner. A `Release` ends a hold of any object."""
+
+    owner: str = ""
 
     KIND: ClassVar[str] = ""
     """The kind of the object, and the field that has its name; empty for a lock."""
@@ -254,7 +260,9 @@ class AcquireRequest(CancellableRequest):
 
 
 class ReleaseRequest(LockRequest, Command):
-    """A request that gives back a hold, or part of it. Answered by `Released` or `Refused`."""
+    """Give back the hold under ``fence``, or part of it. Answered by `Released` or `Refused`."""
+
+    fence: Int64
 
     EASES = True
     PARTIAL: ClassVar[bool] = False
@@ -263,14 +271,15 @@ class ReleaseRequest(LockRequest, Command):
     """Whether it ends when it is refused as INVALID or UNSUPPORTED: the hold stays as it was. Any
     other release goes on until it is done."""
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        fence: int = declared()
-        """The fence of the hold."""
+    if TYPE_CHECKING:
         reply: "Released" = declared()
 
 
 class LockReply(OwnerMessage, Reply):
     """A reply to an owner."""
+
+    lock: str
+    owner: str = ""
 
 
 class Acquire(AcquireRequest, tag=0x10):
@@ -284,9 +293,6 @@ class Acquire(AcquireRequest, tag=0x10):
     """
 
     lock: str
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     limit: Int64 = 1
     label: str = ""
@@ -317,9 +323,6 @@ class Cancel(LockRequest, Command, tag=0x12):
     """
 
     lock: str
-    session: str
-    owner: str
-    request: Int64
 
     EASES = True
 
@@ -337,25 +340,16 @@ class Cancel(LockRequest, Command, tag=0x12):
         self.check()
 
 
-class Inspect(Query, tag=0x13):
+class Inspect(TableQuery, tag=0x13):
     """Report the state of ``lock``. Answered by `LockStatus`.
 
-    With ``age_ms`` None it is a linearizable read, if the protocol has them. Otherwise the node
-    answers from its own state, if that is no older.
+    With ``age_ms`` None it is a linearizable read, if the protocol has them.
     """
 
     lock: str
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
 
     if TYPE_CHECKING:
         reply: "LockStatus" = declared()
-
-    @property
-    def key(self) -> Key:
-        """The request's key."""
-        return self.session, "", self.lock, self.request
 
     def check(self) -> None:
         check_age(self.age_ms)
@@ -366,8 +360,6 @@ class Inspect(Query, tag=0x13):
 class Describe(Query, tag=0x14):
     """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
 
-    session: str = ""
-    request: Int64 = 0
     roles: bool = False
 
     if TYPE_CHECKING:
@@ -377,10 +369,14 @@ class Describe(Query, tag=0x14):
 class KeepAlive(Command, tag=0x15):
     """The client ``session`` is alive. Answered by `Alive`."""
 
-    session: str
-    request: Int64 = 0
-
     EASES = True
+
+
+class NodeAddress(NamedTuple):
+    """A node, and where other nodes and clients reach it."""
+
+    node: str
+    endpoint: str
 
 
 class Alive(Outcome, tag=0x16):
@@ -392,9 +388,7 @@ class Alive(Outcome, tag=0x16):
     leaves ``node`` and the fields after ``request`` empty: the proxy fills them in.
     """
 
-    session: str
     node: str
-    request: Int64 = 0
     leader: str = ""
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
@@ -408,11 +402,7 @@ class Granted(LockReply, Outcome, tag=0x18):
     It holds it ``count`` times at once; acquiring again does not change the fence.
     """
 
-    lock: str
     fence: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     count: Int64 = 1
     hold_ms: Int64 = 0  # 0 for no deadline.
     grace_ms: Int64 = 0
@@ -423,10 +413,6 @@ class Granted(LockReply, Outcome, tag=0x18):
 class Released(LockReply, Outcome, tag=0x19):
     """``owner`` released one hold of ``lock``, and has ``count`` left."""
 
-    lock: str
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     count: Int64 = 0
 
     REPLIES_TO = (ReleaseRequest,)
@@ -434,11 +420,6 @@ class Released(LockReply, Outcome, tag=0x19):
 
 class Cancelled(LockReply, Outcome, tag=0x1A):
     """The `Acquire` numbered ``request`` neither waits nor holds, and never will."""
-
-    lock: str
-    session: str
-    owner: str
-    request: Int64
 
     REPLIES_TO = (Cancel,)
 
@@ -454,12 +435,8 @@ class Refused(LockReply, Outcome, Refusal, tag=0x1B):
     The table gives ``why`` in place of ``detail``: the proxy that answers writes the text.
     """
 
-    lock: str
     reason: Reason
     detail: str
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     why: Why | None = None
 
     REPLIES_TO = (Command,)
@@ -526,11 +503,6 @@ class LockStatus(TableReply, tag=0x1C):
     """The waiters in the order in which they will be served, if there is one."""
     waits_for: tuple[Absence, ...]
     """Nodes that must reply before another owner can be granted the lock here."""
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0  # Where there is a log: the state after all slots before this one.
-    age_ms: Int64 | None = None
-    """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
     permits: Int64 = 1
     """The number of permits of an object. `Contender.times` is the number that a waiter asks for,
     and that a holder has; of a reader, it is how often it holds the object."""
@@ -563,6 +535,27 @@ class LockStatus(TableReply, tag=0x1C):
         )
 
 
+class MemberSeen(NamedTuple):
+    """A member that was configured, as the answering node sees it."""
+
+    node: str
+    connected: bool
+    priority: Int64
+    """As a leader, 1 to 14, the smaller the likelier; 15 for never, 0 where it is not known."""
+
+
+class Elected(NamedTuple):
+    """The elected leaders, and the members that can be elected."""
+
+    epoch: Int64
+    """The highest epoch known; 0 before the first."""
+    leaders: tuple[str, ...]
+    """The leaders of that epoch, in order of rank, without those that cannot be reached or have
+    restarted since."""
+    members: tuple[MemberSeen, ...]
+    """All configured members, by name."""
+
+
 class NodeStatus(Reply, tag=0x1D):
     """Description of a node, and of every lock that is held or awaited through it."""
 
@@ -575,8 +568,6 @@ class NodeStatus(Reply, tag=0x1D):
     uptime_ms: Int64
     counters: tuple[Counted, ...]
     locks: tuple[LockStatus, ...]
-    session: str = ""
-    request: Int64 = 0
     leader: str = ""
     """The node that leads, where there is one and it is known."""
     elected: Elected | None = None

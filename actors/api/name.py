@@ -1,5 +1,7 @@
 """Limits on the fields of requests: names, owners, waits.
 
+Each ``check_...`` here raises an `InvalidRequestError` with the field, the value and the limit.
+
 The replicated table applies these limits to every command, so they are part of the state machine:
 members that run together must agree on them, whatever Python each of them runs. The characters
 that ``str.isprintable`` accepts change with Python's Unicode tables. The characters that are
@@ -175,9 +177,6 @@ def check_lock_name(name: str, kind: str = "lock") -> None:
         name: the name of a lock, or of another object without its kind.
         kind: the kind of the object, for the text of the error.
 
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
     """
     check_lock_size(name, kind)
     _check_allowed(f"{kind} name", name)
@@ -209,12 +208,7 @@ def titled(lock: str) -> str:
 
 
 def check_object_name(lock: str) -> None:
-    """Refuse a name that is neither the name of a lock nor an `object_name`.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse a name that is neither the name of a lock nor an `object_name`."""
     kind, end, name = lock.rpartition(KIND_END)
     if end and (not kind or kind.strip(KIND_LETTERS)):
         check_lock_name(lock)
@@ -231,10 +225,6 @@ def check_new_lock_name(name: str, kind: str = "lock") -> None:
     Clients and proxies call this before they acquire a lock. The table does not: versions before
     this rule accepted such names, and a member that replays their log must reach the same
     decisions. For the same reason such a lock can still be inspected, released and evicted.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
     """
     check_lock_name(name, kind)
     if is_invisible(name):
@@ -242,12 +232,7 @@ def check_new_lock_name(name: str, kind: str = "lock") -> None:
 
 
 def check_lock_size(name: str, kind: str = "lock") -> None:
-    """Refuse a name that is empty or too long; see `check_lock_name`.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse a name that is empty or too long; see `check_lock_name`."""
     size = utf8_size(name)
     if not 1 <= size <= LOCK_NAME_BYTES_MAX:
         raise InvalidRequestError(
@@ -256,33 +241,18 @@ def check_lock_size(name: str, kind: str = "lock") -> None:
 
 
 def check_owner(owner: str) -> None:
-    """Refuse an owner that is too long, or has a forbidden character.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse an owner that is too long, or has a forbidden character."""
     check_text("owner", owner, OWNER_BYTES_MAX)
 
 
 def check_text(field: str, text: str, bytes_max: int) -> None:
-    """Refuse the ``text`` of ``field`` if it is too long, or has a forbidden character.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse the ``text`` of ``field`` if it is too long, or has a forbidden character."""
     check_size(field, text, bytes_max)
     _check_allowed(field, text)
 
 
 def check_size(field: str, text: str, bytes_max: int) -> None:
-    """Refuse the ``text`` of ``field`` if it is too long.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse the ``text`` of ``field`` if it is too long."""
     size = utf8_size(text)
     if size > bytes_max:
         raise InvalidRequestError(
@@ -291,23 +261,13 @@ def check_size(field: str, text: str, bytes_max: int) -> None:
 
 
 def check_wait(wait_ms: int | None) -> None:
-    """Refuse a wait that is negative or beyond `WAIT_MS_MAX`; None is no limit.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse a wait that is negative or beyond `WAIT_MS_MAX`; None is no limit."""
     if wait_ms is not None and not 0 <= wait_ms <= WAIT_MS_MAX:
         raise InvalidRequestError(f"wait_ms is {wait_ms}, 0 to {WAIT_MS_MAX} are allowed")
 
 
 def check_age(age_ms: int | None) -> None:
-    """Refuse the allowed age of a read that is negative or too long; None is no read by age.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse the allowed age of a read that is negative or too long; None is no read by age."""
     if age_ms is not None:
         check_number("age_ms", age_ms, 0, WAIT_MS_MAX)
 
@@ -316,22 +276,13 @@ def check_request(request: int) -> None:
     """Refuse the number of an Acquire that leaves no higher one for the Release.
 
     Only the proxy refuses it: the table compares numbers, whatever they are.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
     """
     if request > REQUEST_MAX:
         raise InvalidRequestError(f"request is {request}, at most {REQUEST_MAX} is allowed")
 
 
 def check_number(field: str, value: int, least: int, most: int) -> None:
-    """Refuse the ``value`` of ``field`` if it is not ``least`` to ``most``.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
+    """Refuse the ``value`` of ``field`` if it is not ``least`` to ``most``."""
     if not least <= value <= most:
         raise InvalidRequestError(f"{field} is {value}, {least} to {most} are allowed")
 

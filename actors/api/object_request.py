@@ -21,7 +21,7 @@ from fencelock.actors.api.name import (
     plain_name,
 )
 from fencelock.actors.api.request import Outcome
-from fencelock.actors.message import declared
+from fencelock.actors.message import Int64, declared
 
 
 class ObjectRequest(LockRequest):
@@ -91,12 +91,11 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
 class GuardedRequest(UpdateRequest):
     """A request that changes an object, if a certain hold exists when the log applies it."""
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        guard: str = declared()
-        """The lock, or another object of the table, that must be held; otherwise the change is
-        refused with NOT_HELD. Empty if nothing must be held."""
-        fence: int = declared()
-        """The fence under which ``guard`` must be held; 0 if nothing must be held."""
+    guard: str = ""
+    """The lock, or another object of the table, that must be held; otherwise the change is refused
+    with NOT_HELD. Empty if nothing must be held."""
+    fence: Int64 = 0
+    """The fence under which ``guard`` must be held; 0 if nothing must be held."""
 
     @property
     def reach(self) -> tuple[str, ...]:

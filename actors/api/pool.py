@@ -27,9 +27,6 @@ class TakePermits(UpdateRequest, tag=0x118):
     pool: str
     size: Int64
     amount: Int64 = 1
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
 
@@ -50,9 +47,6 @@ class GivePermits(UpdateRequest, tag=0x119):
 
     pool: str
     amount: Int64 = 1
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     KIND = POOL
     EASES = True
@@ -72,11 +66,6 @@ class ResizePool(ResizeRequest, tag=0x11A):
     """
 
     pool: str
-    permits: Int64
-    size: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     KIND = POOL
 
@@ -87,11 +76,7 @@ class ResizePool(ResizeRequest, tag=0x11A):
 class PermitsTaken(UpdateReply, tag=0x11B):
     """The request has taken ``amount`` permits."""
 
-    lock: str
     amount: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (TakePermits,)
 
@@ -102,12 +87,8 @@ class PermitsGiven(UpdateReply, tag=0x11C):
     If ``changed`` is false, nothing was changed, because only ``taken`` permits are taken.
     """
 
-    lock: str
     taken: Int64
     changed: bool = True
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (GivePermits,)
 
@@ -115,11 +96,7 @@ class PermitsGiven(UpdateReply, tag=0x11C):
 class PoolResized(UpdateReply, tag=0x11D):
     """The pool has ``size`` permits as long as any is taken or awaited, and ``taken`` are taken."""
 
-    lock: str
     size: Int64
     taken: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (ResizePool,)

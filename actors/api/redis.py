@@ -43,7 +43,7 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.message import Int64
 
 VALUE_BYTES_MAX = 1024
 """Maximum length of a value (bytes): a token, and what some clients add to it."""
@@ -132,18 +132,18 @@ class KeysRequest(UpdateRequest):
 
     KIND = REDIS_KEY  # Of the request: each of its keys is a lock.
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        keys: tuple[str, ...] = declared()
-        """The names of the keys, 1 to 64."""
-        value: bytes = declared()
-        """The new value."""
-        ttl_ms: int = declared()
-        """Time until the deadline (ms of log time)."""
-        account: str = declared()
-        """The name of the key of the cluster that is charged for the hold; empty for none."""
-        label: str = declared()
-        """A text for people about the hold: the door, and its client."""
-    else:
+    keys: tuple[str, ...]
+    """The names of the keys, 1 to 64."""
+    value: bytes = b""
+    """The new value."""
+    ttl_ms: Int64 = 0
+    """Time until the deadline (ms of log time)."""
+    account: str = ""
+    """The name of the key of the cluster that is charged for the hold; empty for none."""
+    label: str = ""
+    """A text for people about the hold: the door, and its client."""
+
+    if not TYPE_CHECKING:  # To type checkers this is a field that other requests have.
 
         @property
         def name(self) -> str:
@@ -197,23 +197,15 @@ class ChangeKeys(KeysRequest, tag=0x120):
     do not come back, it is refused with TIMED_OUT.
     """
 
-    keys: tuple[str, ...]
     action: KeyAction
     states: tuple[KeyState, ...]
-    value: bytes = b""
     expected: bytes | None = None
     prefix: bool = False
     each: bool = False
     expiry: Expiry = Expiry.KEEP
-    ttl_ms: Int64 = 0
     when: When = When.ANY
     counts: bool = False
     returns: bool = False
-    account: str = ""
-    label: str = ""
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     turn: bytes | None = None
     receipt: str = ""
     receipt_ms: Int64 = 0
@@ -262,14 +254,6 @@ class AwaitKey(KeysRequest, tag=0x121):
     ends without a grant, the request is refused with TIMED_OUT, or with CANCELLED after a `Cancel`.
     """
 
-    keys: tuple[str, ...]
-    value: bytes
-    ttl_ms: Int64 = 0
-    account: str = ""
-    label: str = ""
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
 
     WAITS = True
@@ -300,12 +284,8 @@ class KeysChanged(UpdateReply, tag=0x122):
     held. It is that of the receipt if there was one: then nothing was changed.
     """
 
-    lock: str
     keys: tuple[KeyOutcome, ...]
     value: bytes | None = None
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (ChangeKeys, AwaitKey)
 
@@ -330,14 +310,13 @@ class ReadKeys(TableQuery, tag=0x123):
     """Read the ``keys``, 1 to 64, at one moment. Answered by `KeysRead`."""
 
     keys: tuple[str, ...]
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
 
-    @property
-    def lock(self) -> str:
-        """The name of the first key."""
-        return self.keys[0] if self.keys else ""
+    if not TYPE_CHECKING:  # To type checkers this is a field that other requests have.
+
+        @property
+        def lock(self) -> str:
+            """The name of the first key."""
+            return self.keys[0] if self.keys else ""
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -354,10 +333,6 @@ class KeysRead(TableReply, tag=0x124):
     """Those of the requested ``keys`` that are held, in the order of the request."""
 
     keys: tuple[KeySeen, ...]
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
     REPLIES_TO = (ReadKeys,)
 
@@ -383,14 +358,6 @@ class ListKeys(TableQuery, tag=0x125):
     prefix: str = ""
     after: str = ""
     most: Int64 = PAGE_MAX
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
-
-    @property
-    def lock(self) -> str:
-        """The beginning of the names."""
-        return self.prefix
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -414,10 +381,6 @@ class KeyList(TableReply, tag=0x126):
     keys: tuple[str, ...]
     more: bool
     total: Int64
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
     REPLIES_TO = (ListKeys,)
 

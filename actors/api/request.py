@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 from msgspec.structs import replace
 
 from fencelock.actors.api.name import plain_name
-from fencelock.actors.message import Message, declared
+from fencelock.actors.message import Int64, Message, declared
 
 Key = tuple[str, str, str, int]
 """The identity of a request: session, owner, name and number. It makes a request take effect at
@@ -40,14 +40,17 @@ class Request(Message):
     request that is sent again keeps its number.
     """
 
+    session: str = ""
+    request: Int64 = 0
+
     OPERATOR: ClassVar[bool] = False
     """Whether it is for operators: where keys are used, a client's key is not enough."""
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        session: str = declared()
-        """The session of the client."""
-        request: int = declared()
-        """The number of the request in that session."""
+    if TYPE_CHECKING:
+        lock: str = declared()
+        """The name in the table of the object that it is about; empty for no object."""
+    else:
+        lock = ""
 
     def needs_operator(self) -> bool:
         """Return whether it is for operators only."""
@@ -61,24 +64,14 @@ class Request(Message):
 
     @property
     def key(self) -> Key:
-        """The request's key. Here: the key of a request without an owner and an object."""
-        return self.session, "", "", self.request
+        """The request's key. Here: the key of a request without an owner."""
+        return self.session, "", self.lock, self.request
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits.
-
-        Raises:
-            InvalidRequestError: naming the field, the value and the limit.
-
-        """
+        """Refuse fields that exceed their limits."""
 
     def check_new(self) -> None:
-        """Refuse the same requests as `check`, and those that only a proxy refuses.
-
-        Raises:
-            InvalidRequestError: naming the field, the value and the limit.
-
-        """
+        """Refuse the same requests as `check`, and those that only a proxy refuses."""
         self.check()
 
 
@@ -93,19 +86,16 @@ class TableQuery(Query):
     if that is at most ``age_ms`` old.
     """
 
-    if TYPE_CHECKING:  # Every subclass declares it as a field.
-        age_ms: int | None = declared()
-        """The maximum age of the state (ms); None for a linearizable read."""
+    age_ms: Int64 | None = None
 
     @property
-    def lock(self) -> str:
-        """The name of the object in the table."""
-        raise NotImplementedError
+    def waits(self) -> bool:
+        """Whether it waits for a change, so that its reply may come much later."""
+        return False
 
-    @property
-    def key(self) -> Key:
-        """The request's key."""
-        return self.session, "", self.lock, self.request
+
+def is_watch(request: Request) -> bool:
+    return isinstance(request, TableQuery) and request.waits
 
 
 class Command(Request):
@@ -120,23 +110,24 @@ class Command(Request):
 
 
 class Reply(Message):
-    """A message of a proxy that answers a request."""
+    """A message of a proxy that answers a request, and has its session and number."""
+
+    session: str = ""
+    request: Int64 = 0
 
     REPLIES_TO: ClassVar[tuple[type[Request], ...]] = ()
     """The requests to which this is a reply."""
-
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        session: str = declared()
-        """The session of the request."""
-        request: int = declared()
-        """The number of the request."""
 
 
 class TableReply(Reply):
     """A reply from a copy of the replicated table: the state after all slots before ``slot``.
 
-    The state is at most ``age_ms`` old; None if its age is not known.
+    The state was at most ``age_ms`` old at the reply: 0 if linearizable, None if its age is not
+    known. It may be older on arrival.
     """
+
+    slot: Int64 = 0  # 0 where there is no log.
+    age_ms: Int64 | None = None
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
@@ -147,11 +138,20 @@ class TableReply(Reply):
 class Outcome(Reply):
     """A reply that the replicated table gives to a `Command`."""
 
+    if TYPE_CHECKING:
+        lock: str = declared()
+    else:
+        lock = ""
+
     @property
     def key(self) -> Key:
         """The key of the command that it answers."""
-        return self.session, "", "", self.request
+        return self.session, "", self.lock, self.request
 
 
 class Notification(Message):
-    """A message of a proxy to a client that answers no request."""
+    """A message of a proxy to a client that answers no request: about a hold under ``fence``."""
+
+    session: str
+    lock: str
+    fence: Int64

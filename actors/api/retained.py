@@ -52,9 +52,6 @@ class AcquireRetained(AcquireRequest, tag=0xF0):
     span: Int64
     amount: Int64 = 1
     permits: Int64 = 1
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
 
@@ -85,9 +82,6 @@ class Recall(Notification, tag=0xF1):
     Sent once the first claim waits for it, and again with each `Alive` until the hold ends.
     """
 
-    lock: str
-    fence: Int64
-    session: str
     owner: str
     waiting: Int64 = 1
     """Number of claims that wait."""

@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Reply, Request
-from fencelock.actors.api.self_report import Counted
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64, Message
+from fencelock.actors.message import PART_BYTES_MAX, Int64, Message, is_part
 
 A = TypeVar("A")
 
@@ -70,6 +68,13 @@ class Fact(NamedTuple):
 
     name: str
     value: str
+
+
+class Counted(NamedTuple):
+    """One counter of a node: an `Observe` name and its count since the start."""
+
+    name: str
+    times: Int64
 
 
 class RoleDescription(NamedTuple):
@@ -286,8 +291,6 @@ class AskRole(Request, tag=0x10E):
     """The name of the role, without its node."""
     body: bytes
     wait_ms: Int64
-    session: str = ""
-    request: Int64 = 0
     node: str = ""
     """The node of the role; empty for the node that reads this."""
 
@@ -323,5 +326,3 @@ class RoleReply(Reply, tag=0x10F):
     """The reply of a role to an `AskRole`: ``body`` is a message in CBOR, ``[tag, field, ...]``."""
 
     body: bytes
-    session: str = ""
-    request: Int64 = 0

@@ -34,9 +34,6 @@ class AcquireReadWrite(PermitRequest, tag=0x9B):
 
     rwlock: str
     write: bool = False
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
     hold_ms: Int64 = 0
@@ -62,10 +59,6 @@ class Downgrade(PartRequest, tag=0x9C):
     """
 
     rwlock: str
-    fence: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     KIND = RWLOCK
     amount = RWLOCK_PERMITS - 1  # All but the one of a reader.

@@ -37,9 +37,6 @@ class AcquirePermits(PermitRequest, tag=0x1E):
     semaphore: str
     permits: Int64
     amount: Int64 = 1
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
     wait_ms: Int64 | None = None
     label: str = ""
 
@@ -67,11 +64,7 @@ class ReleasePermits(PartRequest, tag=0x1F):
     """
 
     semaphore: str
-    fence: Int64
     amount: Int64 = 0
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     KIND = SEMAPHORE
 
@@ -83,9 +76,8 @@ class ReleasePermits(PartRequest, tag=0x1F):
 class ResizeRequest(UpdateRequest):
     """A request to let an object that has ``permits`` have ``size`` of them."""
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        permits: int = declared()
-        size: int = declared()
+    permits: Int64
+    size: Int64
 
     def check(self) -> None:
         UpdateRequest.check(self)
@@ -102,11 +94,6 @@ class ResizeSemaphore(ResizeRequest, tag=0x8E):
     """
 
     semaphore: str
-    permits: Int64
-    size: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     KIND = SEMAPHORE
 
@@ -120,11 +107,7 @@ class SemaphoreResized(UpdateReply, tag=0x8F):
     ``free`` is negative while more are held than there are.
     """
 
-    lock: str
     size: Int64
     free: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (ResizeSemaphore,)

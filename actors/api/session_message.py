@@ -8,11 +8,11 @@ which is never given again (``me~2.17``): messages under an ended session have n
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Contender, LockReply, LockRequest
+from fencelock.actors.api.message import Contender, LockReply, LockRequest, NodeAddress
 from fencelock.actors.api.name import (
     HANDLE_BYTES_MAX,
     INT_MAX,
@@ -36,16 +36,14 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import (
     Command,
-    Key,
     Notification,
     Outcome,
-    Query,
     Request,
+    TableQuery,
     TableReply,
 )
-from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.message import Int64
 
 
 class CloseReason(IntEnum):
@@ -66,10 +64,8 @@ class Open(Command, tag=0x60):
     its last message (ms), ``label`` a text for people (host and process).
     """
 
-    session: str
     ttl_ms: Int64
     label: str = ""
-    request: Int64 = 0
 
     def check(self) -> None:
         check_text("session", self.session, SESSION_BYTES_MAX)
@@ -96,11 +92,9 @@ class Opened(Outcome, tag=0x61):
     node that granted a hold knows it. ``node`` and the fields after ``request`` are as in `Alive`.
     """
 
-    session: str
     assigned: str
     ttl_ms: Int64
     node: str
-    request: Int64 = 0
     leader: str = ""
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
@@ -111,9 +105,6 @@ class Opened(Outcome, tag=0x61):
 class End(Command, tag=0x62):
     """End the session ``session`` with all its holds and waits. Answered by `Ended`."""
 
-    session: str
-    request: Int64 = 0
-
     EASES = True
 
 
@@ -123,9 +114,7 @@ class Ended(Outcome, tag=0x63):
     ``operator`` is who ended it, as `OperatorCommand.by`, if the reason is FORCED.
     """
 
-    session: str
     detail: str
-    request: Int64 = 0
     reason: CloseReason = CloseReason.GRACEFUL
     operator: str = ""
 
@@ -144,9 +133,6 @@ class HoldLost(Notification, tag=0x64):
     found that the hold's deadline has passed by its own clock, which may be fast.
     """
 
-    lock: str
-    fence: Int64
-    session: str
     owner: str
     detail: str
     decided: bool = False
@@ -154,7 +140,7 @@ class HoldLost(Notification, tag=0x64):
     """As in `Refused`."""
 
 
-class ListLocks(Query, tag=0x65):
+class ListLocks(TableQuery, tag=0x65):
     """Return one page of the held locks and other held objects, by name. Answered by `LockList`.
 
     The names begin with ``prefix``; a prefix with a kind selects objects of that kind. The names in
@@ -165,10 +151,6 @@ class ListLocks(Query, tag=0x65):
     prefix: str = ""
     after: str = ""
     most: Int64 = 100
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
-    """As in `Inspect`."""
     unheld: bool = False
 
     @property
@@ -216,10 +198,6 @@ class LockList(TableReply, tag=0x66):
 
     lines: tuple[ListedLock, ...]
     more: bool
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
     objects: tuple[ListedObject, ...] = ()
 
     REPLIES_TO = (ListLocks,)
@@ -242,7 +220,7 @@ class Records(IntEnum):
     """The audit: the last 1,000 forced releases."""
 
 
-class ListRecords(Query, tag=0xF8):
+class ListRecords(TableQuery, tag=0xF8):
     """List sessions or evictions, the oldest first, one page. Answered by `RecordList`.
 
     The page begins after the first ``skip``, and has at most ``most`` (1 to 1,000).
@@ -251,10 +229,6 @@ class ListRecords(Query, tag=0xF8):
     kind: Records = Records.SESSIONS
     skip: Int64 = 0
     most: Int64 = 100
-    session: str = ""
-    request: Int64 = 0
-    age_ms: Int64 | None = None
-    """As in `Inspect`."""
 
     OPERATOR = True
 
@@ -295,10 +269,6 @@ class RecordList(TableReply, tag=0xF9):
     sessions: tuple[ListedSession, ...]
     evictions: tuple[ListedEviction, ...]
     more: bool
-    session: str = ""
-    request: Int64 = 0
-    slot: Int64 = 0
-    age_ms: Int64 | None = None
 
     REPLIES_TO = (ListRecords,)
 
@@ -320,9 +290,8 @@ class OperatorCommand(Command):
 
     OPERATOR = True
 
-    if TYPE_CHECKING:  # Every subclass declares it as a field.
-        operator: str = declared()
-        """The name of the person who sends it."""
+    operator: str
+    """The name of the person who sends it."""
 
     @property
     def by(self) -> str:
@@ -352,14 +321,6 @@ class Evict(OperatorCommand, tag=0x67):
 
     lock: str
     fence: Int64
-    operator: str
-    session: str = ""
-    request: Int64 = 0
-
-    @property
-    def key(self) -> Key:
-        """The request's key."""
-        return self.session, "", self.lock, self.request
 
     def check(self) -> None:
         check_object_name(self.lock)
@@ -377,19 +338,12 @@ class Evicted(Outcome, tag=0x68):
     lock: str
     fence: Int64
     holder: Contender
-    session: str = ""
-    request: Int64 = 0
     operator: str = ""
     time_ms: Int64 = 0
     why: Why | None = None
     """In the audit, what a command did that took no hold: its cause is QUOTA_SET or PURGED."""
 
     REPLIES_TO = (Evict,)
-
-    @property
-    def key(self) -> Key:
-        """The key of the request that it answers."""
-        return self.session, "", self.lock, self.request
 
 
 class CloseSession(OperatorCommand, tag=0xFA):
@@ -400,9 +354,6 @@ class CloseSession(OperatorCommand, tag=0xFA):
     """
 
     handle: str
-    operator: str
-    session: str = ""
-    request: Int64 = 0
 
     def check(self) -> None:
         check_text("handle", self.handle, HANDLE_BYTES_MAX)
@@ -418,8 +369,6 @@ class SessionClosed(Outcome, tag=0xFB):
     handle: str
     label: str
     claims: Int64
-    session: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (CloseSession,)
 
@@ -439,21 +388,14 @@ class Renew(LockRequest, Command, tag=0x69):
     lock: str
     fence: Int64
     hold_ms: Int64 = 0
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
 
 class Renewed(LockReply, Outcome, tag=0x6A):
     """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
-    lock: str
     fence: Int64
     hold_ms: Int64
     grace_ms: Int64
-    session: str = ""
-    owner: str = ""
-    request: Int64 = 0
 
     REPLIES_TO = (Renew,)
 
@@ -464,10 +406,7 @@ class Unlocking(Notification, tag=0x6B):
     The owner must release or renew it.
     """
 
-    lock: str
-    fence: Int64
     grace_ms: Int64
-    session: str = ""
     owner: str = ""
 
 
@@ -478,18 +417,12 @@ class ConfirmHold(Notification, tag=0xD0):
     the lock does not reply; one that does not sends `DisownHold`.
     """
 
-    lock: str
-    fence: Int64
-    session: str
-
 
 class DisownHold(Request, tag=0xD1):
     """I do not hold ``lock`` under ``fence``, and accept no grant of it from now on."""
 
     lock: str
     fence: Int64
-    session: str
-    request: Int64 = 0
 
     EASES = True
 

@@ -15,16 +15,17 @@ from fencelock.actors.api.message import (
     Cancel,
     Cancelled,
     Contender,
+    Elected,
     Granted,
     Inspect,
     LockStatus,
+    MemberSeen,
     Reason,
     Release,
     Released,
 )
 from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of, titled
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened, Renew, Renewed
 from fencelock.actors.api.session_message import Unlocking as ClientUnlocking
 from fencelock.actors.bakery.bounds import is_possible_reply

@@ -28,9 +28,9 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.ticket import LEASE_MS_MAX
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Member, VoterIds
 from fencelock.actors.message import Address, Event, Instant, Message, ms_between, node_of
+from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Host, Role
 
 E = TypeVar("E", bound=Event)

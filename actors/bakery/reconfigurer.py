@@ -28,7 +28,6 @@ from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
-from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.membership_changes import (
     ClientRequests,
@@ -43,6 +42,7 @@ from fencelock.actors.membership_changes import (
 from fencelock.actors.membership_target import NO_TARGET, QUIET_MS, MemberTarget, TargetKeeper
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.message import Relay
+from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Host, Role, Summary
 
 INFO_MS = 300

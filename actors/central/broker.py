@@ -13,14 +13,12 @@ from fencelock.actors.central.message import (
     FreeReply,
     Grant,
     Idle,
-    LocalView,
     Peek,
     Peeked,
     Release,
     Revoke,
     Revoked,
     SessionEnded,
-    Settled,
     holder_fits,
 )
 from fencelock.actors.central.watch import ServerWatch
@@ -32,13 +30,13 @@ from fencelock.actors.proxy.message import (
     HoldInDoubt,
     HoldReleased,
     HoldsEnded,
+    LockDescription,
     LockGranted,
     LockRevoked,
     QueryLock,
     QueueFull,
     ReleaseHold,
     ReleaseLock,
-    ReleaseOutcome,
 )
 from fencelock.actors.role import Host, Role, Summary
 
@@ -58,7 +56,7 @@ DOUBTS_MAX = 10_000
 """Holds of earlier lives that are remembered for `DOUBT_MS`; with more, all are forgotten."""
 
 FromProxy = AcquireLock | ReleaseLock | QueryLock | ReleaseHold | EndHolds
-FromClient = LockGranted | QueueFull | LockRevoked | Settled | Idle
+FromClient = LockGranted | QueueFull | LockRevoked | HoldReleased | Idle
 FromServer = Grant | FreeReply | SessionEnded | Peeked | Revoke
 Accepted = FromProxy | FromClient | FromServer | Revoked
 
@@ -174,8 +172,8 @@ class Broker(Role[Accepted]):
                 if self._forget(event.ticket) is None:
                     return ()  # It crossed with a `ReleaseLock`.
                 return (Send(self.proxy, event),)
-            case Settled():
-                return (Send(self.proxy, _confirmation(event)),)
+            case HoldReleased():
+                return (Send(self.proxy, event),)
             case Idle():
                 return self._on_idle(client, event)
 
@@ -184,7 +182,14 @@ class Broker(Role[Accepted]):
             case Grant():
                 return self._on_grant(event, now)
             case FreeReply() if holder_fits(event.holder):
-                return (Send(self.proxy, _confirmation(event)),)
+                released = HoldReleased(
+                    lock=event.lock,
+                    fence=event.number,
+                    session=event.session,
+                    outcome=event.outcome,
+                    holder=event.holder,
+                )
+                return (Send(self.proxy, released),)
             case FreeReply():
                 return (Observe("central.freereply_malformed"),)
             case SessionEnded():
@@ -324,8 +329,11 @@ class BrokerAcquire(NamedTuple):
 
 def _local_view(
     query: QueryLock, node: str, tickets: Iterable[BrokerAcquire], now: Instant
-) -> LocalView:
-    """Return what ``node`` knows of a lock from its ``tickets`` for it."""
+) -> LockDescription:
+    """Return what ``node`` knows of a lock from its ``tickets`` for it.
+
+    The watch adds the knowledge of the server.
+    """
     contenders = [
         Contender(
             node=node,
@@ -338,19 +346,10 @@ def _local_view(
     ]
     holders = [contender for contender in contenders if contender.fence is not None]
     waiters = [contender for contender in contenders if contender.fence is None]
-    return LocalView(
+    return LockDescription(
         lock=query.lock,
         query=query.query,
         holder=holders[0] if holders else None,
         waiters=tuple(waiters[:WAITERS_SHOWN_MAX]),
-    )
-
-
-def _confirmation(event: Settled | FreeReply) -> HoldReleased:
-    """Return the confirmation of a release for the proxy."""
-    outcome, holder = ReleaseOutcome.FREED, None
-    if isinstance(event, FreeReply):
-        outcome, holder = event.outcome, event.holder
-    return HoldReleased(
-        lock=event.lock, fence=event.number, session=event.session, outcome=outcome, holder=holder
+        waits_for=(),
     )

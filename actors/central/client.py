@@ -19,17 +19,18 @@ from fencelock.actors.central.message import (
     Revoke,
     Revoked,
     ServerFull,
-    Settled,
     names_fit,
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.proxy.message import (
     AcquireLock,
+    HoldReleased,
     LockGranted,
     LockRevoked,
     QueueFull,
     ReleaseLock,
+    ReleaseOutcome,
     eviction_notice,
 )
 from fencelock.actors.role import Host, Role, Summary
@@ -217,8 +218,13 @@ class LockClient(Role[LockClientEvent]):
         return (self._settled(), *further)
 
     def _settled(self) -> Send:
-        number, session = self.sequence_num, self.session
-        return Send(self.broker, Settled(lock=self.lock, number=number, session=session))
+        released = HoldReleased(
+            lock=self.lock,
+            fence=self.sequence_num,
+            session=self.session,
+            outcome=ReleaseOutcome.FREED,
+        )
+        return Send(self.broker, released)
 
     def _on_revoke(self, sender: Address, revoke: Revoke) -> Effects:
         """Note that a hold has ended at the server, and confirm that."""

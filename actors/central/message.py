@@ -9,10 +9,9 @@ has one lock; here every message names its lock.
 
 from enum import IntEnum
 
-from fencelock.actors.address import is_address
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
-from fencelock.actors.message import Address, Int64, Local, Message, Timer, node_of
+from fencelock.actors.message import Address, Int64, Local, Message, Timer, is_address, node_of
 from fencelock.actors.proxy.message import ReleaseOutcome
 
 NUMBER_MAX = (1 << 63) - 1
@@ -183,27 +182,10 @@ class Revoked(Message, tag=0xD7):
     number: Int64
 
 
-class Settled(Local):
-    """From a lock client to its broker: the server has confirmed the release of ``number``."""
-
-    lock: str
-    number: int
-    session: str
-
-
 class Idle(Local):
     """From a lock client to its broker: after ``wants`` wants I am not needed any more."""
 
     wants: int
-
-
-class LocalView(Local):
-    """From the broker to the watch: add the server's knowledge to this, and reply."""
-
-    lock: str
-    query: int
-    holder: Contender | None
-    waiters: tuple[Contender, ...]
 
 
 class ClientRetransmit(Timer):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import Absence
 from fencelock.actors.central.message import (
-    LocalView,
     Peek,
     Peeked,
     PeekRetry,
@@ -45,12 +46,12 @@ QUERIES = 1 << 31
 class PendingView(NamedTuple):
     """A query that waits for the server."""
 
-    view: LocalView
+    view: LockDescription
     began: Instant
     peeks: int
 
 
-ServerWatchEvent = LocalView | Peeked | Probed | PeekRetry | ProbeServer
+ServerWatchEvent = LockDescription | Peeked | Probed | PeekRetry | ProbeServer
 
 
 class ServerWatch(Role[ServerWatchEvent]):
@@ -87,7 +88,7 @@ class ServerWatch(Role[ServerWatchEvent]):
     def handle(self, sender: Address, event: ServerWatchEvent, now: Instant) -> Effects:
         """Process one event; the server's messages count only if the server sent them."""
         match event:
-            case LocalView():
+            case LockDescription():
                 if len(self.queries) >= QUERIES_MAX:
                     why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
                     return (Observe("central.queries_full"), self._unknown(event, (), why))
@@ -145,26 +146,11 @@ class ServerWatch(Role[ServerWatchEvent]):
         view, holder = pending.view, peeked.holder
         if view.holder is not None and holder is not None and view.holder.fence == holder.fence:
             holder = view.holder  # Of several owners of a session, this node knows the right one.
-        description = LockDescription(
-            lock=view.lock,
-            query=view.query,
-            holder=holder,
-            waiters=view.waiters,
-            waits_for=(),
-        )
-        return (*effects, Send(self.proxy, description))
+        return (*effects, Send(self.proxy, replace(view, holder=holder)))
 
-    def _unknown(self, view: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
+    def _unknown(self, view: LockDescription, silent: tuple[Absence, ...], why: str) -> Send:
         """Reply with this node's own knowledge, since the server did not name the holder."""
-        description = LockDescription(
-            lock=view.lock,
-            query=view.query,
-            holder=view.holder,
-            waiters=view.waiters,
-            waits_for=silent,
-            unknown=why,
-        )
-        return Send(self.proxy, description)
+        return Send(self.proxy, replace(view, waits_for=silent, unknown=why))
 
     def _note_reply(self, now: Instant) -> list[Effect]:
         self.replied_at = now

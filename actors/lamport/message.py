@@ -10,7 +10,6 @@ class Request(Stamped, tag=0x30):
     """Request ``lock``. Requests are served in the order of ``(stamp, node)``."""
 
     lock: str
-    stamp: Int64 = 0
 
 
 class Acknowledge(Stamped, tag=0x31):
@@ -20,7 +19,6 @@ class Acknowledge(Stamped, tag=0x31):
     """
 
     lock: str
-    stamp: Int64 = 0
 
 
 class Release(Stamped, tag=0x32):
@@ -28,7 +26,6 @@ class Release(Stamped, tag=0x32):
 
     lock: str
     request: Int64
-    stamp: Int64 = 0
 
 
 class Greet(Stamped, tag=0x33):
@@ -40,7 +37,6 @@ class Greet(Stamped, tag=0x33):
 
     boot: Int64
     round: Int64
-    stamp: Int64 = 0
 
 
 class KnownRequest(NamedTuple):
@@ -57,13 +53,10 @@ class Welcome(Stamped, tag=0x34):
     round: Int64
     requests: tuple[KnownRequest, ...]
     complete: bool
-    stamp: Int64 = 0
 
 
 class Probe(Stamped, tag=0x35):
     """Ask a silent process that is ahead, or every process before a read replies "no holder"."""
-
-    stamp: Int64 = 0
 
 
 Content = Request | Acknowledge | Release | Greet | Welcome | Probe

@@ -65,11 +65,11 @@ from typing import TypedDict, cast
 
 from fencelock.actors.bootstrap_message import Voter
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Mark, Member, Membership, VoterIds, reached_by_majority
 from fencelock.actors.message import Address, Instant, address_of, on_each
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX, HeartbeatAck
+from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import E, Host, Role
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION

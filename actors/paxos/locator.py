@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencelock.actors.address import is_node
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, surely_over
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, is_node, ms_between, node_of
 from fencelock.actors.paxos.config import (
     LogBounds,
     LogConfig,

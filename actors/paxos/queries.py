@@ -6,11 +6,10 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.backup_message import BackupPart, LockQuery, ReadBackup
 from fencelock.actors.api.changes import WATCH_AGE_MS, ReadChanges
 from fencelock.actors.api.message import LockStatus, Reason, refused
-from fencelock.actors.api.query import LockQuery, is_watch
-from fencelock.actors.api.request import TableReply
+from fencelock.actors.api.request import TableReply, is_watch
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.fault import internal, reading
@@ -120,7 +119,7 @@ class Queries:
             return Send(self.replica, export)
         # Equal queries of several clients are one to the replica.
         query = replace(cast("Any", request), session="", request=0, age_ms=None)
-        watched = request.watched if isinstance(request, ReadChanges) and request.waits else ""
+        watched = request.lock if isinstance(request, ReadChanges) and request.waits else ""
         read_request = ReadMachine(
             number=number, query=query, age_ms=_age_of(request), watched=watched
         )

@@ -12,11 +12,10 @@ from typing import Unpack
 
 from msgspec.structs import replace
 
-from fencelock.actors.address import is_address
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import Address, Instant, Message, is_address, node_of
 from fencelock.actors.paxos.config import (
     JOIN_SLOTS,
     LOG_MAX,

@@ -8,12 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.cluster_message import ProbeReply, Watch
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
-from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, LockStatus
-from fencelock.actors.api.probe_message import ProbeReply
+from fencelock.actors.api.message import Acquire, Alive, Elected, Inspect, KeepAlive, LockStatus
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.self_report import Elected
 from fencelock.actors.api.session_message import (
     CloseSession,
     DisownHold,

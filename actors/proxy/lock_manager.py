@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from fencelock.actors.address import is_node
 from fencelock.actors.api.message import (
     Acquire,
     Cancel,
@@ -30,7 +29,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between
+from fencelock.actors.message import Address, Instant, Timer, address_of, is_node, ms_between
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX
 from fencelock.actors.proxy.lock_request import (

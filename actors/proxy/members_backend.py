@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
-from fencelock.actors.api.message import Alive, KeepAlive
+from fencelock.actors.api.message import Alive, KeepAlive, NodeAddress
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant, address_of

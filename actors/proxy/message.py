@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fencelock.actors.api.message import Absence, Contender, Reason
+from fencelock.actors.api.message import Absence, Contender, NodeAddress, Reason
 from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Reply, Request
-from fencelock.actors.api.role_request import RoleDescription
-from fencelock.actors.api.self_report import Counted, NodeAddress
+from fencelock.actors.api.role_request import Counted, RoleDescription
 from fencelock.actors.message import Address, Local
 from fencelock.actors.role_message import Level, RoleNotice
 

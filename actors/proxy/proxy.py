@@ -49,9 +49,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from fencelock.actors.api.cluster_message import Probe
 from fencelock.actors.api.message import REASONS, Describe, KeepAlive, Reason, Refused, refused
 from fencelock.actors.api.name import OWNER_BYTES_MAX
-from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.api.session_message import End, Ended, Open, Opened

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
+from fencelock.actors.api.backup_message import LockQuery
 from fencelock.actors.api.changes import WATCH_MS
-from fencelock.actors.api.query import LockQuery
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, ms_between, node_of
 from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -212,19 +213,6 @@ class RedisDoor(Role[DoorEvent]):
         self.waiting: deque[Connection] = deque()
         """Connections whose next request waits for a later turn, first come, first served."""
         self._verify = verify
-        self._handlers: dict[str, Callable[[Connection, list[bytes]], Reply]] = {
-            "auth": self._on_auth,
-            "client": self._on_client,
-            "command": _command_table,
-            "echo": lambda _, arguments: arguments[0],
-            "hello": self._on_hello,
-            "info": self._on_info,
-            "ping": self._on_ping,
-            "quit": lambda _connection, _arguments: "OK",
-            "reset": self._on_reset,
-            "script": self._on_script,
-            "select": self._on_select,
-        }
 
     def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
         """Serve clients, and pass on what the cluster replies."""
@@ -399,23 +387,23 @@ class RedisDoor(Role[DoorEvent]):
         self, connection: Connection, request: list[bytes], effects: list[Effect]
     ) -> bytes | None:
         """Begin a command; return its reply, or None if a request is in flight for it."""
-        name = request[0].lower().decode(errors="replace")
+        name, arguments = request[0].lower().decode(errors="replace"), request[1:]
         try:
+            _check_trusted(connection, name)
             if name in SUBSCRIBING:
-                confirmed = self._on_subscribe(connection, name, request[1:], effects)
-                return encode_reply(confirmed, connection.version)
-            reply = self._about_connection(connection, name, request[1:])
-            if name == "reset":
-                effects += self.channels.unsubscribe(connection.number)
-            if not isinstance(reply, _NotHere):
+                reply = self._on_subscribe(connection, name, arguments, effects)
                 return encode_reply(reply, connection.version)
-            connection.steps = self._steps(connection, name, request[1:])
-        except CommandError as error:
-            effects.append(Observe("redis.refused"))
-            return encode_reply(Failure(str(error)), connection.version)
-        except ForbiddenError as error:
-            effects.append(Observe("redis.forbidden"))
-            return encode_reply(Failure(f"NOPERM {error}"), connection.version)
+            self._check_subscriber(connection, name)
+            if (known := self.ABOUT_CONNECTIONS.get(name)) is not None:
+                count, handler = known
+                _check_count(name, count, arguments)
+                reply = handler(self, connection, arguments)
+                if name == "reset":
+                    effects += self.channels.unsubscribe(connection.number)
+                return encode_reply(reply, connection.version)
+            connection.steps = self._steps(connection, name, arguments)
+        except (CommandError, ForbiddenError) as error:
+            return encode_reply(_failure(error, effects), connection.version)
         return self._advance(connection, None, effects)
 
     def _on_subscribe(
@@ -427,7 +415,6 @@ class RedisDoor(Role[DoorEvent]):
             CommandError, ForbiddenError: it is refused.
 
         """
-        _check_trusted(connection, name)
         _check_count(name, SUBSCRIBING[name], arguments)
         number = connection.number
         kind = name.encode()
@@ -460,15 +447,8 @@ class RedisDoor(Role[DoorEvent]):
                 self._check_rights(connection, asked)
         except StopIteration as end:
             reply: Reply = end.value
-        except CommandError as error:
-            effects.append(Observe("redis.refused"))
-            reply = Failure(str(error))
-        except ForbiddenError as error:
-            effects.append(Observe("redis.forbidden"))
-            reply = Failure(f"NOPERM {error}")
-        except ClusterRefusalError as error:
-            effects.append(Observe("redis.refused"))
-            reply = Failure(f"{CODES.get(error.refused.reason, 'ERR')} {error}")
+        except (CommandError, ForbiddenError, ClusterRefusalError) as error:
+            reply = _failure(error, effects)
         else:
             effects.append(Send(self.session, self._number(connection, asked)))
             return None
@@ -591,9 +571,9 @@ class RedisDoor(Role[DoorEvent]):
             return scripted(self._operation(name, arguments[0]), call)
         known = COMMANDS.get(name)
         if known is None:
-            shown = ascii(name.upper()[:40])[1:-1]
             raise CommandError(
-                f"ERR fencelock serves locks, not data: {shown} is not supported; see docs/redis.md"
+                f"ERR fencelock serves locks, not data: {_word(name)} is not supported; see "
+                "docs/redis.md"
             )
         _check_count(name, known[0], arguments)
         return known[1](call)
@@ -623,23 +603,6 @@ class RedisDoor(Role[DoorEvent]):
             if len(self.loaded) > SCRIPTS_MAX:
                 self.loaded.popitem(last=False)
         return digest, operation
-
-    def _about_connection(
-        self, connection: Connection, name: str, arguments: list[bytes]
-    ) -> Reply | _NotHere:
-        """Carry out a command that is not about keys.
-
-        Raises:
-            CommandError: it is refused.
-
-        """
-        _check_trusted(connection, name)
-        self._check_subscriber(connection, name)
-        count = ABOUT_CONNECTIONS.get(name)
-        if count is None:
-            return _NotHere()
-        _check_count(name, count, arguments)
-        return self._handlers[name](connection, arguments)
 
     def _check_subscriber(self, connection: Connection, name: str) -> None:
         """Refuse what a client may not send that reads messages, in version 2 of the protocol.
@@ -753,11 +716,7 @@ class RedisDoor(Role[DoorEvent]):
                 own = [one for one in self.connections.values() if one.key == connection.key]
                 return "".join(map(_shown, own[:LISTED_MAX])).encode()
             case word, _:
-                shown = ascii(word.decode(errors="replace").upper()[:40])[1:-1]
-                raise CommandError(
-                    f"ERR fencelock does not support CLIENT {shown} with these arguments; see "
-                    "docs/redis.md"
-                )
+                raise _unsupported("CLIENT", word)
 
     def _on_script(self, connection: Connection, arguments: list[bytes]) -> Reply:
         match arguments[0].lower(), arguments[1:]:
@@ -770,11 +729,34 @@ class RedisDoor(Role[DoorEvent]):
                 self.loaded.clear()
                 return "OK"
             case word, _:
-                shown = ascii(word.decode(errors="replace").upper()[:40])[1:-1]
-                raise CommandError(
-                    f"ERR fencelock does not support SCRIPT {shown} with these arguments; see "
-                    "docs/redis.md"
-                )
+                raise _unsupported("SCRIPT", word)
+
+    def _on_command(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        """COMMAND [COUNT | LIST | DOCS | INFO]: names and numbers of arguments, and no more."""
+        table = {
+            **{name: one[0] for name, one in self.ABOUT_CONNECTIONS.items()},
+            **SUBSCRIBING,
+            **SCRIPTED,
+            **{name: one[0] for name, one in COMMANDS.items()},
+        }
+        words = [argument.lower().decode(errors="replace") for argument in arguments]
+        match words:
+            case ["count"]:
+                return len(table)
+            case ["list"]:
+                return [name.encode() for name in table]
+            case ["docs", *_]:
+                return {}
+            case [] | ["info"]:
+                wanted = list(table)
+            case ["info", *wanted]:
+                pass
+            case _:
+                raise CommandError("ERR fencelock supports COMMAND COUNT, DOCS, INFO and LIST only")
+        return [
+            [name.encode(), table[name], [], 0, 0, 0, []] if name in table else None
+            for name in wanted
+        ]
 
     def _on_info(self, connection: Connection, arguments: list[bytes]) -> Reply:
         sections: dict[str, dict[str, str | int]] = {
@@ -801,31 +783,54 @@ class RedisDoor(Role[DoorEvent]):
         )
         return "\r\n".join(parts).encode()
 
+    ABOUT_CONNECTIONS: ClassVar[
+        dict[str, tuple[int, Callable[[RedisDoor, Connection, list[bytes]], Reply]]]
+    ] = {
+        "auth": (-2, _on_auth),
+        "client": (-2, _on_client),
+        "command": (-1, _on_command),
+        "echo": (2, lambda _door, _connection, arguments: arguments[0]),
+        "hello": (-1, _on_hello),
+        "info": (-1, _on_info),
+        "ping": (-1, _on_ping),
+        "quit": (-1, lambda _door, _connection, _arguments: "OK"),
+        "reset": (1, _on_reset),
+        "script": (-2, _on_script),
+        "select": (2, _on_select),
+    }
+    """Commands that are not about keys, as in `COMMANDS`."""
 
-class _NotHere:
-    """A command is not about a connection."""
-
-
-ABOUT_CONNECTIONS = {
-    "auth": -2,
-    "client": -2,
-    "command": -1,
-    "echo": 2,
-    "hello": -1,
-    "info": -1,
-    "ping": -1,
-    "quit": -1,
-    "reset": 1,
-    "script": -2,
-    "select": 2,
-}
-"""Commands that are not about keys, with the number of their arguments as in `COMMANDS`."""
 
 SUBSCRIBING = {"subscribe": -2, "unsubscribe": -1}
-"""Commands about channels, likewise."""
+"""Commands about channels, with the number of their arguments as in `COMMANDS`."""
 
 SCRIPTED = dict.fromkeys(("eval", "evalsha", "eval_ro", "evalsha_ro"), -3)
 """Commands that name a script, likewise."""
+
+
+def _failure(
+    error: CommandError | ForbiddenError | ClusterRefusalError, effects: list[Effect]
+) -> Failure:
+    """Count a refused command, and return its reply."""
+    if isinstance(error, ForbiddenError):
+        effects.append(Observe("redis.forbidden"))
+        return Failure(f"NOPERM {error}")
+    effects.append(Observe("redis.refused"))
+    if isinstance(error, ClusterRefusalError):
+        return Failure(f"{CODES.get(error.refused.reason, 'ERR')} {error}")
+    return Failure(str(error))
+
+
+def _word(word: str) -> str:
+    """Return a word of a client in upper case, as an error shows it."""
+    return ascii(word.upper()[:40])[1:-1]
+
+
+def _unsupported(command: str, word: bytes) -> CommandError:
+    return CommandError(
+        f"ERR fencelock does not support {command} {_word(word.decode(errors='replace'))} with "
+        "these arguments; see docs/redis.md"
+    )
 
 
 def _check_count(name: str, count: int, arguments: list[bytes]) -> None:
@@ -837,33 +842,6 @@ def _check_count(name: str, count: int, arguments: list[bytes]) -> None:
 def _check_trusted(connection: Connection, name: str) -> None:
     if not connection.trusted and name not in ("auth", "hello", "quit", "reset"):
         raise CommandError("NOAUTH Authentication required.")
-
-
-def _command_table(connection: Connection, arguments: list[bytes]) -> Reply:
-    """COMMAND [COUNT | LIST | DOCS | INFO]: names and numbers of arguments, and no more."""
-    table = {
-        **ABOUT_CONNECTIONS,
-        **SUBSCRIBING,
-        **SCRIPTED,
-        **{name: one[0] for name, one in COMMANDS.items()},
-    }
-    words = [argument.lower().decode(errors="replace") for argument in arguments]
-    match words:
-        case ["count"]:
-            return len(table)
-        case ["list"]:
-            return [name.encode() for name in table]
-        case ["docs", *_]:
-            return {}
-        case [] | ["info"]:
-            wanted = list(table)
-        case ["info", *wanted]:
-            pass
-        case _:
-            raise CommandError("ERR fencelock supports COMMAND COUNT, DOCS, INFO and LIST only")
-    return [
-        [name.encode(), table[name], [], 0, 0, 0, []] if name in table else None for name in wanted
-    ]
 
 
 def _client_name(argument: bytes) -> str:

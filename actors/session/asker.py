@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.message import Abandon, Reason, Refused
-from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import (

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
-from fencelock.actors.api.probe_message import Probe, ProbeReply
-from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.api.message import NodeAddress
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.session.lease import hasten

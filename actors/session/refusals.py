@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import Purge, Purged, QuotaSet, SetQuota
-from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.backup_message import BackupPart, LockQuery, ReadBackup
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -31,7 +31,6 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.api.query import LockQuery
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import (
     HAVE_DEADLINES,
@@ -133,8 +132,6 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node renewed its lease within {waited}"
         case Inspect(lock=lock):
             text = f"{titled(lock)}: no node sent its status within {waited}"
-        case TableQuery(lock=lock):
-            text = f"{f'{titled(lock)}: ' if lock else ''}no node answered within {waited}"
         case (
             Describe()
             | ListRecords()
@@ -145,6 +142,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             | Purge()
         ):
             text = f"no node {_NOT_DONE[type(pending.request)]} within {waited}"
+        case TableQuery(lock=lock):
+            text = f"{f'{titled(lock)}: ' if lock else ''}no node answered within {waited}"
         case ChangeMembers(node=node):
             text = (
                 f"no node answered within {waited} whether the change of {node} is done; asking "

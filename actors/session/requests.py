@@ -11,19 +11,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import Purge, SetQuota
-from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.backup_message import LockQuery, ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Cancel,
     CancellableRequest,
     Cancelled,
     Describe,
-    Inspect,
     ReleaseRequest,
 )
-from fencelock.actors.api.query import LockQuery, is_watch
-from fencelock.actors.api.request import Request, TableQuery
-from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
+from fencelock.actors.api.request import Request, TableQuery, is_watch
+from fencelock.actors.api.session_message import CloseSession, Evict, Renew
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.timing import PROBE_AFTER_MS
@@ -126,22 +124,10 @@ class CancelKey(NamedTuple):
 LOCK_KEYS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-NodeRequest = (
-    Describe
-    | ListLocks
-    | ListRecords
-    | CloseSession
-    | SetQuota
-    | Purge
-    | ReadMembers
-    | ChangeMembers
-    | ReadBackup
-)
+NodeRequest = Describe | CloseSession | SetQuota | Purge | ReadMembers | ChangeMembers | ReadBackup
 """Requests that are about no object of the table."""
 
-UserRequest = (
-    CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeRequest
-)
+UserRequest = CancellableRequest | ReleaseRequest | Renew | Evict | TableQuery | NodeRequest
 """All requests of users. A `CancellableRequest` is an acquire or an update."""
 
 

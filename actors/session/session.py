@@ -65,7 +65,7 @@ from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import WATCH_MS
-from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, ProbeReply
 from fencelock.actors.api.message import (
     Abandon,
     Alive,
@@ -82,9 +82,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply
-from fencelock.actors.api.probe_message import ProbeReply
-from fencelock.actors.api.query import is_watch
-from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.request import Reply, Request, is_watch
 from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.session_message import (
     ConfirmHold,

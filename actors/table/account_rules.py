@@ -49,12 +49,7 @@ _NOTHING = Amounts(0, 0, 0, 0, 0)
 
 
 def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
-    """Set the quota of a key.
-
-    Raises:
-        InvalidRequestError: see `SetQuota.check`; nothing was done.
-
-    """
+    """Set the quota of a key."""
     command.check()
     table.changing = True
     table.accounts.set(command.account, command.quota)
@@ -72,12 +67,7 @@ def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
 
 
 def purge(table: TableState, command: Purge, out: list[Result]) -> None:
-    """Remove a bounded number of entries, or of other objects with their waits.
-
-    Raises:
-        InvalidRequestError: see `Purge.check`; nothing was done.
-
-    """
+    """Remove a bounded number of entries, or of other objects with their waits."""
     command.check()
     if command.kind == REDIS_KEY:
         return _purge_keys(table, command, out)

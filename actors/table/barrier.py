@@ -40,6 +40,7 @@ class Barrier(TableObject, eq=False):
     generation: int
 
     KIND = BARRIER
+    RECORD = BarrierRecord
     SIZE = "{} parties"
     STATE = "{waiting} of {capacity} parties have arrived"
     REMOVED = Reason.BROKEN
@@ -54,17 +55,7 @@ class Barrier(TableObject, eq=False):
     def obstacle(self) -> Obstacle:
         return Obstacle(self.name, capacity=self.parties, waiting=self.waiting)
 
-    def record(self) -> BarrierRecord:
-        return BarrierRecord(self.name, self.parties, self.generation, self.account.name)
-
-    @classmethod
-    def restore(cls, table: TableState, record: BarrierRecord) -> None:
-        """Put the generation of ``record`` into ``table``."""
-        lock, parties, generation, charged = record
-        table.put(cls(lock, table.accounts.of(charged), parties, generation))
-
     def check_restored(self, table: TableState) -> None:
-        """Raise ValueError if it has no wait, or at least as many waits as parties."""
         if not 0 < self.waiting < self.parties:
             arrived = f"{self.waiting} of {self.parties} parties"
             raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")

@@ -32,6 +32,7 @@ class Counter(TableObject, eq=False):
     value: int
 
     KIND = COUNTER
+    RECORD = CounterRecord
 
     def mark(self) -> int:
         return crc32(f"{self.name}\n{self.account.name}\n{self.value}".encode())
@@ -44,19 +45,9 @@ class Counter(TableObject, eq=False):
         """Return that nobody holds it."""
         return Obstacle(self.name)
 
-    def record(self) -> CounterRecord:
-        return CounterRecord(self.name, self.value, self.account.name)
-
-    @classmethod
-    def restore(cls, table: TableState, record: CounterRecord) -> None:
-        """Put the counter of ``record`` into ``table``; raise ValueError for a wrong value."""
-        name, value, charged = record
-        if not value or abs(value) > VALUE_MAX:
-            raise ValueError(f"the snapshot has a wrong {titled(name)} of value {value}")
-        table.put(cls(name, table.accounts.of(charged), value))
-
     def check_restored(self, table: TableState) -> None:
-        """Raise ValueError if somebody waits for it."""
+        if not self.value or abs(self.value) > VALUE_MAX:
+            raise ValueError(f"the snapshot has a wrong {titled(self.name)} of value {self.value}")
         if self.queue:
             raise ValueError(f"the snapshot has {self.waiting} waits for {titled(self.name)}")
 

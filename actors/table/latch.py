@@ -54,6 +54,7 @@ class Latch(TableObject, eq=False):
     due_ms: int | None = None
 
     KIND = LATCH
+    RECORD = LatchRecord
     SIZE = "count {}"
     STATE = "its count is {free} of {capacity}"
 
@@ -67,33 +68,15 @@ class Latch(TableObject, eq=False):
     def obstacle(self) -> Obstacle:
         return Obstacle(self.name, free=self.left, capacity=self.count)
 
-    def record(self) -> LatchRecord:
-        return LatchRecord(
-            self.name,
-            self.count,
-            self.left,
-            self.keep_ms,
-            self.ticket,
-            self.due_ms,
-            self.account.name,
-        )
-
-    @classmethod
-    def restore(cls, table: TableState, record: LatchRecord) -> None:
-        """Put the latch of ``record`` into ``table``; raise ValueError if it contradicts itself."""
-        name, count, left, keep_ms, ticket, due_ms, charged = record
-        account = table.accounts.of(charged)
-        latch = cls(name, account, count, left, keep_ms, ticket, due_ms)
-        if not 0 <= latch.left <= latch.count or (latch.due_ms is None) != (latch.left > 0):
-            raise ValueError(f"the snapshot has a wrong {titled(latch.name)}")
-        table.put(latch)
-        table.timeouts.add(latch)
-
     def check_restored(self, table: TableState) -> None:
-        """Raise ValueError if its waits contradict its count (count-falls)."""
+        """Watch its deadline, if its fields and its waits fit its count (count-falls)."""
+        table.timeouts.add(self)
         passing = self.due_ms is not None and self.due_ms <= table.time_ms
-        if (not self.left and self.queue and not passing) or (
-            self.left == self.count and not self.queue
+        if (
+            not 0 <= self.left <= self.count
+            or (self.due_ms is None) != (self.left > 0)
+            or (not self.left and self.queue and not passing)
+            or (self.left == self.count and not self.queue)
         ):
             raise ValueError(
                 f"the snapshot has a wrong {titled(self.name)}: its count is {self.left} of "

@@ -49,6 +49,7 @@ class Pool(TableObject, eq=False):
     taken: int = 0
 
     KIND = POOL
+    RECORD = PoolRecord
     SIZE = "{} permits"
     STATE = "{free} of {capacity} permits are free, {waiting} in its queue"
 
@@ -66,24 +67,18 @@ class Pool(TableObject, eq=False):
     def obstacle(self) -> Obstacle:
         return Obstacle(self.name, free=self.free, capacity=self.size, waiting=self.waiting)
 
-    def record(self) -> PoolRecord:
-        return PoolRecord(self.name, self.size, self.taken, self.account.name)
-
-    @classmethod
-    def restore(cls, table: TableState, record: PoolRecord) -> None:
-        """Put the pool of ``record`` into ``table``; raise ValueError for wrong numbers."""
-        name, size, taken, charged = record
-        if not (1 <= size <= PERMITS_MAX and 0 <= taken <= PERMITS_MAX):
-            raise ValueError(
-                f"the snapshot has a wrong {titled(name)}: {taken} of {size} are taken"
-            )
-        table.put(cls(name, table.accounts.of(charged), size, taken))
-
     def check_restored(self, table: TableState) -> None:
-        """Raise ValueError if a wait could be served, or if it should leave no state."""
+        """Return if no wait could be served, and it should not leave no state instead."""
         head = next(iter(self.waits), None)
-        if (head is None and not self.taken) or (head is not None and head.amount <= self.free):
-            raise ValueError(f"the snapshot has a wrong {titled(self.name)}: {self.free} are free")
+        if (
+            not (1 <= self.size <= PERMITS_MAX and 0 <= self.taken <= PERMITS_MAX)
+            or (head is None and not self.taken)
+            or (head is not None and head.amount <= self.free)
+        ):
+            raise ValueError(
+                f"the snapshot has a wrong {titled(self.name)}: {self.taken} of {self.size} are "
+                "taken"
+            )
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Serve the waits behind one that has ended."""

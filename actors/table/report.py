@@ -185,7 +185,7 @@ def _unheld(table: TableState, prefix: str, after: str, most: int) -> list[str]:
 
 def read_changes(table: TableState, query: ReadChanges) -> ChangesRead:
     """Return the changes of an object after a version, or the whole object; see `ChangesRead`."""
-    lock, after, histories = query.watched, query.after, table.histories
+    lock, after, histories = query.lock, query.after, table.histories
     # A version up to `old` is from before the group lost everything; see versions-rise.
     old = histories.origin if histories.version else table.fence
     read = None if after is None or 0 < after <= old else histories.read(lock, after, query.prefix)

@@ -164,10 +164,6 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
     """Release one hold, or permits. Owner and fence must both be right.
 
     A `Release` gives back all permits of a hold that is held once.
-
-    Raises:
-        InvalidRequestError: see `Request.check`; nothing was done.
-
     """
     owner_state = begin(table, command, out)
     if owner_state is None:
@@ -238,10 +234,6 @@ def renew(table: TableState, command: Renew, out: list[Result]) -> None:
     under the number of the acquire, before its user receives it. So the number of a renewal is
     compared with that of the last renewal. A renewal with a lower number than the last request of
     its owner has no effect.
-
-    Raises:
-        InvalidRequestError: a field exceeds its limits; nothing was done.
-
     """
     command.check()
     if command.hold_ms:
@@ -270,12 +262,7 @@ def renew(table: TableState, command: Renew, out: list[Result]) -> None:
 
 
 def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
-    """Undo an acquire that waits, was granted, or is still to come.
-
-    Raises:
-        InvalidRequestError: see `Cancel.check`; nothing was done.
-
-    """
+    """Undo an acquire that waits, was granted, or is still to come."""
     command.check()
     session = table.sessions.by_id.get(command.session)
     if session is None:

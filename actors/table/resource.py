@@ -375,6 +375,8 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
 
     KIND: ClassVar[str]
     """The beginning of its name in the table."""
+    RECORD: ClassVar[type[ObjectRecord]]
+    """The type of its record: the name, the fields of the kind, and the name of the account."""
     SIZE: ClassVar[str] = ""
     """The sentence part that names its size, which is a number; empty if it has none."""
     STATE: ClassVar[str] = ""
@@ -394,25 +396,23 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
     def obstacle(self) -> Obstacle:
         """Return what keeps a request for it waiting."""
 
-    @abstractmethod
     def record(self) -> ObjectRecord:
         """Return its record for a snapshot, without the waits."""
+        own: list[Any] = [getattr(self, field) for field in self.__struct_fields__[2:-1]]
+        return self.RECORD(self.name, *own, self.account.name)
 
     @classmethod
-    @abstractmethod
     def restore(cls, table: Any, record: Any) -> None:
-        """Put the object of ``record`` into the `TableState`, which has none of that name.
+        """Put the object of ``record`` into the `TableState`, which has none of that name."""
+        name, *own, charged = record
+        table.put(cls(name, table.accounts.of(charged), *own))
 
-        Raises:
-            ValueError: the record contradicts itself.
-
-        """
-
+    @abstractmethod
     def check_restored(self, table: TableState) -> None:
         """Check it after all waits of a snapshot are in the table.
 
         Raises:
-            ValueError: it cannot have these waits.
+            ValueError: its record contradicts itself, or it cannot have these waits.
 
         """
 

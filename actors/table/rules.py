@@ -1,6 +1,7 @@
 """The rules of the table by command and by query, and those about sessions and forced ends.
 
-A new command, query or kind is added here.
+A new command, query or kind is added here. A rule raises InvalidRequestError before it has done
+anything if a field exceeds its limits, as the ``check`` of the command does.
 """
 
 from __future__ import annotations
@@ -107,10 +108,6 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
 
     A repetition of the acquire of that hold is then no longer answered with `Granted`. This is
     the exception of ``one-outcome``.
-
-    Raises:
-        InvalidRequestError: see `Evict.check`; nothing was done.
-
     """
     command.check()
     before = table.audit.get((command.by, command.request))
@@ -124,12 +121,7 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
 
 
 def close_session(table: TableState, command: CloseSession, out: list[Result]) -> None:
-    """End the session whose handle the operator saw.
-
-    Raises:
-        InvalidRequestError: see `CloseSession.check`; nothing was done.
-
-    """
+    """End the session whose handle the operator saw."""
     command.check()
     handle, before = command.handle, table.audit.get((command.by, command.request))
     session = table.sessions.find(handle)
@@ -154,12 +146,7 @@ def close_session(table: TableState, command: CloseSession, out: list[Result]) -
 
 
 def open_session(table: TableState, command: Open, out: list[Result]) -> None:
-    """Open a session, or find the one that is open under that name.
-
-    Raises:
-        InvalidRequestError: see `Open.check`; nothing was done.
-
-    """
+    """Open a session, or find the one that is open under that name."""
     command.check()
     sessions, now_ms = table.sessions, table.time_ms
     session = sessions.by_name.get(command.session)

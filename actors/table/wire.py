@@ -52,12 +52,7 @@ class ExtendSessions(Message, tag=0x83):
     fence_floor: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits.
-
-        Raises:
-            InvalidRequestError: naming the field, the value and the limit.
-
-        """
+        """Refuse fields that exceed their limits."""
         check_number("fence_floor", self.fence_floor, 0, FENCE_FLOOR_MAX)
 
 
@@ -66,11 +61,6 @@ class Queued(LockReply, Outcome, tag=0x95):
 
     It is for the proxy: the client gets the reply that follows.
     """
-
-    session: str
-    owner: str
-    request: Int64
-    lock: str
 
     REPLIES_TO = (CancellableRequest,)
 

@@ -9,8 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from fencelock.actors.api.message import LockStatus, NodeStatus
-from fencelock.actors.api.self_report import Elected
+from fencelock.actors.api.message import Elected, LockStatus, NodeStatus
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import (
     as_plain,

@@ -70,7 +70,7 @@ class BaseElection(BaseObject, Generic[C]):
         Arguments and errors are those of `Client.status`.
         """
         age_ms = self._connection.age_ms(read, max_age)
-        asked = ReadChanges(watched=self._full_name, age_ms=age_ms)
+        asked = ReadChanges(lock=self._full_name, age_ms=age_ms)
         return leader_of((yield from self._channel.ask(asked)))
 
     @operation

@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeVar, overload
 
 import pykka
 
-from fencelock.actors.address import is_address
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.api.role_request import (
     ASK_MS_MAX,
@@ -17,7 +16,7 @@ from fencelock.actors.api.role_request import (
     RoleRequest,
 )
 from fencelock.actors.error import FencelockError, InvalidRequestError, UnsupportedError
-from fencelock.actors.message import Address, Event, Message, node_of, role_of
+from fencelock.actors.message import Address, Event, Message, is_address, node_of, role_of
 from fencelock.actors.session.ask_error import AskTimeoutError
 from fencelock.actors.session.asker import AskNode
 from fencelock.cluster.client.connection import Connection

@@ -55,7 +55,7 @@ class BaseWatch(Generic[T]):
         self, channel: SessionChannel, lock: str, prefix: str = "", after: int | None = None
     ) -> None:
         self._channel = channel
-        self._question = ReadChanges(watched=lock, prefix=prefix)
+        self._question = ReadChanges(lock=lock, prefix=prefix)
         self._version = after
         """The version up to which all changes were received; None before the first reply."""
         self._began = False

@@ -15,11 +15,11 @@ from fencelock.actors.api.role_request import (
     ROLES_MAX,
     SUMMARY_MAX,
     VALUE_CHARS_MAX,
+    Counted,
     Fact,
     RoleDescription,
     RoleState,
 )
-from fencelock.actors.api.self_report import Counted
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, role_of
 from fencelock.actors.role import Role, Summary

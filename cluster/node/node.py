@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pykka
 
 from fencelock import __version__
-from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.bootstrap_message import Founding, GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import ConfigError, FencelockError
-from fencelock.actors.message import Message, address_of
+from fencelock.actors.message import PART_BYTES_MAX, Message, address_of, is_part
 from fencelock.actors.proxy.access import RightsChanged
 from fencelock.actors.role import Role
 from fencelock.actors.session.message import Close

@@ -44,9 +44,11 @@ from fencelock.actors.api.message import Cancel as Cancel
 from fencelock.actors.api.message import Cancelled as Cancelled
 from fencelock.actors.api.message import Contender as Contender
 from fencelock.actors.api.message import Describe as Describe
+from fencelock.actors.api.message import Elected as Elected
 from fencelock.actors.api.message import Granted as Granted
 from fencelock.actors.api.message import Inspect as Inspect
 from fencelock.actors.api.message import LockStatus as LockStatus
+from fencelock.actors.api.message import MemberSeen as MemberSeen
 from fencelock.actors.api.message import NodeStatus as NodeStatus
 from fencelock.actors.api.message import Reason as Reason
 from fencelock.actors.api.message import Refused as Refused
@@ -61,6 +63,7 @@ from fencelock.actors.api.pool import PoolResized as PoolResized
 from fencelock.actors.api.pool import ResizePool as ResizePool
 from fencelock.actors.api.pool import TakePermits as TakePermits
 from fencelock.actors.api.role_request import ClockTime as ClockTime
+from fencelock.actors.api.role_request import Counted as Counted
 from fencelock.actors.api.role_request import DescribeRole as DescribeRole
 from fencelock.actors.api.role_request import Fact as Fact
 from fencelock.actors.api.role_request import Leaders as Leaders
@@ -75,9 +78,6 @@ from fencelock.actors.api.role_request import RoleRequest as RoleRequest
 from fencelock.actors.api.role_request import RoleState as RoleState
 from fencelock.actors.api.rwlock import AcquireReadWrite as AcquireReadWrite
 from fencelock.actors.api.rwlock import Downgrade as Downgrade
-from fencelock.actors.api.self_report import Counted as Counted
-from fencelock.actors.api.self_report import Elected as Elected
-from fencelock.actors.api.self_report import MemberSeen as MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits as AcquirePermits
 from fencelock.actors.api.semaphore import ReleasePermits as ReleasePermits
 from fencelock.actors.api.semaphore import ResizeSemaphore as ResizeSemaphore

@@ -14,8 +14,14 @@ from support.role_harness import at
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.message import Contender, KeepAlive, LockStatus, NodeStatus
-from fencelock.actors.api.self_report import Elected, MemberSeen
+from fencelock.actors.api.message import (
+    Contender,
+    Elected,
+    KeepAlive,
+    LockStatus,
+    MemberSeen,
+    NodeStatus,
+)
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.bakery.cluster_watch import (
     NUMBERS,

@@ -16,7 +16,13 @@ from fencelock.actors.central.message import Mode
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Observe, Persist, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import LockGranted, LockRevoked, QueueFull, ReleaseOutcome
+from fencelock.actors.proxy.message import (
+    HoldReleased,
+    LockGranted,
+    LockRevoked,
+    QueueFull,
+    ReleaseOutcome,
+)
 from fencelock.actors.role_message import Level, RoleNotice
 
 REQUEST = Send(SERVER, messages.Request(lock="l", client=A, session="s", owner="o"))
@@ -32,7 +38,9 @@ def got(ticket: int, fence: int) -> Send:
 
 
 def settled(number: int) -> Send:
-    return Send(BROKER_A, messages.Settled(lock="l", number=number, session="s"))
+    return Send(
+        BROKER_A, HoldReleased(lock="l", fence=number, session="s", outcome=ReleaseOutcome.FREED)
+    )
 
 
 def confirmed(number: int) -> Send:

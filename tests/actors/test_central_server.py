@@ -243,7 +243,7 @@ def watch() -> ServerWatch:
     return watch
 
 
-GLANCE = messages.LocalView(lock="l", query=3, holder=None, waiters=())
+GLANCE = LockDescription(lock="l", query=3, holder=None, waiters=(), waits_for=())
 HOLDER = Contender(node="b", session="t", owner="x", fence=7, since_ms=3)
 
 
@@ -353,7 +353,9 @@ def test_messages_that_no_honest_server_sends_are_counted_and_dropped(
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
     for query in range(10, 10 + QUERIES_MAX):
         watch.handle(
-            BROKER_A, messages.LocalView(lock="l", query=query, holder=None, waiters=()), T0
+            BROKER_A,
+            LockDescription(lock="l", query=query, holder=None, waiters=(), waits_for=()),
+            T0,
         )
 
     why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
@@ -560,7 +562,7 @@ def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
 
     holder = Contender(node="a", session="s", owner="o1", fence=7, since_ms=3)
     waiter = Contender(node="a", session="s", owner="o2", fence=None, since_ms=4)
-    glance = messages.LocalView(lock="l", query=3, holder=holder, waiters=(waiter,))
+    glance = LockDescription(lock="l", query=3, holder=holder, waiters=(waiter,), waits_for=())
     assert effects == (Send(WATCH, glance),)
 
 
@@ -570,7 +572,7 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
         broker.handle(PROXY, want(ticket), T0)
 
     send = only(Send, broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0))
-    assert isinstance(send.message, messages.LocalView)
+    assert isinstance(send.message, LockDescription)
     assert len(send.message.waiters) == WAITERS_SHOWN_MAX
 
 

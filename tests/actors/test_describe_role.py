@@ -26,6 +26,7 @@ from fencelock.actors.api.role_request import (
     SUMMARY_MAX,
     VALUE_CHARS_MAX,
     ClockTime,
+    Counted,
     DescribeRole,
     Fact,
     Leaders,
@@ -38,7 +39,6 @@ from fencelock.actors.api.role_request import (
     RoleState,
     queue_of,
 )
-from fencelock.actors.api.self_report import Counted
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Send

@@ -29,8 +29,8 @@ from support.proxy_scene import UnbatchedProxy
 from support.role_harness import T0, at, sent
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.name import OWNER_BYTES_MAX
-from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.semaphore import AcquirePermits

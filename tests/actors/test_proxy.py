@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold, waits
 from support.role_harness import HOST, T0, at, sent
 
-from fencelock.actors.address import PART_BYTES_MAX
 from fencelock.actors.api import message as api
 from fencelock.actors.api.account import ReadUsage
-from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.cluster_message import Probe, ProbeReply, Watch
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -27,13 +26,12 @@ from fencelock.actors.api.message import (
     Granted,
     Inspect,
     KeepAlive,
+    NodeAddress,
     Reason,
     Refused,
 )
-from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.retained import AcquireRetained
-from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.api.session_message import (
     CloseSession,
     ConfirmHold,
@@ -47,7 +45,7 @@ from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.message import Locked
 from fencelock.actors.effect import Observe, Send, Wake
-from fencelock.actors.message import Address
+from fencelock.actors.message import PART_BYTES_MAX, Address
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy.backend import Backend

@@ -31,7 +31,6 @@ from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
 from fencelock.actors.redis.command import COMMANDS, FREE, MINE, glob
 from fencelock.actors.redis.door import (
-    ABOUT_CONNECTIONS,
     HELD_BYTES_MAX,
     SCRIPTED,
     SHARE,
@@ -637,7 +636,7 @@ def array(*arguments: bytes) -> bytes:
     )
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING])
+@pytest.mark.parametrize("name", [*COMMANDS, *RedisDoor.ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING])
 @pytest.mark.parametrize("keyed", [False, True])
 def test_an_argument_at_its_extremes_is_served_or_refused(name: str, keyed: bool) -> None:
     usual = USUAL.get(name, (b"k", b"v"))

@@ -11,8 +11,8 @@ from support.expect import checked
 from support.proxy_scene import ANN, BACKEND, BOB, PROXY, proxy_of_n1
 from support.role_harness import HOST, T0, at, only_sent, sends, sent
 
+from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.message import Abandon, Reason, Refused
-from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.role_request import ASK_MS_MAX, REQUEST_BYTES_MAX, AskRole, RoleReply
 from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.message import Address, Instant

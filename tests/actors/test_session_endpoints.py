@@ -19,9 +19,8 @@ from support.session_harness import (
 )
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive
-from fencelock.actors.api.probe_message import Probe, ProbeReply
-from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.api.cluster_message import Probe, ProbeReply
+from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive, NodeAddress
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant, address_of, node_of, role_of

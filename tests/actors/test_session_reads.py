@@ -86,7 +86,7 @@ def test_reads_with_a_maximum_age_do_not_wait_for_others(harness: SessionHarness
 def test_other_requests_do_not_wait_for_reads(harness: SessionHarness) -> None:
     read(harness, MANY)
     assert of(Describe, harness.hear(BEN, Describe()), A) != []
-    watch = ReadChanges(watched="election:e", after=0)
+    watch = ReadChanges(lock="election:e", after=0)
     assert of(ReadChanges, harness.hear(BEN, watch), A) != []
 
 

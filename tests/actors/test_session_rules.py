@@ -12,7 +12,7 @@ from support.expect import checked
 from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open
 from fencelock.actors.effect import Send

@@ -66,7 +66,7 @@ class ReadsHarness:
         return self.reads.progress(at(ms)) if self.reads.waiting else []
 
     def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
-        query = ReadChanges(watched=S, after=after)
+        query = ReadChanges(lock=S, after=after)
         read_request = events.ReadMachine(number=number, query=query, age_ms=None, watched=S)
         return self.reads.handle(ASKER, read_request, at(ms))
 
@@ -146,7 +146,7 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
 ) -> None:
     """Meanwhile the changes of other keys may be dropped."""
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
-    query = ReadChanges(watched=M, after=1, prefix="a")
+    query = ReadChanges(lock=M, after=1, prefix="a")
     read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=M)
     reads.reads.handle(ASKER, read_request, at(0))
     reads.reads.handle(ASKER, replace(read_request, number=2), at(0))
@@ -193,7 +193,7 @@ def proxy() -> Proxy:
 
 
 def watch(proxy: Proxy, request: int = 3, after: int | None = 4) -> Effects:
-    query = ReadChanges(watched=S, after=after, session="ann", request=request)
+    query = ReadChanges(lock=S, after=after, session="ann", request=request)
     return proxy.handle(ANN, query, T0)
 
 
@@ -204,7 +204,7 @@ def read_request(effects: Effects) -> events.ReadMachine:
 
 def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
     asked = read_request(watch(proxy))
-    assert (asked.query, asked.watched) == (ReadChanges(watched=S, after=4), S)
+    assert (asked.query, asked.watched) == (ReadChanges(lock=S, after=4), S)
     assert sends(watch(proxy)) == []  # This is a repetition.
     changes = (Change(5, "", None, 2),)
     changed = ChangesRead(lock=S, version=6, changes=changes)
@@ -213,7 +213,7 @@ def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
         ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
     ]
     listing = read_request(watch(proxy, 4, after=None))
-    assert (listing.query, listing.watched) == (ReadChanges(watched=S), "")
+    assert (listing.query, listing.watched) == (ReadChanges(lock=S), "")
 
 
 def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
@@ -242,10 +242,10 @@ def test_a_client_may_wait_for_few_changes(proxy: Proxy, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("query", "text"),
     [
-        (ReadChanges(watched="s", session="ann"), "lock 's' cannot be watched"),
-        (ReadChanges(watched=S, after=-1, session="ann"), "after is -1"),
-        (ReadChanges(watched=S, age_ms=-1, session="ann"), "age_ms is -1"),
-        (ReadChanges(watched="election\x1f", session="ann"), "election name of 0 bytes"),
+        (ReadChanges(lock="s", session="ann"), "lock 's' cannot be watched"),
+        (ReadChanges(lock=S, after=-1, session="ann"), "after is -1"),
+        (ReadChanges(lock=S, age_ms=-1, session="ann"), "age_ms is -1"),
+        (ReadChanges(lock="election\x1f", session="ann"), "election name of 0 bytes"),
     ],
 )
 def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, text: str) -> None:
@@ -255,7 +255,7 @@ def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, te
 
 
 def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> None:
-    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(watched=S, after=4)), A)
+    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
     said = harness.run_kept(WATCH_MS, A, B)
     again = of(ReadChanges, said)
     assert set(again) == {asked}
@@ -266,7 +266,7 @@ def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> Non
 
 
 def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness) -> None:
-    harness.hear(USER, ReadChanges(watched=S, after=4))
+    harness.hear(USER, ReadChanges(lock=S, after=4))
     said = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
     (moved,) = set(of(ReadChanges, said, B))
     assert moved.after == 4
@@ -274,7 +274,7 @@ def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness
 
 
 def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -> None:
-    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(watched=S, after=4)), A)
+    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
     stale = api.Refused(
         lock=S, reason=api.Reason.STALE, detail="old", session="c", request=asked.request
     )
@@ -284,7 +284,7 @@ def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -
 
 
 def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> None:
-    harness.hear(USER, ReadChanges(watched=S, after=4))
+    harness.hear(USER, ReadChanges(lock=S, after=4))
     (refused,) = of(api.Refused, harness.run(WATCH_MS + ANSWER_MS + 200), USER)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no node answered within" in refused.detail
@@ -313,7 +313,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
 
 
 def changes_of(table: LockTable, after: int | None) -> ChangesRead:
-    return read_changes(table, ReadChanges(watched=S, after=after))
+    return read_changes(table, ReadChanges(lock=S, after=after))
 
 
 def lead(table: LockTable) -> int:
@@ -326,7 +326,7 @@ def lead(table: LockTable) -> int:
 
 
 def test_reads_answered_leave_nothing_while_an_older_one_waits(reads: ReadsHarness) -> None:
-    query = ReadChanges(watched=T, after=1)
+    query = ReadChanges(lock=T, after=1)
     read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=T)
     reads.reads.handle(ASKER, read_request, at(0))
     for number in range(2, 1_000):

@@ -199,12 +199,12 @@ def test_a_value_out_of_its_limits_is_refused(
 
 def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> None:
     node, lock = paxos_nodes[0], object_name(ELECTION, name)
-    empty = checked(ChangesRead, ask(node, ReadChanges(watched=lock)))
+    empty = checked(ChangesRead, ask(node, ReadChanges(lock=lock)))
     assert (empty.changes, empty.resync) == ((), True)
     (fence,) = terms(node, name, 1)
     version, changes = empty.version, list[Change]()
     while len(changes) < 2:
-        read = ask(paxos_nodes[1], ReadChanges(watched=lock, after=version))
+        read = ask(paxos_nodes[1], ReadChanges(lock=lock, after=version))
         assert not read.resync
         version, changes = read.version, [*changes, *read.changes]
     begin, end = changes
@@ -214,7 +214,7 @@ def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> N
     )
     assert empty.version < begin.version < end.version == version
     with pytest.raises(fencelock.InvalidRequestError, match="lock 'x' cannot be watched"):
-        ask(node, ReadChanges(watched="x"))
+        ask(node, ReadChanges(lock="x"))
 
 
 KINDS = ("map", "election")

@@ -49,7 +49,7 @@ LACKING: dict[str, Lacking] = {
     "election": Lacking(
         Guarantee.ELECTIONS,
         "elections .an election has.*paxos has it",
-        (Lead(election="a"), ReadChanges(watched=object_name(ELECTION, "a"))),
+        (Lead(election="a"), ReadChanges(lock=object_name(ELECTION, "a"))),
     ),
     "map": Lacking(
         Guarantee.MAPS,

@@ -293,9 +293,9 @@ def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None
     with pytest.raises(InvalidRequestError, match="value of 65537 bytes"):
         ask(node, fencelock.PutEntry(map=name, entry_key="k", value=LARGE + b"x"))
     put = ask(node, PutEntry(map=name, entry_key="k", value=b"v"))
-    read = ask(node, ReadChanges(watched=object_name(MAP, name), after=put.version - 1, prefix="k"))
+    read = ask(node, ReadChanges(lock=object_name(MAP, name), after=put.version - 1, prefix="k"))
     assert read.changes == (Change(put.version, "k", b"v", 0),)
-    whole = ask(node, ReadChanges(watched=object_name(MAP, name)))
+    whole = ask(node, ReadChanges(lock=object_name(MAP, name)))
     assert (whole.resync, whole.more) == (True, False)
 
 

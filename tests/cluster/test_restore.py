@@ -95,7 +95,7 @@ def test_versions_of_the_new_cluster_are_above_those_of_the_old_one() -> None:
     assert machine.table.maps.find("m", "k") is not None
     after = only(EntryChanged, machine.table.apply(1, replace(put, request=2)))
     assert after.version > before.version + FENCE_MARGIN
-    query = ReadChanges(watched="election\x1fe", after=before.version)
+    query = ReadChanges(lock="election\x1fe", after=before.version)
     assert read_changes(machine.table, query).resync
 
 

@@ -16,7 +16,7 @@ import cbor2
 import zmq
 
 import fencelock
-from fencelock.actors.api.probe_message import Probe
+from fencelock.actors.api.cluster_message import Probe
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message

@@ -717,7 +717,7 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
     for lock, prefix in (*elections, *maps):
         for after in {0, last, dice % (last + 1), last + dice % 3}:
-            query = ReadChanges(watched=lock, after=after, prefix=prefix)
+            query = ReadChanges(lock=lock, after=after, prefix=prefix)
             read = read_changes(table, query)
             expected = model.history.read(lock, after, model.fences)
             whole = expected is None

@@ -75,9 +75,9 @@ def holder_seen(members: NodeProcesses, lock: str) -> list[Any]:
     """Return the holder of ``lock`` as any stranger sees it."""
     stranger = Attacker(members, "stranger")
     try:
-        status = present(stranger.ask(INSPECT, lock, "stranger", 1, None))
+        status = present(stranger.ask(INSPECT, "stranger", 1, None, lock))
         assert status[0] == LOCK_STATUS
-        holder: list[Any] = status[2]
+        holder: list[Any] = status[6]
         return holder
     finally:
         stranger.close()
@@ -90,12 +90,12 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
     with lock:
         node, session, owner, fence, *_ = holder_seen(members, "mine")
         attacker = Attacker(members, node)
-        reply = present(attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000))
+        reply = present(attacker.ask(RELEASE, session, 10**9, owner, fence, "mine", wait_ms=1_000))
         assert reply[:2] == [REJECTED, Mismatch.ID_TAKEN]
         counters = {one.name: one.times for one in client.describe()[0].counters}
         assert counters["wire.client_id_taken"] >= 1
         other = Attacker(members, "other")  # An honest id does not help either.
-        reply = present(other.ask(RELEASE, "mine", fence, session, owner, 10**9))
+        reply = present(other.ask(RELEASE, session, 10**9, owner, fence, "mine"))
         assert reply[0] == REFUSED
         assert holder_seen(members, "mine")[3] == fence
         lock.raise_if_lost()
@@ -116,10 +116,10 @@ def test_once_the_client_is_gone_its_handle_is_still_no_session(
     while (
         reply is None or reply[0] == REJECTED
     ) and time.monotonic() < ends:  # Its connection is being closed.
-        reply = attacker.ask(RELEASE, "seen", fence, session, owner, 10**9, wait_ms=500)
+        reply = attacker.ask(RELEASE, session, 10**9, owner, fence, "seen", wait_ms=500)
     assert reply is not None
     assert reply[0] == REFUSED
-    assert "does not exist" in reply[3]
+    assert "does not exist" in reply[6]
     attacker.close()
 
 
@@ -140,7 +140,7 @@ def test_a_session_keeps_its_secret_when_leaders_die_and_clients_reconnect(tmp_p
         assert (again, fence_again) == (node, fence)
         other = Attacker(members, "other")
         for name in (session, f"{session.partition('.')[0]}~{'0' * SECRET_DIGITS}.1"):
-            assert present(other.ask(RELEASE, "mine", fence, name, owner, 10**9))[0] == REFUSED
+            assert present(other.ask(RELEASE, name, 10**9, owner, fence, "mine"))[0] == REFUSED
         other.close()
         assert hold.held
         hold.release()

@@ -10,9 +10,8 @@ from support.samples import READY
 
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.role_request import Fact, RoleDescription
+from fencelock.actors.api.role_request import Counted, Fact, RoleDescription
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
-from fencelock.actors.api.self_report import Counted
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.cluster.cli.formatting import as_plain, duration, in_full, person
 from fencelock.cluster.cli.status import (

@@ -70,10 +70,10 @@ def test_a_frame_is_pinned_byte_for_byte() -> None:
         "686e312f70726f7879"  # "n1/proxy",
         "6b732d312f73657373696f6e"  # "s-1/session",
         "8a10"  # [0x10 (Acquire),
-        "696f72646572732f3432"  # "orders/42",
         "63732d31"  # "s-1",
-        "616f"  # "o",
         "01"  # 1,
+        "616f"  # "o",
+        "696f72646572732f3432"  # "orders/42",
         "191388"  # 5000,
         "01600000"  # 1, "", 0, 0]]]]
     )
@@ -422,8 +422,9 @@ def test_bytes_that_look_like_arrays_pass_within_a_byte_string() -> None:
 
 TO, SENDER = Address("*/proxy"), Address("me/session")
 
-RELEASE: list[Any] = [0x11, "lock", 7, "me.1", "o", 1]
-INSPECT: list[Any] = [0x13, "lock", "me.1", 1, None]
+RELEASE: list[Any] = [0x11, "me.1", 1, "o", 7, "lock"]
+INSPECT: list[Any] = [0x13, "me.1", 1, None, "lock"]
+ITEMS: list[Any] = [0x10, "me.1", 1, "o", "lock", None, 1, "l", 0, 0]
 PLAIN_ENVELOPE: list[Any] = [TO, SENDER, RELEASE]
 
 
@@ -454,7 +455,7 @@ ODD: list[Any] = [
     [TO, SENDER, RELEASE[:1]],
     [TO, SENDER, RELEASE[:2]],
     [TO, SENDER, [*RELEASE, *range(17)]],
-    [TO, SENDER, [*RELEASE[:4], 5, 1, "more"]],
+    [TO, SENDER, [*RELEASE[:3], 5, 7, "lock", "more"]],
     [TO, SENDER, dict.fromkeys(RELEASE)],
     [TO, SENDER, dict(enumerate(RELEASE))],
     dict(enumerate(PLAIN_ENVELOPE)),
@@ -467,9 +468,9 @@ ODD: list[Any] = [
     *([TO, sender, RELEASE] for sender in (None, 1, [SENDER], "you/session", "", TO)),
     [None, None, RELEASE],
     ["", "", RELEASE],
-    *(with_item(1, lock) for lock in (None, 1, b"lock", ["lock"])),
-    *(with_item(2, fence) for fence in (None, "7", True, 7.0, 1 << 63, -(1 << 63))),
-    *([TO, SENDER, [*INSPECT[:4], age_ms]] for age_ms in AGES),
+    *(with_item(5, lock) for lock in (None, 1, b"lock", ["lock"])),
+    *(with_item(4, fence) for fence in (None, "7", True, 7.0, 1 << 63, -(1 << 63))),
+    *([TO, SENDER, [*INSPECT[:3], age_ms, "lock"]] for age_ms in AGES),
 ]
 
 
@@ -484,7 +485,7 @@ def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -
 @pytest.mark.parametrize("behind", [0, 1])
 @pytest.mark.parametrize(
     ("of_another_version", "newer"),
-    [(RELEASE[:3], 0), (RELEASE[:-1], 0), ([*RELEASE, "more"], 1), ([*RELEASE, *range(16)], 1)],
+    [(ITEMS[:5], 0), (ITEMS[:-1], 0), ([*ITEMS, "more"], 1), ([*ITEMS, *range(16)], 1)],
 )
 def test_a_message_of_another_version_passes_as_if_it_were_the_first(
     of_another_version: list[Any], newer: int, behind: int
@@ -495,13 +496,14 @@ def test_a_message_of_another_version_passes_as_if_it_were_the_first(
     assert judged.newer == newer
     assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
     (*_, (_, _, message)) = judged.envelopes
-    known = dict(zip(("session", "owner", "request"), of_another_version[3:], strict=False))
-    assert message == replace(Release(lock="lock", fence=7), **known)
+    own = ("wait_ms", "limit", "label", "hold_ms", "grace_ms")
+    known = dict(zip(own, of_another_version[5:], strict=False))
+    assert message == replace(Acquire(lock="lock", session="me.1", owner="o", request=1), **known)
 
 
 @pytest.mark.parametrize("number", [0, 1, 255, (1 << 63) - 1, -1, 1 - (1 << 63)])
 def test_every_number_of_64_bits_passes(number: int) -> None:
-    for odd in (with_item(2, number), [TO, SENDER, [*INSPECT[:4], number]]):
+    for odd in (with_item(2, number), [TO, SENDER, [*INSPECT[:3], number, "lock"]]):
         raw = cbor2.dumps([1, "test", 0, 0, [odd, PLAIN_ENVELOPE]])
         judged = checked(Frame, experienced().admit("me", raw))
         assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)

@@ -170,17 +170,17 @@ def request(*message: object, sender: str = "me/session", to: str = "*/proxy") -
     ("raw", "number", "words"),
     [
         (
-            request(0x10, "a", "me.1", "o", 7, "soon"),
+            request(0x10, "me.1", 7, "o", "a", "soon"),
             7,
             "Acquire.wait_ms: 'soon': expected `int | null`, got `str`",
         ),
         (
-            request(0x10, 5, "me.1", "o", 7, b"x" * 99),
+            request(0x10, "me.1", 7, "o", 5, b"x" * 99),
             7,
             "Acquire.lock: 5: expected `str`, got `int`",
         ),
         (
-            request(0x11, "a", True, "me.1", "o", 9),
+            request(0x11, "me.1", 9, "o", True, "a"),
             9,
             "Release.fence: True: expected `int`, got `bool`",
         ),
@@ -205,13 +205,13 @@ def test_a_request_with_a_field_of_a_wrong_type_is_refused_and_not_left_waiting(
 @pytest.mark.parametrize(
     "raw",
     [
-        request(0x10, "a", "me.1", "o", "7", None),  # The number itself.
-        request(0x10, "a", "me.1", "o", 7, "soon", sender="you/session"),
-        request(0x10, "a", "me.1", "o", 7, "soon", to="n1/replica"),
-        request(0x19, "a", "me.1", "o", 7, "soon"),  # No request.
+        request(0x10, "me.1", "7", "o", "a", None),  # The number itself.
+        request(0x10, "me.1", 7, "o", "a", "soon", sender="you/session"),
+        request(0x10, "me.1", 7, "o", "a", "soon", to="n1/replica"),
+        request(0x19, "me.1", 7, "a", "o", "soon"),  # No request.
         request(0x10),
-        request(0x10, "a", "me.1", "o", 7, "soon", sender=b"me/session"),  # type: ignore[arg-type]
-        request(0x10, "a" * 1024, "me.1", "o", 7, "soon"),
+        request(0x10, "me.1", 7, "o", "a", "soon", sender=b"me/session"),  # type: ignore[arg-type]
+        request(0x10, "me.1", 7, "o", "a" * 1024, "soon"),
     ],
 )
 def test_a_frame_that_is_no_request_is_not_answered(
@@ -283,7 +283,7 @@ def test_every_reply_to_a_wrong_request_can_be_sent(cls: type[Request], number: 
 
 def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
     raw = cbor2.dumps(
-        [1, "test", 0, 0, [["*/proxy", "me/s", [Cancel.TAG, "a", "me", "o", LOWEST]]]]
+        [1, "test", 0, 0, [["*/proxy", "me/s", [Cancel.TAG, "me", LOWEST, "o", "a"]]]]
     )
     (_, _, cancel), *_ = decode_frame(raw).envelopes
     assert isinstance(cancel, Cancel)
@@ -293,7 +293,7 @@ def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
 
 
 def test_integers_can_be_negated() -> None:
-    raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", [Cancel.TAG, "a", "me", "o", LOWEST - 1]]]])
+    raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", [Cancel.TAG, "me", LOWEST - 1, "o", "a"]]]])
     with pytest.raises(MalformedFrameError, match=r"Cancel\.request: .* expected `int` >= "):
         decode_frame(raw)
 

@@ -317,10 +317,10 @@ class Asker:
             wait_ms = 0
             for _, _, (tag, *fields) in cbor2.loads(self.socket.recv())[4]:
                 if tag == REFUSED:
-                    self.refused[fields[1]] = self.refused.get(fields[1], 0) + 1
+                    self.refused[fields[4]] = self.refused.get(fields[4], 0) + 1
                 elif tag == OPENED:
                     self.done += 1
-                    self.session = fields[1]
+                    self.session = fields[2]
                 else:
                     self.done += 1
 
@@ -330,7 +330,7 @@ class Asker:
 
     def open(self, ttl_ms: int = 60_000) -> None:
         while not self.session:
-            self.send([(OPEN, self.name, ttl_ms, "", 1)])
+            self.send([(OPEN, self.name, 1, ttl_ms, "")])
             self.receive(500)
 
     def ask(self, make: Callable[[int], Sequence[object]], most: int, ends: float) -> None:
@@ -405,9 +405,9 @@ def frames(addresses: list[str], seconds: float) -> dict[str, object]:
         raws: list[bytes] = []
         for _ in range(50):
             number += 5
-            acquire = (ACQUIRE, "flood", client.session, "o", number, 0, 1, "", 0, 0)
-            release = (RELEASE, "flood", number, client.session, "o", number + 1)
-            inspect = (INSPECT, "flood", client.session, number + 2, None)
+            acquire = (ACQUIRE, client.session, number, "o", "flood", 0, 1, "", 0, 0)
+            release = (RELEASE, client.session, number + 1, "o", number, "flood")
+            inspect = (INSPECT, client.session, number + 2, "flood", None)
             keep = (KEEP_ALIVE, client.session, number + 3)
             probe = (PROBE, client.session, number + 4)
             for one in (acquire, release, inspect, keep, probe):
@@ -434,7 +434,7 @@ def slow_reader(addresses: list[str], seconds: float) -> dict[str, object]:
 
     def acquire(number: int) -> Sequence[object]:
         name = names[(number - 2) % len(names)]
-        return (ACQUIRE, name, session, "o" * 200, number, 0, 1, label, 0, 0)
+        return (ACQUIRE, session, number, "o" * 200, name, 0, 1, label, 0, 0)
 
     holder.ask(acquire, len(names), ends)
     readers = [attacker(addresses[0], f"slow-{number}", DEAF) for number in range(SLOW_READERS)]
@@ -454,7 +454,7 @@ def sessions(addresses: list[str], seconds: float) -> dict[str, object]:
     client = Asker(addresses[0], "opener")
     day = 24 * 3_600_000
     client.ask(
-        lambda number: (OPEN, f"opener~{number}", day, "", number),
+        lambda number: (OPEN, f"opener~{number}", number, day, ""),
         FLOOD_SESSIONS,
         time.monotonic() + seconds,
     )
@@ -466,7 +466,7 @@ def locks(addresses: list[str], seconds: float) -> dict[str, object]:
     client.open()
     session = client.session
     client.ask(
-        lambda number: (ACQUIRE, f"lock-{number}", session, "o", number, 0, 1, "", 0, 0),
+        lambda number: (ACQUIRE, session, number, "o", f"lock-{number}", 0, 1, "", 0, 0),
         FLOOD_LOCKS,
         time.monotonic() + seconds,
     )

@@ -65,7 +65,7 @@ class Watching(LockUser):
 
     def _watch(self, lock: str) -> Send:
         after = self.versions.get(lock)
-        return Send(self.session, ReadChanges(watched=lock, after=after, request=WATCH))
+        return Send(self.session, ReadChanges(lock=lock, after=after, request=WATCH))
 
 
 def is_of_watch(refused: Refused) -> bool:
