@@ -95,7 +95,6 @@ class Clock(Role[Post | ReadClock]):
                 return (Send(sender, ClockTime(time=self.time)),)
 
     def summary(self) -> Summary:
-        """Return the logical time."""
         return (("time", self.time),)
 
     def facts(self, now: Instant) -> Facts:

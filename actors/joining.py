@@ -49,7 +49,6 @@ class ConfigSource(Role[ReadConfig | Dialled]):
         """The requests whose addresses are tried, by number."""
 
     def handle(self, sender: Address, event: ReadConfig | Dialled, now: Instant) -> Effects:
-        """Have the address tried, then reply."""
         if isinstance(event, Dialled):
             asking = self.waiting.pop(event.number, None)
             reply = SharedConfig(text=self.text, unreached=event.unreached)
@@ -69,7 +68,6 @@ class ConfigSource(Role[ReadConfig | Dialled]):
         return (Send(address_of(node_of(self.address), "dialler"), dial),)
 
     def summary(self) -> Summary:
-        """Return the number of addresses that are tried."""
         return (("tried", len(self.waiting)),)
 
 

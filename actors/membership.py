@@ -30,7 +30,6 @@ class Membership(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the members, sorted."""
         return tuple(member.name for member in self.members)
 
     @property
@@ -39,11 +38,9 @@ class Membership(NamedTuple):
         return frozenset((member.name, member.journal) for member in self.members)
 
     def with_member(self, member: Member) -> Membership:
-        """Return the membership after ``member`` was added."""
         return Membership(self.number + 1, tuple(sorted((*self.members, member))))
 
     def without(self, name: str) -> Membership:
-        """Return the membership after the member ``name`` was removed."""
         left = tuple(member for member in self.members if member.name != name)
         return Membership(self.number + 1, left)
 

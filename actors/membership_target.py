@@ -50,9 +50,7 @@ class GroupFacts(Protocol):
 
     node: str
 
-    def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted recently."""
-        ...
+    def votes(self, member: str) -> bool: ...
 
     def willing(self, gone: str, members: Sequence[str]) -> tuple[str, int] | None:
         """Return the node that should become a member, with its journal; None if there is none.

@@ -166,7 +166,6 @@ class LogBook(Role[SetLog | ReadTrace]):
         self.number = 0
 
     def handle(self, sender: Address, event: SetLog | ReadTrace, now: Instant) -> Effects:
-        """Change the setting, or return lines."""
         if problem := _problem(event):
             return (Send(sender, Refused(lock="", reason=Reason.INVALID, detail=problem)),)
         match event:
@@ -207,11 +206,9 @@ class LogBook(Role[SetLog | ReadTrace]):
         return not self.readers
 
     def logs(self, role: Address) -> bool:
-        """Return whether the messages of ``role`` are logged."""
         return self.level == "TRACE" and (not self.roles or kind_of(role) in self.roles)
 
     def keeps(self, role: Address) -> bool:
-        """Return whether the messages of ``role`` are kept."""
         return role != self.address and any(
             not roles or kind_of(role) in roles for roles in self.readers
         )
@@ -232,6 +229,5 @@ class LogBook(Role[SetLog | ReadTrace]):
             self.kept.append(line_of(self.number, time, role, one))
 
     def summary(self) -> Summary:
-        """Return the setting, and the number of kept lines."""
         roles = ", ".join(self.roles) or "all"
         return ("level", self.level), ("traced roles", roles), ("kept lines", len(self.kept))

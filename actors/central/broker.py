@@ -129,12 +129,10 @@ class Broker(Role[Accepted]):
         self._random = random
 
     def begin(self, now: Instant) -> Effects:
-        """Start the watch on the server."""
         arguments = {"proxy": self.proxy, "server": self.server, "boot": self.boot}
         return (Spawn(self.watch, ServerWatch, arguments),)
 
     def handle(self, sender: Address, event: Accepted, now: Instant) -> Effects:
-        """Pass on one event."""
         if isinstance(event, FromProxy):
             return self._on_proxy(event, now)
         if isinstance(event, FromServer):
@@ -147,7 +145,6 @@ class Broker(Role[Accepted]):
         return self._on_client(sender, event, now)
 
     def summary(self) -> Summary:
-        """Return how many lock clients live, and how many owners wait or hold."""
         return (("lock clients", len(self.clients)), ("tickets", len(self.tickets)))
 
     def _on_proxy(self, event: FromProxy, now: Instant) -> Effects:

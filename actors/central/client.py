@@ -137,7 +137,6 @@ class LockClient(Role[LockClientEvent]):
         return effects
 
     def summary(self) -> Summary:
-        """Return the lock, the mode, and how many owners hold or wait."""
         return (
             ("lock", self.lock),
             ("session", self.session),

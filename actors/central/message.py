@@ -203,7 +203,6 @@ class ProbeServer(Timer):
 
 
 def lock_fits(lock: str) -> bool:
-    """Return whether a peer's lock name is within its limits."""
     return 1 <= len(lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
 
 
@@ -216,14 +215,12 @@ def client_fits(client: Address, sender: Address) -> bool:
 
 
 def names_fit(*names: str) -> bool:
-    """Return whether a peer's names of sessions and owners are within their limits."""
     return all(
         len(name.encode(errors="replace")) <= OWNER_BYTES_MAX and is_allowed(name) for name in names
     )
 
 
 def holder_fits(holder: Contender | None) -> bool:
-    """Return whether a peer's holder is within its limits."""
     if holder is None:
         return True
     numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX

@@ -155,7 +155,6 @@ class LockServer(Role[LockServerEvent]):
                 return (Send(sender, self._queues()),)
 
     def summary(self) -> Summary:
-        """Return how many locks are held, and the number of the last grant."""
         return (("held", len(self.held)), ("last grant", self.granted))
 
     def _queues(self) -> Queues:
@@ -359,7 +358,6 @@ class EndedHold(NamedTuple):
 
 
 def _contender_of(holding: Holding, now: Instant) -> Contender:
-    """Return the holder as other clients see it."""
     return Contender(
         node=node_of(holding.client),
         session=holding.session,
@@ -401,7 +399,6 @@ def _remember(memory: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def _held_record(lock: str, holding: Holding) -> Held:
-    """Return the journal's record of a hold."""
     return Held(
         lock=lock,
         client=holding.client,

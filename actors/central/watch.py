@@ -81,7 +81,6 @@ class ServerWatch(Role[ServerWatchEvent]):
         self.queries: dict[int, PendingView] = {}
 
     def begin(self, now: Instant) -> Effects:
-        """Probe the server."""
         self.began = now
         return (self._not_ready(now), *self._probe())
 
@@ -109,7 +108,6 @@ class ServerWatch(Role[ServerWatchEvent]):
                 return self._probe()
 
     def summary(self) -> Summary:
-        """Return whether the server answers."""
         return (
             ("server", self.server),
             ("answers", self.ready),

@@ -51,7 +51,6 @@ def pack_fence(stamp: int, rank: int) -> int:
 
 
 def unpack_fence(fence: int) -> tuple[int, int]:
-    """Return stamp and rank of a fence."""
     return fence >> RANK_BITS, fence & (NODES_MAX - 1)
 
 
@@ -84,11 +83,9 @@ class Queue:
             self.heap = self.in_order()
 
     def first(self) -> QueuePlace | None:
-        """Return the earliest request."""
         return self.heap[0] if self.heap else None
 
     def in_order(self) -> list[QueuePlace]:
-        """Return all requests, earliest first; O(n log n), for queries."""
         return sorted(turn for turn in set(self.heap) if self._lives(turn))
 
     def _lives(self, turn: QueuePlace) -> bool:
@@ -126,7 +123,6 @@ class Evidence:
         return not self.heap or self.heap[0] > turn
 
     def missing(self, turn: QueuePlace) -> tuple[str, ...]:
-        """Return the processes that sent nothing later than ``turn``, sorted."""
         return tuple(
             node for node, stamp in self.received.items() if QueuePlace(stamp, node) <= turn
         )
@@ -216,22 +212,18 @@ class Requests:
         del self.known[node][lock]
 
     def remove_all(self, node: str) -> None:
-        """Remove every request of ``node``."""
         for lock in list(self.known.get(node, ())):
             self.remove(lock, node)
 
     def stamp(self, lock: str, node: str) -> int | None:
-        """Return the stamp of the request of ``node`` for ``lock``, or None if it has none."""
         queue = self.queues.get(lock)
         return queue.stamps.get(node) if queue is not None else None
 
     def first(self, lock: str) -> QueuePlace | None:
-        """Return the earliest request for ``lock``."""
         queue = self.queues.get(lock)
         return queue.first() if queue is not None else None
 
     def in_order(self, lock: str) -> list[QueuePlace]:
-        """Return the requests for ``lock``, earliest first."""
         queue = self.queues.get(lock)
         return queue.in_order() if queue is not None else []
 
@@ -297,7 +289,6 @@ class PendingRequests:
         self.tickets += 1
 
     def in_line(self, lock: str) -> list[LocalTicket]:
-        """Return the tickets that have no request yet, in order."""
         return list(self.lines.get(lock, OrderedDict()).values())
 
     def begin(self, lock: str) -> bool:
@@ -323,12 +314,10 @@ class PendingRequests:
         return True
 
     def end(self, lock: str) -> None:
-        """Drop the request for ``lock`` and its ticket."""
         del self.out[lock]
         self.tickets -= 1
 
     def waiting(self) -> list[str]:
-        """Return the locks with a request that is not granted, in the order of the requests."""
         return [lock for lock, bid in self.out.items() if bid.granted_at is None]
 
 
@@ -354,7 +343,6 @@ class PeerContact:
         self.owing: dict[str, Instant] = dict(self.received_at)
 
     def received(self, node: str, now: Instant) -> None:
-        """Note a message of ``node``."""
         self.received_at[node] = now
         self.owing.pop(node, None)
 
@@ -415,7 +403,6 @@ class Rejoin:
         self.ready = self.ready or not self.missing()
 
     def missing(self) -> tuple[str, ...]:
-        """Return the processes that must still be met or answer, sorted."""
         unmet = tuple(node for node in self.others if node not in self.lives)
         late = tuple(node for node in self.others if self.welcomed.get(node) != self.round)
         return () if self.ready else unmet or late

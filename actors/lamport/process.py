@@ -143,7 +143,6 @@ class LockProcess(Role[Received]):
                 return [Send(sender, self._queues())]
 
     def summary(self) -> Summary:
-        """Return whether the process may request, and how much is requested."""
         return (
             ("ready", self.rejoin.ready),
             ("locks", len(self.requests.queues)),
@@ -254,23 +253,22 @@ class LockProcess(Role[Received]):
         return self.requests.first(lock) == turn and self.evidence.covers(turn)
 
     def _on_query(self, query: QueryLock, now: Instant) -> Effects:
-        description = self._describe(query, now)
-        if isinstance(description, Fault):
-            return self._unreadable(query, description)
-        if not query.proven or description.holder is not None or self.nodes == (self.node,):
-            return (Send(self.proxy, description),)
+        description, faults = self._describe(query, now)
+        proves = query.proven and description.holder is None and self.nodes != (self.node,)
+        if faults or not proves:
+            return (Send(self.proxy, description), *faults)
         self.proofs.add(query)
         return (*self._probe_for_queries(now), Wake(PROOF_MS, ProofDue(query=query.query)))
 
-    def _describe(self, query: QueryLock, now: Instant) -> LockDescription | Fault:
+    def _describe(self, query: QueryLock, now: Instant) -> tuple[LockDescription, list[Fault]]:
+        """Return what is known of a lock, and the fault if a bug of ours keeps it from that."""
         view = StatusView(self.nodes, self.node, self.requests, self.pending, now)
-        return reading(
+        found = reading(
             repr(query),
             lambda: view.description(query, self.rejoin, self.evidence, self.contact),
         )
-
-    def _unreadable(self, query: QueryLock, fault: Fault) -> list[Effect]:
-        """Report that a bug of ours keeps this process from describing a lock."""
+        if not isinstance(found, Fault):
+            return found, []
         description = LockDescription(
             lock=query.lock,
             query=query.query,
@@ -279,7 +277,7 @@ class LockProcess(Role[Received]):
             waits_for=(),
             unknown=f"a bug in fencelock, see the log of {self.node}",
         )
-        return [Send(self.proxy, description), fault]
+        return description, [found]
 
     def _probe_for_queries(self, now: Instant) -> list[Effect]:
         """Probe every process for each query that waits, once this process is ready."""
@@ -294,14 +292,10 @@ class LockProcess(Role[Received]):
 
     def _reply_to_looks(self, now: Instant) -> list[Effect]:
         """Answer the queries whose probes are covered."""
-        queries = self.proofs.take_proven(self.evidence)
         effects: list[Effect] = []
-        for query in queries:
-            found = self._describe(query, now)
-            if isinstance(found, Fault):
-                effects += self._unreadable(query, found)
-            else:
-                effects.append(Send(self.proxy, found))
+        for query in self.proofs.take_proven(self.evidence):
+            description, faults = self._describe(query, now)
+            effects += [Send(self.proxy, description), *faults]
         return effects
 
     def _on_proof_due(self, due: ProofDue, now: Instant) -> Effects:
@@ -315,9 +309,9 @@ class LockProcess(Role[Received]):
         missing = self.rejoin.missing()
         if proof.turn is not None:
             missing = self.evidence.missing(proof.turn)
-        description = self._describe(proof.query, now)
-        if isinstance(description, Fault):
-            return self._unreadable(proof.query, description)
+        description, faults = self._describe(proof.query, now)
+        if faults:
+            return (Send(self.proxy, description), *faults)
         if description.holder is None:
             why = f"not heard in the last {PROOF_MS} ms: {', '.join(missing)}"
             description = replace(description, unknown=why)
@@ -468,7 +462,6 @@ class StatusView:
     def description(
         self, query: QueryLock, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
     ) -> LockDescription:
-        """Return the answer to ``query``."""
         holder, waiters = self.contenders(query.lock)
         missing = self.missing(query.lock, rejoin, evidence, contact)
         return LockDescription(

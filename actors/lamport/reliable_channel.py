@@ -62,7 +62,6 @@ class Outgoing(Generic[T]):
         return len(self.contents)
 
     def push(self, content: T) -> None:
-        """Queue ``content`` under the next number."""
         self.contents.append(content)
 
     def fresh(self) -> list[tuple[int, T]]:
@@ -241,7 +240,6 @@ class ReliableChannel(Role[Received]):
                 return self._on_peer(known, event)
 
     def summary(self) -> Summary:
-        """Return the nodes to which it carries messages."""
         return (("peers", ", ".join(self.peers)),)
 
     def _on_peer(self, peer: Peer, event: Mail) -> Effects:

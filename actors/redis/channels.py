@@ -76,7 +76,6 @@ def awaiting(channel: bytes) -> AwaitKey:
 
 
 def cancel_of(request: AwaitKey) -> Cancel:
-    """Return the request that ends a wait."""
     return Cancel(lock=request.lock, session="", owner=request.owner, request=request.request)
 
 
@@ -106,7 +105,6 @@ class Channels:
         """Owners that have been used, and have no request in flight."""
 
     def of(self, connection: int) -> list[bytes]:
-        """Return the channels of a connection."""
         return list(self._of.get(connection, ()))
 
     def check_room(self, connection: int, channels: list[bytes]) -> None:

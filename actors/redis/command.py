@@ -129,7 +129,6 @@ class Attempts:
         return failed is not None and failed < self._turns.get(key, 0)
 
     def succeeded(self, key: str, value: bytes) -> None:
-        """Note that a key was acquired with a value."""
         self._failed.pop((value, key), None)
 
 
@@ -153,7 +152,6 @@ class Call(NamedTuple):
     """The place of each scan that has not ended, by its number."""
 
     def key(self, at: int = 0) -> str:
-        """Return the key that is the argument ``at``."""
         return key_of(self.arguments[at])
 
 
@@ -238,7 +236,6 @@ def change_one(request: ChangeKeys) -> Generator[Asked, Answer, KeyOutcome]:
 
 
 def _read(call: Call) -> Generator[Asked, Answer, dict[str, KeySeen]]:
-    """Read the keys that are the arguments."""
     seen = yield from ask(ReadKeys(keys=keys_of(call.arguments)), KeysRead)
     return {one.key: one for one in seen.keys}
 

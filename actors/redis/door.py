@@ -215,7 +215,6 @@ class RedisDoor(Role[DoorEvent]):
         self._verify = verify
 
     def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
-        """Serve clients, and pass on what the cluster replies."""
         match event:
             case Received():
                 return self._on_received(event, now)
@@ -238,7 +237,6 @@ class RedisDoor(Role[DoorEvent]):
                 return self._on_turn(now)
 
     def summary(self) -> Summary:
-        """Return how many clients there are, and how many requests are in flight."""
         return ("clients", len(self.connections)), ("in flight", len(self.in_flight))
 
     def _on_opened(self, event: Opened, now: Instant) -> Effects:
@@ -363,7 +361,6 @@ class RedisDoor(Role[DoorEvent]):
         return [*effects, *self._bounded(connection)]
 
     def _wait(self, connection: Connection) -> list[Effect]:
-        """Let a connection wait for the next turn."""
         connection.waits = True
         self.waiting.append(connection)
         return [Wake(0, DoorTurn())] if len(self.waiting) == 1 else []

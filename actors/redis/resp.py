@@ -72,7 +72,6 @@ class RequestParser:
         return len(self._buffer) - self._at + self._bytes
 
     def feed(self, data: bytes) -> None:
-        """Add bytes that were received."""
         if self._at:
             del self._buffer[: self._at]
             self._scanned -= self._at

@@ -157,7 +157,6 @@ _SHAPES: dict[Operation, tuple[int, int]] = {
 def _scripted(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
-    """Carry out ``operation``."""
     if operation in _COUNTING:
         reply = yield from _COUNTING[operation](operation, call, keys, arguments)
         return reply

@@ -49,7 +49,6 @@ _NOTHING = Amounts(0, 0, 0, 0, 0)
 
 
 def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
-    """Set the quota of a key."""
     command.check()
     table.changing = True
     table.accounts.set(command.account, command.quota)
@@ -147,7 +146,6 @@ def _is_forced(one: Entry | TableObject, own: str) -> bool:
 
 
 def _entries(table: TableState, command: Purge) -> Iterator[Entry]:
-    """Return the entries that a purge is about, in order."""
     maps, prefix = table.maps, command.prefix
     for name in maps.names.after(max(prefix, command.after), also=True):
         if not (name == prefix if command.exact else name.startswith(prefix)):
@@ -157,7 +155,6 @@ def _entries(table: TableState, command: Purge) -> Iterator[Entry]:
 
 
 def _objects(table: TableState, command: Purge) -> Iterator[TableObject]:
-    """Return the objects that a purge is about, in order."""
     prefix = object_name(command.kind, command.prefix)
     after = object_name(command.kind, command.after)
     for name in table.names.after(max(prefix, after), also=after < prefix or not command.after):
@@ -225,7 +222,6 @@ def _usage(account: Account | None, name: str, table: TableState) -> AccountUsag
 
 
 def list_maps(table: TableState, query: ListMaps) -> MapList:
-    """Return a page of the maps."""
     by_name, names = table.maps.by_name, table.maps.names.within(query.prefix, query.after)
     found, more = page_of(names, PAGE_BYTES_MAX, _line_bytes, query.most)
     maps = tuple(ListedMap(one, len(by_name[one].entries), by_name[one].bytes) for one in found)

@@ -42,7 +42,6 @@ class Counter(TableObject, eq=False):
         return self.value, 0
 
     def obstacle(self) -> Obstacle:
-        """Return that nobody holds it."""
         return Obstacle(self.name)
 
     def check_restored(self, table: TableState) -> None:

@@ -129,7 +129,6 @@ class DatedHold(TableHold, eq=False):
         return self.ends_ms + self.table.deadlines.skipped_ms
 
     def move(self, table: TableState, deadline_ms: int | None) -> None:
-        """Set the deadline, or remove it."""
         self.end(table)
         if deadline_ms is None:
             return
@@ -201,7 +200,6 @@ class LeasedHold(DatedHold, eq=False):
         self.replied = Durations(hold_ms, left_ms - hold_ms)
 
     def renewed(self) -> Renewed:
-        """Return the outcome of the last renewal."""
         owner_state = self.owner_state
         return Renewed(
             lock=owner_state.lock,

@@ -106,7 +106,6 @@ class Latch(TableObject, eq=False):
         table.timeouts.add(self)
 
     def let_pass(self, table: TableState, out: list[Result]) -> None:
-        """Let the first waiters pass."""
         for wait in [*islice(self.waits, ENDS_MAX)]:
             table.reply_to_wait(wait, _passed(wait.owner_state), out)
 

@@ -99,11 +99,9 @@ class Entry(Struct, eq=False):
         )
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Remove the entry, which has expired."""
         table.maps.change(table, self.name, self.key, None)
 
     def end_with_session(self, table: TableState, out: list[Result]) -> None:
-        """Remove the entry, whose session has ended."""
         table.maps.change(table, self.name, self.key, None)
 
 
@@ -214,7 +212,6 @@ class Maps:
         self.bytes = 0
 
     def find(self, name: str, key: str) -> Entry | None:
-        """Return the entry of ``key`` in the map ``name``, or None if there is none."""
         known = self.by_name.get(name)
         return None if known is None else known.entries.get(key)
 
@@ -298,7 +295,6 @@ class Maps:
         return None
 
     def in_order(self) -> list[Entry]:
-        """Return all entries, by map and key."""
         found: list[Entry] = []
         for name in self.names.after("", also=True):
             entries = self.by_name[name].entries
@@ -343,7 +339,6 @@ ENTRY_BYTES = 64
 def put_entry(
     table: TableState, owner_state: OwnerState, command: PutEntry, out: list[Result]
 ) -> None:
-    """Put an entry, if the conditions of the request are met."""
     if not _meets_conditions(table, owner_state, command, out):
         return
     maps = table.maps
@@ -369,7 +364,6 @@ def put_entry(
 def delete_entry(
     table: TableState, owner_state: OwnerState, command: DeleteEntry, out: list[Result]
 ) -> None:
-    """Delete an entry, if the conditions of the request are met."""
     if not _meets_conditions(table, owner_state, command, out):
         return
     name, key = command.map, command.entry_key
@@ -403,7 +397,6 @@ def _reply(
 
 
 def read_entry(table: TableState, query: GetEntry) -> EntryList:
-    """Return the entry of that key, if there is one."""
     entry = table.maps.find(query.map, query.entry_key)
     found = () if entry is None else (_see(entry, table.time_ms),)
     return EntryList(entries=found, session=query.session, request=query.request)

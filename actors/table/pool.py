@@ -68,7 +68,6 @@ class Pool(TableObject, eq=False):
         return Obstacle(self.name, free=self.free, capacity=self.size, waiting=self.waiting)
 
     def check_restored(self, table: TableState) -> None:
-        """Return if no wait could be served, and it should not leave no state instead."""
         head = next(iter(self.waits), None)
         if (
             not (1 <= self.size <= PERMITS_MAX and 0 <= self.taken <= PERMITS_MAX)
@@ -85,7 +84,6 @@ class Pool(TableObject, eq=False):
         self.serve(table, out)
 
     def change(self, table: TableState, size: int, taken: int) -> None:
-        """Set its numbers."""
         with table.altering(self):
             self.size, self.taken = size, taken
 
@@ -103,7 +101,6 @@ class Pool(TableObject, eq=False):
 def take_permits(
     table: TableState, owner_state: OwnerState, command: TakePermits, out: list[Result]
 ) -> None:
-    """Take permits of a pool, queue or deny."""
     pool = _find(table, command.lock)
     if pool is not None and pool.size != command.size:
         deny_size(table, owner_state, pool.size, command.size, out)
@@ -128,7 +125,6 @@ def take_permits(
 def give_permits(
     table: TableState, owner_state: OwnerState, command: GivePermits, out: list[Result]
 ) -> None:
-    """Take permits back, and serve the queue."""
     pool = _find(table, command.lock)
     taken = 0 if pool is None else pool.taken
     changed = command.amount <= taken

@@ -337,7 +337,6 @@ def _see(table: TableState, name: str, hold: TableHold) -> KeySeen:
 
 
 def read_keys(table: TableState, query: ReadKeys) -> KeysRead:
-    """Return those of the keys that are held."""
     holds = ((name, _hold_of(table, name)) for name in query.keys)
     keys = tuple(_see(table, name, hold) for name, hold in holds if hold is not None)
     return KeysRead(keys=keys, session=query.session, request=query.request)

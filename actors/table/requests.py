@@ -496,7 +496,6 @@ def wrong_fence(table: TableState, command: Evict | Renew | ReleaseRequest) -> W
 
 
 def session_expired(command: Command) -> Refused:
-    """Return the refusal of a command whose session has ended, or never was."""
     why = Why(Cause.SESSION_ENDED, texts=(command.session,))
     return refused(command, Reason.SESSION_EXPIRED, why=why)
 

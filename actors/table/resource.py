@@ -49,13 +49,11 @@ class Awaited(Struct, eq=False, kw_only=True):
     queue: OrderedDict[int, Wait] | None = None
 
     def enqueue(self, wait: Wait) -> None:
-        """Append ``wait`` to the queue."""
         if self.queue is None:
             self.queue = OrderedDict()
         self.queue[wait.ticket] = wait
 
     def withdraw(self, wait: Wait) -> None:
-        """Remove ``wait`` from anywhere in the queue."""
         assert self.queue is not None
         del self.queue[wait.ticket]
 
@@ -176,7 +174,6 @@ class TableHold(Claim, eq=False):
         self.request = request
 
     def answer(self) -> Granted:
-        """Return the outcome of the last acquire."""
         owner_state = self.owner_state
         owner, lock = owner_state.key
         return Granted(
@@ -265,7 +262,6 @@ class Resource(Awaited, eq=False):
         return () if held is None else (held,)
 
     def find(self, name: str, fence: int) -> TableHold | None:
-        """Return the hold under ``fence`` of this object, which has that name."""
         held = self.held
         if isinstance(held, dict):
             return held.get(fence)
@@ -397,7 +393,6 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
         """Return what keeps a request for it waiting."""
 
     def record(self) -> ObjectRecord:
-        """Return its record for a snapshot, without the waits."""
         own: list[Any] = [getattr(self, field) for field in self.__struct_fields__[2:-1]]
         return self.RECORD(self.name, *own, self.account.name)
 

@@ -121,7 +121,6 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
 
 
 def close_session(table: TableState, command: CloseSession, out: list[Result]) -> None:
-    """End the session whose handle the operator saw."""
     command.check()
     handle, before = command.handle, table.audit.get((command.by, command.request))
     session = table.sessions.find(handle)
@@ -173,7 +172,6 @@ def open_session(table: TableState, command: Open, out: list[Result]) -> None:
 
 
 def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> None:
-    """Keep a session alive."""
     session = table.sessions.by_id.get(command.session)
     if session is None:
         out.append(session_expired(command))

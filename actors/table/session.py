@@ -88,7 +88,6 @@ class OwnerState(Struct, eq=False):
             self.outcome = outcome
 
     def released(self, count: int) -> Released:
-        """Return the outcome of a last request that released one hold, with ``count`` left."""
         owner, lock = self.key
         return Released(
             session=self.session.id,
@@ -99,7 +98,6 @@ class OwnerState(Struct, eq=False):
         )
 
     def denied(self, reason: Reason, why: Why) -> Refused:
-        """Return the refusal of the last request."""
         owner, lock = self.key
         return Refused(
             session=self.session.id,
@@ -165,7 +163,6 @@ class Session(Struct, eq=False):
         return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
 
     def enter(self, key: Key) -> OwnerState:
-        """Add an owner state."""
         assert key not in self.owner_states
         owner_state = self.owner_states[key] = OwnerState(session=self, key=key)
         return owner_state
@@ -286,7 +283,6 @@ class Sessions:
         return max(session.deadline_ms, self.extended_ms + session.ttl_ms)
 
     def first(self) -> Session | None:
-        """Return the session that expires first."""
         while self.heap:
             due_ms, number, name = self.heap[0]
             session = self.by_id.get(name)

@@ -134,7 +134,6 @@ class FrozenPart(Struct, frozen=True):
     records: Sequence[Record]
 
     def thaw(self) -> TablePart:
-        """Return the part as a message."""
         fields: dict[str, Any] = {
             field: tuple(one for one in self.records if isinstance(one, kind))
             for field, kind in RECORDS.items()
@@ -316,7 +315,6 @@ def _fill_hold(
     record: HoldRecord,
     charged: Account,
 ) -> None:
-    """Add a hold to the resource of each of its objects."""
     details = PLAIN if details == PLAIN else details
     fields = owner_state, details, record.fence, record.since_ms, record.request
     table.holds_checksum += owner_state.marked() * record.fence

@@ -211,7 +211,6 @@ class TableState:
         self.histories.add(lock, "", value, hold.fence, self.time_ms, before)
 
     def find_hold(self, lock: str, fence: int) -> TableHold | None:
-        """Return the hold of an object under ``fence``."""
         resource = self.resources.get(lock)
         return None if resource is None else resource.find(lock, fence)
 
@@ -260,7 +259,6 @@ class TableState:
         return self.resources.get(name) or self.objects.get(name)
 
     def note_forced(self, entry: Evicted) -> None:
-        """Add what an operator did to the audit."""
         self.changing = True
         key = entry.operator, entry.request
         self.audit.pop(key, None)
@@ -513,7 +511,6 @@ class TableState:
         return owner_state
 
     def _withdraw(self, wait: Wait) -> None:
-        """Remove ``wait`` from its queues."""
         for name in wait.objects:
             awaited = self.awaited(name)
             assert awaited is not None

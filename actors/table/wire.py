@@ -52,7 +52,6 @@ class ExtendSessions(Message, tag=0x83):
     fence_floor: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_number("fence_floor", self.fence_floor, 0, FENCE_FLOOR_MAX)
 
 
