@@ -73,7 +73,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from fencelock.actors.api.role_request import ReadLeaders
 from fencelock.actors.bakery.bounds import are_seated, is_known_seating, is_possible_statement
@@ -90,7 +90,7 @@ from fencelock.actors.bakery.config import (
     status_of,
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
-from fencelock.actors.bakery.epochs import DurablePromises, VoterArguments, VotingRole
+from fencelock.actors.bakery.epochs import DurablePromises, VoterRegistry, VotingRole
 from fencelock.actors.bakery.event import (
     Barred,
     BeatContents,
@@ -179,11 +179,11 @@ class ElectionCoordinator(VotingRole[Received]):
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
+        voting: VoterRegistry,
         copies: bool = True,
         timing: BakeryTiming = BAKERY_TIMING,
-        **known: Unpack[VoterArguments],
     ) -> None:
-        super().__init__(address, host, **known)
+        super().__init__(address, host, voting)
         self.timing = timing
         self.bound_ms = bound_ms
         self.copies = copies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -148,6 +148,8 @@ class VoterRegistry:
     id_of: Callable[[Member], int]
     """Returns the id that the votes of a member name."""
     founders: Electorate
+    nodes: tuple[str, ...]
+    """All configured nodes, sorted."""
     ids: VoterIds = field(init=False)
 
     def __post_init__(self) -> None:
@@ -265,39 +267,22 @@ class DurablePromises:
         return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
 
 
-class VoterArguments(TypedDict):
-    """Arguments of every `VotingRole`."""
-
-    node: str
-    members: tuple[str, ...]
-    voting: VoterRegistry
-
-
 class VotingRole(Role[E]):
     """A role of a node that takes part in elections, or would if its journal was registered.
 
     Attributes:
-        members: all configured nodes, sorted.
         voting: the journals that vote, and the plausible epochs.
         electorate: that of the highest seating that this role knows to be installed.
         may_vote: whether the journal is no old copy, as far as others have confirmed.
 
     """
 
-    def __init__(
-        self,
-        address: Address,
-        host: Host,
-        *,
-        node: str,
-        members: tuple[str, ...],
-        voting: VoterRegistry,
-    ) -> None:
+    def __init__(self, address: Address, host: Host, voting: VoterRegistry) -> None:
         super().__init__(address, host)
-        self.node, self.members, self.voting = node, members, voting
+        self.node, self.voting = node_of(address), voting
         self.electorate = voting.founders
         self.may_vote = voting.votes
-        self.refusals = Refusals(node, voting.limit)
+        self.refusals = Refusals(self.node, voting.limit)
 
     @property
     def is_voter(self) -> bool:
@@ -324,7 +309,7 @@ class VotingRole(Role[E]):
     def names_with(self, sent: Electorate) -> set[str]:
         """Return the nodes that may lead, as far as this node or the electorate ``sent`` says."""
         founders = self.voting.founders.names
-        return {*self.members, *founders, *self.electorate.everyone, *sent.everyone}
+        return {*self.voting.nodes, *founders, *self.electorate.everyone, *sent.everyone}
 
     def is_known(self, node: str, sent: Electorate = FOUNDERS) -> bool:
         """Return whether ``node`` is configured or a member, or the electorate ``sent`` has it.
@@ -333,7 +318,7 @@ class VotingRole(Role[E]):
         """
         named = sent.everyone
         return (
-            node in self.members
+            node in self.voting.nodes
             or node in self.electorate.everyone
             or (node in named and self.node in named)
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Unpack
 
 from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.bakery.bounds import WAITING_MS_MAX, is_known_seating
@@ -18,7 +17,7 @@ from fencelock.actors.bakery.config import (
     status_of,
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
-from fencelock.actors.bakery.epochs import VoterArguments, VotingRole
+from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen, Member
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
@@ -86,17 +85,17 @@ class ClusterStatus(VotingRole[Received]):
         life: int,
         priority: int,
         pid: int,
+        voting: VoterRegistry,
         timing: BakeryTiming = BAKERY_TIMING,
-        **known: Unpack[VoterArguments],
     ) -> None:
-        super().__init__(address, host, **known)
+        super().__init__(address, host, voting)
         self.silent_ms = timing.silent_ms
         self.life = life
         self.priority = priority
         self.pid = pid
         self.number = 0
         self.sent_at: dict[int, Instant] = {}
-        self.peers = {member: PeerBeats() for member in self.members if member != self.node}
+        self.peers = {member: PeerBeats() for member in voting.nodes if member != self.node}
         self.contents = BeatContents(promised=0, seating=NOBODY, waiting_ms=0)
         self.serving = 0
         self.seen: tuple[Member, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import (
@@ -187,16 +187,13 @@ def bakery(context: NodeContext) -> RoleSet:
     node, terms, date_ms = context.node, settings.bakery_terms, context.first_stamp // US_PER_MS
     kept, founded = context.journal.get("election", ()), context.journal.get("bootstrap", ())
     recovered = DurablePromises.recover(kept).installed.electorate
-    known: dict[str, Any] = {"node": node, "members": context.nodes}
     status = {
-        **known,
         "life": context.boot,
         "priority": settings.priority,
         "pid": settings.bakery_pid,
     }
     timing = {"timing": settings.bakery_timing}
     election = {
-        **known,
         "bound_ms": terms.lease_ms,
         "random": context.random,
         "records": kept,
@@ -248,7 +245,14 @@ def bakery(context: NodeContext) -> RoleSet:
         Spawn(
             leader_of(node),
             Leader,
-            {**known, "life": context.boot, "terms": terms, "limit": limit, **timing},
+            {
+                "node": node,
+                "members": context.nodes,
+                "life": context.boot,
+                "terms": terms,
+                "limit": limit,
+                **timing,
+            },
         ),
         _proxy(context, backend),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
@@ -286,6 +290,7 @@ def _voter_registry(
         limit,
         lambda member: vote_id(group, member.name, member.journal),
         Electorate(0, founders),
+        context.nodes,
     )
 
 

@@ -50,7 +50,7 @@ from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Spawn
-from fencelock.actors.message import Instant, address_of
+from fencelock.actors.message import Instant, address_of, node_of
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -427,7 +427,7 @@ def votes_anyway(spawn: Spawn) -> Spawn:
     if "voting" not in spawn.arguments or issubclass(spawn.role, Bootstrap):
         return spawn
     known: VoterRegistry = spawn.arguments["voting"]
-    own = known.voters[election_of(spawn.arguments["node"])]
+    own = known.voters[election_of(node_of(spawn.address))]
     voting = dataclasses.replace(known, voter=own, votes=True)
     return replace(spawn, arguments={**spawn.arguments, "voting": voting})
 

@@ -15,7 +15,7 @@ from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason,
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.message import AddTicket, Extend, Query, QueryResult
-from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
+from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of
 

@@ -23,12 +23,7 @@ from fencelock.actors.api.message import (
     NodeStatus,
 )
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.bakery.cluster_watch import (
-    NUMBERS,
-    WATCHER_SILENCE_MS,
-    WATCHERS_MAX,
-    Watchers,
-)
+from fencelock.actors.bakery.backend import NUMBERS, WATCHER_SILENCE_MS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating

@@ -29,10 +29,10 @@ from fencelock.actors.bakery.table import (
     TicketPhase,
     TicketQueue,
     TicketTable,
+    Tombstones,
 )
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
-from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.verification.simulation.bakery_judge_leases import LeasesJudge

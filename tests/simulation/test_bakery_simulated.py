@@ -30,10 +30,9 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.table import TicketPhase, TicketTable
+from fencelock.actors.bakery.table import TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketStep
-from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import node_of
 from fencelock.cluster.node.topology import ProtocolSettings

@@ -154,7 +154,8 @@ def registry(
     """Return the members by name, which found the group with these ``journals``."""
     founders = Electorate(0, tuple(Seat(name, "", one) for name, one in sorted(journals.items())))
     ids = {election_of(name): number for name, number in journals.items()}
-    return VoterRegistry(ids, own, votes, limit or EpochLimit(), lambda one: one.journal, founders)
+    limit = limit or EpochLimit()
+    return VoterRegistry(ids, own, votes, limit, lambda one: one.journal, founders, NAMES)
 
 
 def cluster_status(voting: VoterRegistry, host: Host = HOST) -> ClusterStatus:
@@ -162,8 +163,6 @@ def cluster_status(voting: VoterRegistry, host: Host = HOST) -> ClusterStatus:
     return ClusterStatus(
         status_of("n1"),
         host,
-        node="n1",
-        members=NAMES,
         life=1,
         priority=14,
         pid=5,
@@ -225,8 +224,6 @@ def begun_coordinator(
     role = ElectionCoordinator(
         election_of(node),
         HOST,
-        node=node,
-        members=("n1", "n2", "n3"),
         bound_ms=bound_ms,
         random=Random(1),
         records=records,
