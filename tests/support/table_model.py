@@ -53,11 +53,33 @@ UNTOLD = ("detail", "why", "label", "node", "leader", "view", "members", "genera
 """Fields that the model does not have: texts, and those for proxies and other protocols."""
 
 
+OWNER = ("session", "owner", "request")
+
+FIELDS = {
+    "Alive": "session request",
+    "Ended": "session request reason operator",
+    "EntryChanged": "lock session owner request version changed",
+    "Evicted": "lock fence holder session request operator time_ms",
+    "Granted": "lock fence session owner request count hold_ms grace_ms",
+    "HoldLost": "lock fence session owner decided",
+    "Opened": "session assigned ttl_ms request",
+    "Purged": "removed more after after_key session request",
+    "Queued": "session owner request lock",
+    "QuotaSet": "account limits session request",
+    "Recall": "lock fence session owner waiting",
+    "Released": "lock session owner request count",
+    "SessionClosed": "handle claims session request",
+}
+"""The fields of outcomes in the order of the model. Others: the object, their own, the owner's."""
+
+
 def word_of(outcome: Result) -> Word:
     """Return an outcome as a tuple, without the fields that the model does not have."""
-    told: list[Any] = [
-        getattr(outcome, name) for name in outcome.__struct_fields__ if name not in UNTOLD
-    ]
+    known = [name for name in outcome.__struct_fields__ if name not in UNTOLD]
+    own = [name for name in known if name not in ("lock", *OWNER)]
+    order = FIELDS.get(type(outcome).__name__, " ".join(("lock", *own, *OWNER))).split()
+    assert sorted(order) == sorted(known)
+    told: list[Any] = [getattr(outcome, name) for name in order]
     if isinstance(outcome, Evicted):
         told[2] = outcome.holder.owner, outcome.holder.times
     return (type(outcome).__name__, *told)
