@@ -1,4 +1,4 @@
-"""Requests about pools, and their replies. Tags 0x118 to 0x11d.
+"""Requests about pools, and their replies. Tags 0x118 to 0x11c; 0x11d is retired.
 
 A pool has a number of permits, like a semaphore. But a taken permit belongs to nobody: it stays
 taken when the session that took it ends, until anybody gives it back. So a pool has no holders, no
@@ -60,17 +60,11 @@ class GivePermits(UpdateRequest, tag=0x119):
 
 
 class ResizePool(ResizeRequest, tag=0x11A):
-    """Let ``pool``, which has ``permits``, have ``size`` of them. Answered by `PoolResized`.
-
-    See `fencelock.actors.api.semaphore.ResizeSemaphore`: it is the same for what is taken.
-    """
+    """Let ``pool``, which has ``permits``, have ``size`` of them."""
 
     pool: str
 
     KIND = POOL
-
-    if TYPE_CHECKING:
-        reply: "PoolResized" = declared()
 
 
 class PermitsTaken(UpdateReply, tag=0x11B):
@@ -91,12 +85,3 @@ class PermitsGiven(UpdateReply, tag=0x11C):
     changed: bool = True
 
     REPLIES_TO = (GivePermits,)
-
-
-class PoolResized(UpdateReply, tag=0x11D):
-    """The pool has ``size`` permits as long as any is taken or awaited, and ``taken`` are taken."""
-
-    size: Int64
-    taken: Int64
-
-    REPLIES_TO = (ResizePool,)

@@ -74,10 +74,17 @@ class ReleasePermits(PartRequest, tag=0x1F):
 
 
 class ResizeRequest(UpdateRequest):
-    """A request to let an object that has ``permits`` have ``size`` of them."""
+    """A request to let an object that has ``permits`` have ``size`` of them. Answered by `Resized`.
+
+    What is held or taken stays so, even if that is more than ``size``. Claims that wait for more
+    than ``size`` are refused. An object that is not in use has no size, so nothing changes then.
+    """
 
     permits: Int64
     size: Int64
+
+    if TYPE_CHECKING:
+        reply: "Resized" = declared()
 
     def check(self) -> None:
         UpdateRequest.check(self)
@@ -86,28 +93,20 @@ class ResizeRequest(UpdateRequest):
 
 
 class ResizeSemaphore(ResizeRequest, tag=0x8E):
-    """Let ``semaphore``, which has ``permits``, have ``size`` of them.
-
-    Answered by `SemaphoreResized`. What is held stays held, even if that is more than ``size``.
-    Claims that wait for more than ``size`` are refused. A semaphore that nobody holds has no size,
-    so nothing changes then.
-    """
+    """Let ``semaphore``, which has ``permits``, have ``size`` of them."""
 
     semaphore: str
 
     KIND = SEMAPHORE
 
-    if TYPE_CHECKING:
-        reply: "SemaphoreResized" = declared()
 
+class Resized(UpdateReply, tag=0x8F):
+    """The object has ``size`` permits as long as it is in use, and ``free`` of them.
 
-class SemaphoreResized(UpdateReply, tag=0x8F):
-    """The semaphore has ``size`` permits as long as it is held or awaited, and ``free`` of them.
-
-    ``free`` is negative while more are held than there are.
+    ``free`` is negative while more are held or taken than there are.
     """
 
     size: Int64
     free: Int64
 
-    REPLIES_TO = (ResizeSemaphore,)
+    REPLIES_TO = (ResizeRequest,)

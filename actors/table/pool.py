@@ -11,12 +11,11 @@ from fencelock.actors.api.pool import (
     GivePermits,
     PermitsGiven,
     PermitsTaken,
-    PoolResized,
     ResizePool,
     TakePermits,
 )
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.api.semaphore import PERMITS_MAX
+from fencelock.actors.api.semaphore import PERMITS_MAX, Resized
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
@@ -145,7 +144,7 @@ def resize_pool(
     if pool is not None and pool.size not in {command.permits, size}:
         deny_size(table, owner_state, pool.size, command.permits, out)
         return
-    served, taken = list[Result](), 0
+    served, free = list[Result](), size
     if pool is not None:
         why = Why(Cause.OTHER_SIZE, (size, pool.size))
         pool.change(table, size, pool.taken)
@@ -153,9 +152,8 @@ def resize_pool(
             if wait.amount > size:
                 table.reply_to_wait(wait, wait.owner_state.denied(Reason.INVALID, why), served)
         pool.serve(table, served)
-        taken = pool.taken
-    resized = PoolResized(**command.fields(), size=size, taken=taken)
-    conclude(table, owner_state, resized, out)
+        free = size - pool.taken
+    conclude(table, owner_state, Resized(**command.fields(), size=size, free=free), out)
     out += served
 
 

@@ -30,7 +30,7 @@ from fencelock.actors.api.object_request import (
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
-from fencelock.actors.api.semaphore import ResizeSemaphore, SemaphoreResized
+from fencelock.actors.api.semaphore import Resized, ResizeSemaphore
 from fencelock.actors.api.session_message import Evict, Evicted, OperatorCommand, Renew
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
@@ -223,7 +223,7 @@ def resize_semaphore(
                 table.end_wait(wait, Reason.INVALID, served, why)
         table.serve((lock,), served)
         free = resource.free
-    conclude(table, owner_state, SemaphoreResized(**command.fields(), size=size, free=free), out)
+    conclude(table, owner_state, Resized(**command.fields(), size=size, free=free), out)
     out += served
 
 

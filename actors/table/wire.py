@@ -19,12 +19,12 @@ from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
-from fencelock.actors.api.pool import PermitsGiven, PermitsTaken, PoolResized
+from fencelock.actors.api.pool import PermitsGiven, PermitsTaken
 from fencelock.actors.api.redis import KeysChanged
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.retained import Recall
-from fencelock.actors.api.semaphore import SemaphoreResized
+from fencelock.actors.api.semaphore import Resized
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Int64, Message
 
@@ -78,10 +78,9 @@ KeptReply = (
     | EntryChanged
     | BarrierPassed
     | CounterChanged
-    | SemaphoreResized
+    | Resized
     | PermitsTaken
     | PermitsGiven
-    | PoolResized
     | KeysChanged
 )
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""

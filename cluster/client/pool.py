@@ -107,7 +107,7 @@ class BasePool(BaseObject):
         request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
         reply = yield from self._updating(request)
         self._template = replace(self._template, size=permits)
-        return max(0, reply.size - reply.taken)
+        return max(0, reply.free)
 
     def _entering(self) -> Operation[None]:
         yield from self._updating(replace(self._template, wait_ms=self._wait_ms))

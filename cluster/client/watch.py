@@ -187,7 +187,7 @@ class BaseWatch(Generic[T]):
 
     def _check(self) -> None:
         if self._closed:
-            watched = titled(self._question.watched)
+            watched = titled(self._question.lock)
             raise ClosedError(f"the watch of {watched} was closed: make another one")
 
     def _abandon(self) -> None:

@@ -59,7 +59,6 @@ from fencelock.actors.api.name import plain_name as plain_name
 from fencelock.actors.api.pool import GivePermits as GivePermits
 from fencelock.actors.api.pool import PermitsGiven as PermitsGiven
 from fencelock.actors.api.pool import PermitsTaken as PermitsTaken
-from fencelock.actors.api.pool import PoolResized as PoolResized
 from fencelock.actors.api.pool import ResizePool as ResizePool
 from fencelock.actors.api.pool import TakePermits as TakePermits
 from fencelock.actors.api.role_request import ClockTime as ClockTime
@@ -80,8 +79,8 @@ from fencelock.actors.api.rwlock import AcquireReadWrite as AcquireReadWrite
 from fencelock.actors.api.rwlock import Downgrade as Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits as AcquirePermits
 from fencelock.actors.api.semaphore import ReleasePermits as ReleasePermits
+from fencelock.actors.api.semaphore import Resized as Resized
 from fencelock.actors.api.semaphore import ResizeSemaphore as ResizeSemaphore
-from fencelock.actors.api.semaphore import SemaphoreResized as SemaphoreResized
 from fencelock.actors.api.session_message import ListedLock as ListedLock
 from fencelock.actors.api.session_message import ListedObject as ListedObject
 from fencelock.actors.error import AcquireCancelledError as AcquireCancelledError

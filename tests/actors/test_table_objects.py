@@ -37,7 +37,7 @@ from fencelock.actors.api.pool import (
     GivePermits,
     PermitsGiven,
     PermitsTaken,
-    PoolResized,
+    Resized,
     ResizePool,
     TakePermits,
 )
@@ -462,14 +462,14 @@ def test_a_pool_is_resized_while_permits_are_taken(table: LockTable) -> None:
     applied(table, take(B, 3))
     applied(table, take(C))
     told = table.apply(0, resize(A, 2))
-    assert [said(one) for one in told] == ["PoolResized", "t.2 INVALID"]
-    assert isinstance(told[0], PoolResized)
-    assert (told[0].size, told[0].taken, left(table, POOL)) == (2, 3, 0)
+    assert [said(one) for one in told] == ["Resized", "t.2 INVALID"]
+    assert isinstance(told[0], Resized)
+    assert (told[0].size, told[0].free, left(table, POOL)) == (2, -1, 0)
     assert applied(table, give(A, 1)) == ["PermitsGiven"]  # Two of two are taken.
     assert applied(table, give(A, 1, 3)) == ["PermitsGiven", "PermitsTaken"]
     assert applied(table, take(B, request=2)) == ["t.2 INVALID"]
     assert applied(table, resize(B, 5, 2, permits=4)) == ["t.2 INVALID"]
-    assert applied(table, resize(B, 5, 3, permits=2)) == ["PoolResized"]
+    assert applied(table, resize(B, 5, 3, permits=2)) == ["Resized"]
     assert left(table, POOL) == 3
 
 

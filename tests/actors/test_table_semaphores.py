@@ -16,8 +16,8 @@ from fencelock.actors.api.semaphore import (
     SEMAPHORE,
     AcquirePermits,
     ReleasePermits,
+    Resized,
     ResizeSemaphore,
-    SemaphoreResized,
 )
 from fencelock.actors.api.session_message import End
 from fencelock.actors.table.table import LockTable
@@ -182,7 +182,7 @@ def resize(session: str, size: int, request: int = 1, **fields: Any) -> ResizeSe
 
 def resized(table: LockTable, command: ResizeSemaphore) -> tuple[int, int]:
     """Return the size and the free permits of the reply, which comes first."""
-    one = checked(SemaphoreResized, table.apply(table.time_ms, command)[0])
+    one = checked(Resized, table.apply(table.time_ms, command)[0])
     return one.size, one.free
 
 
@@ -190,9 +190,9 @@ def test_a_larger_size_serves_the_queue(table: LockTable) -> None:
     applied(table, acquire(A, 3))
     applied(table, acquire(B, 2))
     applied(table, acquire(C))
-    assert applied(table, resize(A, 5)) == ["SemaphoreResized", "t.2 holds 2 under 2"]
-    assert applied(table, resize(A, 6, 2, permits=5)) == ["SemaphoreResized", "u.3 holds 1 under 3"]
-    assert applied(table, resize(A, 6, 2, permits=5)) == ["SemaphoreResized"]  # Sent again.
+    assert applied(table, resize(A, 5)) == ["Resized", "t.2 holds 2 under 2"]
+    assert applied(table, resize(A, 6, 2, permits=5)) == ["Resized", "u.3 holds 1 under 3"]
+    assert applied(table, resize(A, 6, 2, permits=5)) == ["Resized"]  # Sent again.
     assert (status_of(table, LOCK).free, status_of(table, LOCK).permits) == (0, 6)
 
 
@@ -214,7 +214,7 @@ def test_claims_that_are_too_large_for_the_new_size_are_refused(table: LockTable
     applied(table, acquire(B, 3))
     applied(table, acquire(C))
     told = table.apply(0, resize(A, 2))
-    assert [said(one) for one in told] == ["SemaphoreResized", "t.2 INVALID", "u.3 holds 1 under 2"]
+    assert [said(one) for one in told] == ["Resized", "t.2 INVALID", "u.3 holds 1 under 2"]
     assert text_of(told[1]) == "semaphore 'S' has 2 permits; this client asked for one with 3"
 
 

@@ -168,7 +168,7 @@ class ModelObjects:
                     who = claim.session, claim.owner, claim.request
                     model.deny(*who, lock, Reason.INVALID)
             _, taken, _ = self._serve_pool(lock)
-        model.note(s, o, r, lock, ("PoolResized", lock, c.size, taken, s, o, r))
+        model.note(s, o, r, lock, ("Resized", lock, c.size, c.size - taken, s, o, r))
         model.out.insert(first, model.out.pop())
 
     def _serve_pool(self, lock: str) -> tuple[int, int, str]:

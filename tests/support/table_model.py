@@ -590,7 +590,7 @@ class Model:
         if claims:
             self.serve(claims[0])
         free = c.size - self.held(lock)
-        self.note(s, o, r, lock, ("SemaphoreResized", lock, c.size, free, s, o, r))
+        self.note(s, o, r, lock, ("Resized", lock, c.size, free, s, o, r))
         self.out.insert(first, self.out.pop())
 
     def _on_turn(self, c: Downgrade | Detach, mine: ModelClaim) -> None:

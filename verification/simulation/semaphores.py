@@ -11,8 +11,8 @@ from fencelock.actors.api.semaphore import (
     SEMAPHORE,
     AcquirePermits,
     ReleasePermits,
+    Resized,
     ResizeSemaphore,
-    SemaphoreResized,
 )
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, Message, node_of
@@ -58,7 +58,7 @@ class PermitUser(LockUser):
     Now and then it resizes a semaphore.
     """
 
-    _named = (*LockUser._named, SemaphoreResized)
+    _named = (*LockUser._named, Resized)
     MAY_LEAVE_UNAWAITED = False
     KIND = SEMAPHORE
 
@@ -72,12 +72,10 @@ class PermitUser(LockUser):
     def _other_size(self) -> int:
         return sum(SIZES) - self.size
 
-    def handle(
-        self, sender: Address, event: ContenderEvent | SemaphoreResized, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: ContenderEvent | Resized, now: Instant) -> Effects:
         """Go on to the next action, with another number of permits if this one was refused."""
         match event:
-            case SemaphoreResized(size=size):
+            case Resized(size=size):
                 self.size = size
                 return [Observe("contender.resizes"), *self._on_end(left=0)]
             case Refused(reason=Reason.INVALID) if self.phase is ContenderPhase.WAITING:
@@ -168,7 +166,7 @@ class SizeLog(LogOrder):
         """The same when a fence was granted."""
 
     def _replay(self, outcome: Message) -> None:
-        if isinstance(outcome, SemaphoreResized):
+        if isinstance(outcome, Resized):
             self._judge_resize(outcome)
         elif isinstance(outcome, Queued | Granted):
             key = (outcome.session, outcome.owner, outcome.request)
@@ -187,7 +185,7 @@ class SizeLog(LogOrder):
                 if key in self.asked and self.asked[key].amount > size:
                     raise ViolationError(f"size: {self.asked[key]!r} waits for one of {size}")
 
-    def _judge_resize(self, resized: SemaphoreResized) -> None:
+    def _judge_resize(self, resized: Resized) -> None:
         if self.is_first(resized.key, resized):
             self.sizes[resized.lock] = resized.size
 
