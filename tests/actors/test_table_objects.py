@@ -37,10 +37,10 @@ from fencelock.actors.api.pool import (
     GivePermits,
     PermitsGiven,
     PermitsTaken,
-    Resized,
     ResizePool,
     TakePermits,
 )
+from fencelock.actors.api.semaphore import Resized
 from fencelock.actors.api.session_message import End, ListedObject, Open
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import account, requests
