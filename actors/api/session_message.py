@@ -426,6 +426,11 @@ class DisownHold(Request, tag=0xD1):
 
     EASES = True
 
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """No name: any client may say what it does not hold."""
+        return ()
+
     def check(self) -> None:
         check_owner(self.session)
         check_lock_name(self.lock)
