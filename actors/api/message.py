@@ -147,9 +147,9 @@ class OwnerMessage(Message):
 
     if TYPE_CHECKING:  # Requests and replies have them as fields.
         lock: str = declared()
-        session: str = declared()
-        owner: str = declared()
-        request: int = declared()
+        session: str = ""
+        owner: str = ""
+        request: int = 0
 
     @property
     def key(self) -> Key:

@@ -371,7 +371,7 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
 
     KIND: ClassVar[str]
     """The beginning of its name in the table."""
-    RECORD: ClassVar[type[ObjectRecord]]
+    RECORD: ClassVar[type[Any]]
     """The type of its record: the name, the fields of the kind, and the name of the account."""
     SIZE: ClassVar[str] = ""
     """The sentence part that names its size, which is a number; empty if it has none."""
@@ -394,7 +394,8 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
 
     def record(self) -> ObjectRecord:
         own: list[Any] = [getattr(self, field) for field in self.__struct_fields__[2:-1]]
-        return self.RECORD(self.name, *own, self.account.name)
+        made: ObjectRecord = self.RECORD(self.name, *own, self.account.name)
+        return made
 
     @classmethod
     def restore(cls, table: Any, record: Any) -> None:
