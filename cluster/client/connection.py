@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from os import urandom
@@ -157,12 +156,10 @@ class Connection:
             )
             self.hold_registry.retaining = self.retaining
             endpoints = self.endpoints
-
-            def report_waits(event: Waiting) -> None:
-                report(executor, refs["session"], endpoints, event)
-
-            self.hold_registry.waits = LocalWaits(report_waits)
-            role_set = self._roles(settings, tuple(links), holds, cancels, report_waits)
+            self.hold_registry.waits = LocalWaits(
+                lambda event: report(executor, refs["session"], endpoints, event)
+            )
+            role_set = self._roles(settings, tuple(links), holds, cancels)
             self._dispatcher.start(role_set)
             _running.add(self._dispatcher)
             self._dispatcher.ended.add_done_callback(partial(_running.discard, self._dispatcher))
@@ -189,7 +186,6 @@ class Connection:
         links: tuple[str, ...],
         holds: dict[LockKey, ClientHold],
         cancels: dict[CancelKey, PendingCancel],
-        report_waits: Callable[[Waiting], None],
     ) -> RoleSet:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
         arguments = {
@@ -199,9 +195,7 @@ class Connection:
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen(
                 "watcher",
-                partial(
-                    notify, self.executor, self.cluster_watch, self.hold_registry, report_waits
-                ),
+                partial(notify, self.executor, self.cluster_watch, self.hold_registry),
             ),
             "retainer": address_of(self.session, "retainer"),
             "ttl_ms": math.ceil(settings.ttl * 1000),
@@ -429,11 +423,7 @@ def _tell(refs: dict[str, RoleRef], message: Event) -> None:
 
 
 def notify(
-    executor: CallbackExecutor,
-    watch: ClusterWatch,
-    registry: HoldRegistry,
-    report_waits: Callable[[Waiting], None],
-    event: Event,
+    executor: CallbackExecutor, watch: ClusterWatch, registry: HoldRegistry, event: Event
 ) -> None:
     """Handle what the session reports; on the dispatcher's thread."""
     if isinstance(event, ClusterState):
@@ -441,7 +431,7 @@ def notify(
     elif isinstance(event, EndpointChanged):
         executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
     elif isinstance(event, Waiting):
-        report_waits(event)
+        registry.waits.report(event)
     else:
         registry.on_event(event)
 

@@ -83,7 +83,7 @@ class LocalWaits:
     """
 
     def __init__(self, report: Callable[[Waiting], None]) -> None:
-        self._report = report
+        self.report = report
         self._guard = threading.Lock()
         self._next: dict[str, float] = {}
         """The earliest time of the next report, by lock (s, of ``time.monotonic``)."""
@@ -118,7 +118,7 @@ class LocalWaits:
                 return
             self._next[lock] = now + SPEAK_AGAIN_MS / 1000
         wait = Wait(lock, int((now - began) * 1000))
-        self._report(Waiting(waits=(wait,), more=0, silence=""))
+        self.report(Waiting(waits=(wait,), more=0, silence=""))
 
 
 def looking(endpoints: tuple[str, ...]) -> AskReply:

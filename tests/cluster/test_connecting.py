@@ -209,7 +209,7 @@ def test_another_endpoint_is_news(cluster: LocalCluster, records: Records) -> No
     connection = client._connection
     changed = EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1")
     registry = connection.hold_registry
-    notify(connection.executor, connection.cluster_watch, registry, print, changed)
+    notify(connection.executor, connection.cluster_watch, registry, changed)
     heard(records, logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")
 
 
