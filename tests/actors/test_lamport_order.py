@@ -33,14 +33,6 @@ def test_fences_are_ordered_as_turns_and_fit_63_bits(a: int, x: int, b: int, y: 
     assert 0 < pack_fence(a, x) < 1 << 63
 
 
-def test_turns_go_by_stamp_and_ties_by_node() -> None:
-    assert sorted([QueuePlace(2, "a"), QueuePlace(1, "b"), QueuePlace(1, "a")]) == [
-        QueuePlace(1, "a"),
-        QueuePlace(1, "b"),
-        QueuePlace(2, "a"),
-    ]
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 9))))
 def test_the_first_of_a_queue_is_the_least_not_removed(steps: list[tuple[str, int]]) -> None:
     queue, model = Queue(), dict[str, int]()
@@ -91,18 +83,6 @@ def test_evidence_at_the_same_stamp_counts_if_its_node_comes_later() -> None:
 
 def test_with_nobody_else_everything_is_covered() -> None:
     assert Evidence([]).covers(QueuePlace(STAMP_MAX, "a"))
-
-
-def test_a_new_life_vouches_for_nothing_its_former_life_did() -> None:
-    evidence = Evidence(["b", "c"])
-    evidence.note("b", 9)
-    evidence.note("c", 9)
-    evidence.forget("b")
-    assert not evidence.covers(QueuePlace(1, "a"))
-
-    evidence.note("b", 3)
-    assert evidence.covers(QueuePlace(2, "a"))
-    assert not evidence.covers(QueuePlace(4, "a"))
 
 
 @given(st.lists(st.tuples(st.sampled_from("bcde"), st.integers(0, 5)), max_size=60))
