@@ -202,6 +202,11 @@ def test_each_type_of_event_has_a_handler(kind: type) -> None:
     assert callable(HANDLERS[kind])
 
 
+def test_a_type_that_no_session_receives_has_no_handler() -> None:
+    with pytest.raises(KeyError):
+        HANDLERS[int]
+
+
 @pytest.mark.parametrize("former", Stage)
 @pytest.mark.parametrize("following", Stage)
 def test_a_session_moves_only_along_its_table(former: Stage, following: Stage) -> None:

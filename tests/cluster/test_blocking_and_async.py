@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 from support.expect import PATIENCE_S, present
 from support.faces import FACES, Cable, Face, cut, mend, over
+from support.programs import Child
 from support.real_nodes import Cluster, started, until
 from support.samples import fence_of
 
@@ -440,18 +439,12 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         "    print(type(error).__name__, flush=True)\n"
         "client.close()\n"
     )
-    command = [sys.executable, "-c", program, paxos_addresses, name]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        fence = int(child.stdout.readline())
+    with Child("-c", program, paxos_addresses, name) as child:
+        fence = int(child.line())
         child.send_signal(signal.SIGSTOP)
         next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
         got = next_hold.fence
-        child.stdin.write("\n")
-        child.stdin.flush()
+        child.say("")
         child.send_signal(signal.SIGCONT)
         said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert got > fence

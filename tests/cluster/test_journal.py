@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S
+from support.programs import Child
 from support.role_harness import BlockThread, StartRoles, blocked, dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
@@ -49,11 +48,6 @@ def keep(folder: Path, *payloads: bytes) -> Path:
 def kept(folder: Path) -> list[bytes]:
     with closing(Journal.open(folder)) as journal:
         return journal.take_records().get("role", [])
-
-
-def python(program: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-c", textwrap.dedent(program), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -161,9 +155,8 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -
         print("open")
         sys.stdin.read()
     """
-    with python(holding, tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "open\n"
+    with Child("-u", "-c", textwrap.dedent(holding), str(tmp_path)) as process:
+        assert process.line() == "open"
         with pytest.raises(FolderBusyError, match=f"in use by process {process.pid}:"):
             Journal.open(tmp_path)
         process.kill()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, only
+from support.programs import Child, run_to_end
 from support.role_harness import HOST, T0, hub_without_peers
 
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
@@ -180,11 +181,6 @@ def test_a_process_killed_at_any_step_of_a_start_may_start_again(tmp_path: Path)
         diary.check()
 
 
-def python(program: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-c", textwrap.dedent(program), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
 def test_records_that_a_killed_process_had_synced_are_all_there(tmp_path: Path) -> None:
     """A counter that is written whole every 7 steps, and the additions since."""
     counting = """
@@ -205,12 +201,11 @@ def test_records_that_a_killed_process_had_synced_are_all_there(tmp_path: Path) 
     """
     promised = 0
     for _ in range(8):
-        with python(counting, tmp_path) as process:
-            assert process.stdout is not None
+        with Child("-u", "-c", textwrap.dedent(counting), str(tmp_path)) as process:
             for _ in range(60):
-                promised = int(process.stdout.readline())
+                promised = int(process.line())
             process.send_signal(signal.SIGKILL)
-            for line in process.stdout:
+            for line in process.lines:
                 if line.endswith("\n"):
                     promised = int(line)
             process.wait(PATIENCE_S)
@@ -248,9 +243,8 @@ def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: P
                 print(error)
         journal.close()
     """
-    with python(filling, tmp_path) as process:
-        out, _ = process.communicate(timeout=PATIENCE_S)
-    first, *refusals = out.splitlines()
+    command = [sys.executable, "-c", textwrap.dedent(filling), str(tmp_path)]
+    first, *refusals = run_to_end(command, timeout=PATIENCE_S).stdout.splitlines()
     synced = int(first.split()[0])
     assert "could not be written: File too large" in first
     assert len(refusals) == 3

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -62,6 +62,29 @@ def run_to_end(
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, check=check, **options
     )
+
+
+class Child(subprocess.Popen[str]):
+    """A process of Python with which a test talks through pipes, line by line."""
+
+    def __init__(self, *arguments: str, **options: Any) -> None:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **options}
+        super().__init__([sys.executable, *arguments], text=True, **pipes)
+
+    @property
+    def lines(self) -> IO[str]:
+        """What it prints."""
+        assert self.stdout is not None
+        return self.stdout
+
+    def line(self) -> str:
+        """Return the next line that it prints."""
+        return self.lines.readline().strip()
+
+    def say(self, *lines: str) -> None:
+        assert self.stdin is not None
+        self.stdin.write("".join(f"{line}\n" for line in lines))
+        self.stdin.flush()
 
 
 def run_program(program: str, *options: str) -> tuple[dict[str, Any], int]:

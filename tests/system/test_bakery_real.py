@@ -140,23 +140,6 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
 
 
 @pytest.mark.long
-def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
-    five: Processes, client: fencelock.Client
-) -> None:
-    until(lambda: keepers(client) == set(five.addresses))
-    held = client.lock("kept", owner="holder", duration=60)
-    fence = fence_of(held.acquire(timeout=PATIENCE_S))
-    five.kill_at_once(*elected(client).leaders[:2])
-    free = client.lock("free", owner="other", duration=60)
-    assert free.acquire(timeout=PATIENCE_S) is not None  # Leases of a minute are not waited for.
-    held.renew()
-    assert present(client.status("kept").holder).fence == fence
-    assert client.lock("kept", owner="other").acquire(timeout=0.5) is None
-    held.release()
-    assert (_held := client.lock("kept", owner="other").acquire(timeout=PATIENCE_S)) is not None
-
-
-@pytest.mark.long
 def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
     tmp_path: Path,
 ) -> None:

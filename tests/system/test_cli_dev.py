@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from support.expect import PATIENCE_S
-from support.programs import run_to_end
+from support.programs import Child, run_to_end
 from support.real_nodes import free_row
 from support.samples import READY
 from typer.testing import CliRunner
@@ -65,11 +64,9 @@ def shown(status: NodeStatus, width: int = 80) -> str:
 def running(folder: Path, *options: str) -> Generator[tuple[IO[str], str]]:
     """Run the command, and yield its output and its address; stop it with Ctrl-C afterwards."""
     port = free_row(3)
-    command = [*COMMAND, "--port", str(port), *options]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    with Child(*COMMAND[1:], "--port", str(port), *options, cwd=folder) as process:
         try:
-            assert process.stdout is not None
-            yield process.stdout, f"tcp://127.0.0.1:{port}"
+            yield process.lines, f"tcp://127.0.0.1:{port}"
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 0
         finally:

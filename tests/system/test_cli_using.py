@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.expect import PATIENCE_S, present
 from support.faces import FACES
-from support.programs import run_to_end
+from support.programs import Child, run_to_end
 from support.real_nodes import running_nodes, until
 from support.retained_world import RawRetainer, retaining
 from typer.testing import CliRunner, Result
@@ -51,17 +51,13 @@ class Shell:
         nodes = {"FENCELOCK_CONNECT": addresses, "FENCELOCK_CLUSTER": FACES}
         self._environment = {**os.environ, **nodes, "COLUMNS": "200"}
 
-    def start(
-        self, *arguments: str, program: tuple[str, ...] = ("-m", "fencelock")
-    ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, *program, *arguments],
+    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "fencelock")) -> Child:
+        return Child(
+            *program,
+            *arguments,
             cwd=self._folder,
             env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
 
     def run(self, *arguments: str, says: str = "") -> tuple[int, str, str]:
@@ -78,11 +74,10 @@ class Shell:
     def plain(self, *arguments: str) -> Any:
         return json.loads(self.run(*arguments, "--json")[1])
 
-    def ready(self, *arguments: str) -> subprocess.Popen[str]:
+    def ready(self, *arguments: str) -> Child:
         """Return a command once its program is ready, and so the command holds something."""
         process = self.start(*arguments)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()
+        assert process.line() == "ready", process.communicate()
         return process
 
     @contextmanager
@@ -130,18 +125,17 @@ def test_readers_run_together_and_a_writer_alone(shell: Shell, client: fencelock
 def test_an_election_has_a_leader_while_its_command_runs(shell: Shell) -> None:
     assert shell.run("election", "leader", "boss") == (ExitStatus.FAILED, "", "nobody leads boss")
     watching = shell.start("election", "watch", "boss", "--json")
-    assert watching.stdout is not None
     try:
-        assert json.loads(watching.stdout.readline())["value"] is None
+        assert json.loads(watching.line())["value"] is None
         with shell.holding("election", "lead", "boss", "--value", "10.0.0.7:80"):
-            term = json.loads(watching.stdout.readline())
+            term = json.loads(watching.line())
             assert term["value"] == "10.0.0.7:80"
             assert shell.run("election", "leader", "boss") == (0, "10.0.0.7:80", "")
             assert shell.plain("election", "leader", "boss") == term
             code, _, err = shell.run("election", "lead", "boss", "-n", *python(SHOWS))
             assert code == ExitStatus.NOT_ACQUIRED
             assert err.endswith(" holds it")
-        assert json.loads(watching.stdout.readline())["value"] is None
+        assert json.loads(watching.line())["value"] is None
     finally:
         watching.terminate()
         watching.communicate(timeout=PATIENCE_S)
@@ -215,23 +209,21 @@ def test_a_watch_prints_entries_then_changes(shell: Shell, client: fencelock.Cli
     first = seen.put("a", b"1")
     watching = shell.start("map", "watch", "seen")
     plain = shell.start("map", "watch", "seen", "--json")
-    assert watching.stdout is not None
-    assert plain.stdout is not None
     try:
-        assert watching.stdout.readline() == f"a: 1 bytes, version {first}\n"
-        plain.stdout.readline()
+        assert watching.line() == f"a: 1 bytes, version {first}"
+        plain.line()
         second = seen.put("a", bytes(1000))
         seen.delete("a")
-        assert watching.stdout.readline() == f"a: 1,000 bytes, version {second}\n"
-        assert watching.stdout.readline().startswith("a: ended, version ")
+        assert watching.line() == f"a: 1,000 bytes, version {second}"
+        assert watching.line().startswith("a: ended, version ")
         value = base64.b64encode(bytes(1000)).decode()
-        assert json.loads(plain.stdout.readline()) == {
+        assert json.loads(plain.line()) == {
             "map": "seen",
             "key": "a",
             "value": value,
             "version": second,
         }
-        assert json.loads(plain.stdout.readline())["value"] is None
+        assert json.loads(plain.line())["value"] is None
     finally:
         for process in (watching, plain):
             process.terminate()
@@ -241,7 +233,7 @@ def test_a_watch_prints_entries_then_changes(shell: Shell, client: fencelock.Cli
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
 
 
-def ended(process: subprocess.Popen[str]) -> str:
+def ended(process: Child) -> str:
     """Return what the command wrote to standard error, once it has ended.
 
     Its standard input stays open meanwhile: `WAITS` ends when that is closed.
@@ -302,18 +294,12 @@ def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
 def test_ctrl_c_at_a_terminal_ends_it(paxos_addresses: str, client: fencelock.Client) -> None:
     spawns = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "typed")
-    process = subprocess.Popen(
-        [sys.executable, "-c", spawns, *line, *python(WAITS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = Child("-c", spawns, *line, *python(WAITS))
     try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert "ready\n" in process.stdout  # Perhaps after a line of the log.
-        process.stdin.write("\x03")
-        process.stdin.flush()
+        assert "ready\n" in process.lines  # Perhaps after a line of the log.
+        typed = present(process.stdin)
+        typed.write("\x03")
+        typed.flush()
         assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
     finally:
         process.kill()
@@ -507,8 +493,7 @@ def test_a_signal_before_the_command_leaves_the_period_free(
 
 def test_a_lock_is_held_at_least_so_long(shell: Shell, client: fencelock.Client) -> None:
     process = shell.start("lock", "least", "--hold-at-least", "1h", *python("print('ended')"))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ended\n"
+    assert process.line() == "ended"
     assert present(client.status("least").holder).label.endswith(Path(sys.executable).name)
     process.send_signal(signal.SIGTERM)
     process.wait(PATIENCE_S)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
+from support.programs import Child
 from support.real_nodes import PaxosProcesses, ask, running_nodes
 from support.samples import fence_of
 
@@ -56,16 +55,11 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
     report = tmp_path / "report"
     with running_nodes(tmp_path) as nodes:
         addresses = ",".join(node.address for node in nodes.values())
-        command = [sys.executable, "-c", HOLDER, addresses, str(TERM_S), str(report)]
         with (
             fencelock.connect(addresses) as client,
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            ) as holder,
+            Child("-c", HOLDER, addresses, str(TERM_S), str(report)) as holder,
         ):
-            assert holder.stdin is not None
-            assert holder.stdout is not None
-            fence = int(holder.stdout.readline())
+            fence = int(holder.line())
             holder.send_signal(signal.SIGSTOP)
             began = time.monotonic()
             hold = client.lock("report").acquire(timeout=PATIENCE_S)
@@ -75,13 +69,13 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
             assert took_s < 2 * TERM_S + 5  # The session lasts for 15 s.
             FileGuard(report).write(b"mine", hold.fence)
             holder.send_signal(signal.SIGCONT)
-            print("what about it?", file=holder.stdin, flush=True)
-            said = holder.stdout.readline()
+            holder.say("what about it?")
+            said = holder.line()
             assert said.startswith("False True 0.0 ")
             assert "lost its hold under fence" in said
             assert "the write was refused" in said
             assert report.read_bytes() == b"mine"
-            holder.stdin.close()
+            present(holder.stdin).close()
 
 
 def test_a_caller_inside_the_process_has_deadlines_too(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -66,10 +64,8 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
         defaults.reset()
 
 
-def python(ending: ExitStack, *command: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def python(ending: ExitStack, *command: str) -> programs.Child:
+    process = programs.Child(*command)
     ending.enter_context(process)  # Closes its pipes, and waits for it.
     ending.callback(process.kill)
     return process
@@ -84,8 +80,7 @@ def test_no_request_of_a_service_fails_or_meets_another_holder(
         command = ("-m", "support.busy_service", example, str(tmp_path))
         services = [python(ending, *command) for _ in range(2)]
         for service in services:
-            assert service.stdout is not None
-            assert service.stdout.readline() == "busy\n"
+            assert service.line() == "busy"
         log = tmp_path / "work.log"
         nodes.outlived(lambda: len(log.read_text().splitlines()))
         reports = [json.loads(one.communicate(timeout=PATIENCE_S)[0]) for one in services]

@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import pytest
 from support.expect import PATIENCE_S, present
 from support.paths import SUPPORT
+from support.programs import Child
 from support.real_nodes import PaxosProcesses, until
 
 from fencelock.verification.bench.members import NodeProcesses
@@ -30,29 +30,18 @@ ATTACH = f"{CONNECT} hold = client.attach(sys.argv[2]); print(hold.fence, flush=
 WAIT, RELEASE = "sys.stdin.read()", "sys.stdin.readline(); hold.release()"
 
 
-class Process:
-    """A process that runs a program, and says one line about it."""
+def process(program: str, *arguments: str) -> Child:
+    return Child("-c", program, *arguments, stderr=subprocess.PIPE)
 
-    def __init__(self, program: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
-    def said(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+def killed(one: Child) -> None:
+    one.kill()
+    one.communicate(timeout=PATIENCE_S)
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=PATIENCE_S)
 
-    def end(self) -> str:
-        """Let it go on, and return what it wrote about its end."""
-        return self._process.communicate("\n", timeout=PATIENCE_S)[1]
+def end(one: Child) -> str:
+    """Let a process go on, and return what it wrote about its end."""
+    return one.communicate("\n", timeout=PATIENCE_S)[1]
 
 
 @pytest.fixture
@@ -63,20 +52,20 @@ def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
 
 def test_a_killed_process_has_handed_its_lock_over_to_no_third(nodes: NodeProcesses) -> None:
     with nodes.ready_client() as third, ThreadPoolExecutor() as pool:
-        web = Process(DETACH + WAIT, nodes.connect, "600")
-        token = web.said()
+        web = process(DETACH + WAIT, nodes.connect, "600")
+        token = web.line()
         waiting = pool.submit(third.lock("job").acquire, timeout=PATIENCE_S)
         until(lambda: third.status("job").waiters)
-        web.kill()
+        killed(web)
         nodes.kill(third.describe()[0].leader)
-        worker = Process(ATTACH + RELEASE, nodes.connect, token)
-        fence = int(worker.said())
-        late = Process(ATTACH + RELEASE, nodes.connect, token)
-        assert "NotHeldError: lock 'job': this token does not attach it" in late.end()
+        worker = process(ATTACH + RELEASE, nodes.connect, token)
+        fence = int(worker.line())
+        late = process(ATTACH + RELEASE, nodes.connect, token)
+        assert "NotHeldError: lock 'job': this token does not attach it" in end(late)
         status = third.status("job")
         assert status.holder is not None
         assert (status.holder.fence, waiting.done()) == (fence, False)
-        assert worker.end() == ""
+        assert end(worker) == ""
         hold = present(waiting.result(PATIENCE_S))
         assert hold.fence == fence + 1
         hold.release()
@@ -84,12 +73,12 @@ def test_a_killed_process_has_handed_its_lock_over_to_no_third(nodes: NodeProces
 
 def test_a_token_shown_by_none_in_time_frees_the_lock_for_the_next(nodes: NodeProcesses) -> None:
     with nodes.ready_client() as third:
-        web = Process(DETACH + WAIT, nodes.connect, "1")
-        token = web.said()
-        web.kill()
+        web = process(DETACH + WAIT, nodes.connect, "1")
+        token = web.line()
+        killed(web)
         with third.lock("job", timeout=10):
-            late = Process(ATTACH + RELEASE, nodes.connect, token)
-            assert "it was used, or its time is over" in late.end()
+            late = process(ATTACH + RELEASE, nodes.connect, token)
+            assert "it was used, or its time is over" in end(late)
 
 
 # Retained locks
@@ -116,13 +105,8 @@ class RetainingClient:
     """A process of `retained_client.py`, and the holds that it reported."""
 
     def __init__(self, members: PaxosProcesses, folder: Path) -> None:
-        command = [sys.executable, str(SUPPORT / "retained_client.py")]
-        self.process = subprocess.Popen(
-            [*command, members.connect, str(folder), str(TTL_S)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        program = str(SUPPORT / "retained_client.py")
+        self.process = Child(program, members.connect, str(folder), str(TTL_S))
         self.holds: list[Hold] = []
         self.begun: dict[int, tuple[float, bool]] = {}
         """When a hold began, and whether it was a local owner's, by fence."""
@@ -145,15 +129,12 @@ class RetainingClient:
             pipe.close()
 
     def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.process.say("")
         assert self.process.wait(PATIENCE_S) == 0
         self.reader.join()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self.process.lines:
             if not line.endswith("\n"):
                 return  # It was killed amid a line.
             sign, fence, at, flag = line.split()

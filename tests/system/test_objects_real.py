@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from support.expect import PATIENCE_S, present
+from support.programs import Child
 from support.real_nodes import NODES, Cluster, PaxosProcesses, running_nodes, started, until
 
 import fencelock
@@ -55,17 +54,12 @@ def test_a_hold_of_a_killed_process_is_granted_to_others(tmp_path: Path, kind: s
     code, face = FACES[kind]
     with running_nodes(tmp_path) as nodes:
         addresses = ",".join(node.address for node in nodes.values())
+        holder = HOLDER.format(code)
         with (
             fencelock.connect(addresses) as client,
-            subprocess.Popen(
-                [sys.executable, "-c", HOLDER.format(code), addresses],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            ) as process,
+            Child("-c", holder, addresses) as process,
         ):
-            assert process.stdout is not None
-            fence = int(process.stdout.readline())
+            fence = int(process.line())
             wanted = face(client)
             assert wanted.acquire(blocking=False) is None
             process.kill()
@@ -92,15 +86,9 @@ def test_permits_of_a_killed_process_are_granted_to_others(tmp_path: Path, at_on
         addresses = ",".join(node.address for node in nodes.values())
         with (
             fencelock.connect(addresses) as client,
-            subprocess.Popen(
-                [sys.executable, "-c", PERMIT_HOLDER, addresses],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            ) as process,
+            Child("-c", PERMIT_HOLDER, addresses) as process,
         ):
-            assert process.stdout is not None
-            fences = [int(process.stdout.readline()) for _ in range(2)]
+            fences = [int(process.line()) for _ in range(2)]
             semaphore = client.semaphore("printers", permits=3)
             assert [one.times for one in semaphore.status().holders] == [1, 2]
             assert semaphore.acquire(blocking=False) is None
@@ -266,14 +254,8 @@ def test_a_node_that_was_down_gets_the_large_values_that_it_missed(tmp_path: Pat
 def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
     with PaxosProcesses(tmp_path) as members, connected(members.connect) as client:
         workers = client.map("workers")
-        with subprocess.Popen(
-            [sys.executable, "-c", WORKER, members.connect],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            version = int(process.stdout.readline())
+        with Child("-c", WORKER, members.connect) as process:
+            version = int(process.line())
             assert present(workers.get("one")).version == version
             process.kill()
         until(lambda: workers.get("one") is None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 import pytest
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
+from support.programs import Child
 from support.real_nodes import free_row
 
 
@@ -18,25 +18,13 @@ class Prompt:
 
     def __init__(self, protocol: str) -> None:
         command = ["dev", "--protocol", protocol, "--nodes", "3", "--port", str(free_row(3))]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fencelock", *command, "--prompt"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.process = Child("-m", "fencelock", *command, "--prompt", stderr=subprocess.STDOUT)
         self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self.process.lines:
             self._lines.put(line)
-
-    def type(self, *lines: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("".join(f"{line}\n" for line in lines))
-        self.process.stdin.flush()
 
     def until(self, is_it: Callable[[str], bool]) -> str:
         seen: list[str] = []
@@ -61,21 +49,21 @@ def prompt(request: pytest.FixtureRequest) -> Iterator[Prompt]:
 
 def test_locks_are_held_by_hand_while_nodes_are_cut_off_and_killed(prompt: Prompt) -> None:
     prompt.says("Ctrl-C stops it")
-    prompt.type("lock a n1")
+    prompt.process.say("lock a n1")
     prompt.says("a is held under fence")
-    prompt.type("lock a n2")
-    prompt.type("release a")
+    prompt.process.say("lock a n2")
+    prompt.process.say("release a")
     prompt.says("through n2")
-    prompt.type("cut n1 n2", "trace clock proxy")
+    prompt.process.say("cut n1 n2", "trace clock proxy")
     prompt.says("no message passes between n1 and n2")
-    prompt.type("heal", "trace off")
+    prompt.process.say("heal", "trace off")
     prompt.says("all messages pass")
-    prompt.type("kill n3")
+    prompt.process.say("kill n3")
     prompt.says("n3 is dead")
-    prompt.type("start n3", "release a")
+    prompt.process.say("start n3", "release a")
     prompt.says("n3 runs")
     prompt.says("a is released")
-    prompt.type("quit")
+    prompt.process.say("quit")
     assert prompt.process.wait(PATIENCE_S) == 0
 
 
@@ -91,8 +79,7 @@ def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
         "start n1": "n1 is not dead; dead: none",
         "lock 'a": "No closing quotation",
     }.items():
-        prompt.type(line)
+        prompt.process.say(line)
         prompt.says(words)
-    assert prompt.process.stdin is not None
-    prompt.process.stdin.close()  # As Ctrl-D.
+    present(prompt.process.stdin).close()  # As Ctrl-D.
     assert prompt.process.wait(PATIENCE_S) == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +12,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from support.programs import Child
 
 import fencelock
 from fencelock.actors.table.history import CHANGES_MAX
@@ -50,15 +49,6 @@ def members(tmp_path: Path) -> Iterator[NodeProcesses]:
 
 def connected(members: NodeProcesses) -> fencelock.Client:
     return fencelock.connect(members.connect, cluster="bench", connect_timeout=PATIENCE_S)
-
-
-def process(code: str, members: NodeProcesses) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, members.connect],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 def lead_until(client: fencelock.Client, name: str, over: Event, led: list[int]) -> None:
@@ -174,11 +164,10 @@ def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: NodeProces
 
 @pytest.mark.long
 def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: NodeProcesses) -> None:
-    with connected(members) as client, process(WATCHER, members) as watcher:
+    with connected(members) as client, Child("-c", WATCHER, members.connect) as watcher:
         members.wait_until_ready(client)
-        assert watcher.stdout is not None
         try:
-            assert json.loads(watcher.stdout.readline()) == [0, None]
+            assert json.loads(watcher.line()) == [0, None]
             watcher.send_signal(signal.SIGSTOP)
             election = client.election("s")
             for _ in range(CHANGES_MAX // 2 + 100):  # The paused watcher misses most.
@@ -186,11 +175,11 @@ def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: NodeProc
                     pass
             with election.lead("present") as term:
                 watcher.send_signal(signal.SIGCONT)
-                lines = [json.loads(watcher.stdout.readline())]
+                lines = [json.loads(watcher.line())]
                 while lines[-1] != [1, ["present", term.fence]]:
-                    lines.append(json.loads(watcher.stdout.readline()))
+                    lines.append(json.loads(watcher.line()))
                 assert len(lines) < CHANGES_MAX
-            assert json.loads(watcher.stdout.readline()) == [1, None]
+            assert json.loads(watcher.line()) == [1, None]
         finally:
             watcher.kill()
 
@@ -199,9 +188,8 @@ def test_watchers_learn_that_a_killed_leader_leads_no_more(members: NodeProcesse
     with connected(members) as client:
         watch = client.election("s").watch()
         assert next(watch) is None
-        with process(LEADER, members) as leader:
-            assert leader.stdout is not None
-            fence = int(leader.stdout.readline())
+        with Child("-c", LEADER, members.connect) as leader:
+            fence = int(leader.line())
             assert watch.get(PATIENCE_S) == fencelock.Leader("killed", fence)
             leader.kill()
         assert watch.get(PATIENCE_S) is None

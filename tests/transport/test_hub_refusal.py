@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import zmq
 from msgspec.structs import replace
 from support.expect import PATIENCE_S
 from support.hub_station import AnsweringHub, Make, Station, alive, dealer, raw_frame, until
+from support.programs import Child
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -494,16 +494,7 @@ with zmq.Context() as context:
 """Reads nothing until it receives the request to end."""
 
 
-def victim(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", VICTIM, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def outlives(process: subprocess.Popen[str], seconds: float) -> bool:
+def outlives(process: Child, seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -520,16 +511,14 @@ def flood_raw(socket: zmq.Socket[bytes], prefix: list[bytes]) -> None:
         socket.send_multipart([*prefix, bytes(1000)], zmq.NOBLOCK)
 
 
-def end(process: subprocess.Popen[str]) -> int:
+def end(process: Child) -> int:
     process.communicate("\n", timeout=LONG_S)
     return process.returncode
 
 
 def test_a_router_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> None:
-    with victim("router") as router, zmq.Context() as context:
-        assert router.stdout is not None
-        endpoint = router.stdout.readline().strip()
-        peer = dealer(context, endpoint, "", (zmq.SNDHWM, 10))
+    with Child("-c", VICTIM, "router") as router, zmq.Context() as context:
+        peer = dealer(context, router.line(), "", (zmq.SNDHWM, 10))
         flood_raw(peer, [])
         peer.close()  # With frames unread, so that the connection is reset.
         assert outlives(router, 3 * HEARTBEAT_MS / 1000)
@@ -543,9 +532,8 @@ def test_a_dealer_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> 
         router.setsockopt(zmq.SNDHWM, 0)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        with victim("dealer", f"tcp://127.0.0.1:{port}") as dealer:
-            assert dealer.stdout is not None
-            assert dealer.stdout.readline() == "connected\n"
+        with Child("-c", VICTIM, "dealer", f"tcp://127.0.0.1:{port}") as dealer:
+            assert dealer.line() == "connected"
             wait_for_peer(router, b"n1#1")
             for _ in range(10 * QUEUE_FRAMES_MAX):
                 router.send_multipart([b"n1#1", bytes(1000)])
