@@ -108,15 +108,6 @@ def test_a_release_by_another_client_frees_nothing(server: LockServer) -> None:
     assert server.held["l"].client == A
 
 
-def test_a_free_lock_leaves_nothing_behind_and_its_numbers_still_rise(server: LockServer) -> None:
-    for number in range(1, 100, 2):
-        assert server.handle(A, request(A), T0) == (granted(A, number),)
-        server.handle(A, release(A, number), T0)
-        server.handle(B, request(B, "other"), T0)
-        server.handle(B, release(B, number + 1, "other"), T0)
-    assert server.held == {}
-
-
 def test_numbers_begin_above_the_floor() -> None:
     server = LockServer(SERVER, HOST, granted=1_000)
 
@@ -233,7 +224,7 @@ def test_a_new_server_has_nothing_to_say(server: LockServer) -> None:
     assert server.begin(T0) == ()
 
 
-# More
+# The watch of the server
 
 
 @pytest.fixture
@@ -385,7 +376,7 @@ def test_the_server_knows_better_who_holds_than_the_node_does(watch: ServerWatch
     assert not_counted(answers) == [answered(HOLDER)]
 
 
-# More
+# The broker
 
 
 @pytest.fixture

@@ -15,14 +15,6 @@ from fencelock.actors.proxy.message import LockDescription, QueueFull
 # Judging others.
 
 
-def test_an_earlier_request_goes_first_and_its_release_lets_us_in(joined: LoneProcess) -> None:
-    joined.hear("c", messages.Request(lock="x", stamp=4))
-    joined.requested(1, 5)
-    assert to_proxy(joined.acknowledged(8)) == []
-
-    assert to_proxy(joined.hear("c", messages.Release(lock="x", request=4, stamp=9))) == [got(1, 5)]
-
-
 def test_a_tie_goes_to_the_lesser_node(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.hear("a", messages.Request(lock="x", stamp=5))

@@ -46,17 +46,13 @@ from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 
 
-def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
-    effects = proxy.handle(ANN, Open(session="ann", ttl_ms=9_000, label="x", request=3), T0)
+@pytest.mark.parametrize("session", ["ann", "ann~2"])
+def test_a_session_is_opened_as_the_client_itself_by_saying_that_none_is_kept(
+    proxy: Proxy, session: str
+) -> None:
+    effects = proxy.handle(ANN, Open(session=session, ttl_ms=9_000, label="x", request=3), T0)
     assert sent(effects, Opened) == [
-        Opened(session="ann", assigned="ann", ttl_ms=0, node="n1", request=3)
-    ]
-
-
-def test_a_later_session_of_a_client_is_opened_as_the_client_itself(proxy: Proxy) -> None:
-    effects = proxy.handle(ANN, Open(session="ann~2", ttl_ms=9_000, request=3), T0)
-    assert sent(effects, Opened) == [
-        Opened(session="ann~2", assigned="ann", ttl_ms=0, node="n1", request=3)
+        Opened(session=session, assigned="ann", ttl_ms=0, node="n1", request=3)
     ]
 
 
@@ -150,9 +146,6 @@ def test_a_release_after_the_end_is_not_held(proxy: Proxy) -> None:
     assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]
 
 
-# More
-
-
 def test_claims_have_a_limit(proxy: Proxy) -> None:
     proxy.clients.quotas = Quotas(requests_per_s=2 * REQUESTS_MAX)
     for number in range(1, REQUESTS_MAX + 1):
@@ -232,9 +225,6 @@ def test_a_bad_request_is_told_its_field_value_and_limit(
     (refused,) = sent(proxy.handle(ANN, request_, T0), Refused)
     assert refused.reason is Reason.INVALID
     assert told in refused.detail
-
-
-# More
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:

@@ -46,17 +46,6 @@ def hold_of(threaded: SessionHarness) -> ClientHold:
     return threaded.role.session_state.holds[X]
 
 
-def test_a_hold_is_held_then_releasing_then_released(threaded: SessionHarness) -> None:
-    threaded.hold()
-    hold = hold_of(threaded)
-    states = [hold.state]
-    said = threaded.release()
-    states.append(hold.state)
-    threaded.free(said)
-    assert [*states, hold.state] == [HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED]
-    assert X not in threaded.role.session_state.holds
-
-
 def test_a_hold_of_two_acquires_is_held_when_one_is_released(threaded: SessionHarness) -> None:
     threaded.hold(limit=0)
     threaded.grant(threaded.acquire(token=2, limit=0), fence=7, count=2)

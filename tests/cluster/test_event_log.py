@@ -132,9 +132,6 @@ def test_an_eviction_and_an_opened_session_have_fields_for_programs() -> None:
     assert (opened.level, dict(opened.fields)["session"]) == (Level.DEBUG, "s.1")
 
 
-# More
-
-
 @pytest.fixture
 def silenced() -> Iterator[None]:
     yield
