@@ -39,14 +39,7 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import (
-    CloseSession,
-    End,
-    Evict,
-    ListRecords,
-    Open,
-    Records,
-)
+from fencelock.actors.api.session_message import CloseSession, Evict, ListRecords, Open, Records
 from fencelock.actors.table import account_rules, snapshot
 from fencelock.actors.table.account import SHARE, WHOLE, Account, Accounts
 from fencelock.actors.table.account_rules import list_maps, read_usage
@@ -120,16 +113,6 @@ def test_an_entry_is_charged_to_the_key_that_put_it_last() -> None:
     assert (log.used("shop")[:2], log.used("till")[:2]) == ((0, 0), (1, 3))
     log.table.apply(0, DeleteEntry(map="m", entry_key="a", session=SHOP, request=99))
     assert log.used("till")[:2] == (0, 0)
-
-
-def test_entries_stay_charged_when_the_session_has_ended() -> None:
-    log = Log()
-    log.limit(EVERY_KEY, Quota(entries=1))
-    log.put(SHOP, "a")
-    log.table.apply(0, End(session=SHOP))
-    assert log.used("shop") == (1, 2, 0, 0, 0)
-    log.table.apply(0, Open(session="shop@2", ttl_ms=10_000))
-    assert "quota entries is 1" in why(log.put("shop@2.4", "b"))
 
 
 def test_a_key_below_a_lowered_quota_may_make_its_own_entries_smaller() -> None:

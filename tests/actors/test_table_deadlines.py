@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.expect import checked
 from support.planted_bugs import (
     Plant,
     acquiring_again_tells_the_whole,
@@ -19,27 +18,16 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import DeadlineComposer
-from support.table_scene import (
-    advanced,
-    applied,
-    outcome,
-    restored,
-    said,
-    status_of,
-    table_of_three,
-    text_of,
-)
+from support.table_scene import advanced, applied, outcome, said, status_of, table_of_three, text_of
 
-from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
-from fencelock.actors.api.session_message import End, Evict, Renew, Renewed
+from fencelock.actors.api.message import Acquire, Reason
+from fencelock.actors.api.session_message import Renew
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
-from fencelock.actors.table.resource import TableHold
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
+from fencelock.actors.table.wire import ExtendSessions, Result
 
 A, B, C = "s.1", "t.2", "u.3"
 LEASE_MS = 400 + 100 + ROUNDING_MS
@@ -88,12 +76,6 @@ def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: Lock
     assert table.advance(10_000 - 1) == []  # The next hold has no deadline.
 
 
-def test_a_hold_without_a_duration_lasts_as_long_as_its_session(table: LockTable) -> None:
-    assert (outcome(table, plain(A)).hold_ms, table.timeouts.items) == (0, {})
-    assert type(hold_of(table, "L")) is TableHold
-    assert table.advance(9_999) == []
-
-
 def test_a_grace_that_is_not_named_is_five_seconds(table: LockTable) -> None:
     assert outcome(table, replace(acquire(), grace_ms=0)).grace_ms == GRACE_MS == 5_000
 
@@ -118,92 +100,6 @@ def test_terms_out_of_their_limits_are_refused_in_words(
     assert outcome(table, acquire()).fence == 1
 
 
-def test_a_renewal_restarts_the_duration_and_a_repetition_moves_nothing(table: LockTable) -> None:
-    table.apply(0, acquire())
-    table.advance(300)
-    done = outcome(table, renew())
-    assert done == Renewed(**renew().fields(), fence=1, hold_ms=400, grace_ms=100)
-    table.advance(600)
-    assert outcome(table, renew()) == done
-    assert ended_at(table) == [300 + LEASE_MS]
-
-
-def test_a_renewal_may_change_the_duration_and_never_shortens_a_hold(table: LockTable) -> None:
-    table.apply(0, acquire())
-    assert outcome(table, renew(2, hold_ms=100)).hold_ms == 100
-    table.advance(450)
-    assert outcome(table, renew(3)).hold_ms == 100  # The last duration stays.
-    assert ended_at(table) == [450 + 100 + 100 + ROUNDING_MS]
-
-
-def test_a_grant_may_be_renewed_under_the_number_of_its_acquire(table: LockTable) -> None:
-    """A client does so if the grant comes late, before its user receives it."""
-    table.apply(0, acquire())
-    table.advance(200)
-    assert applied(table, renew(1)) == ["Renewed"]
-    assert applied(table, acquire()) == ["s.1 holds 1 under 1"]
-    assert ended_at(table) == [200 + LEASE_MS]
-
-
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        (renew(fence=2), Reason.NOT_HELD),
-        (renew(owner="other"), Reason.NOT_HELD),
-        (renew(lock="M"), Reason.NOT_HELD),
-        (renew(hold_ms=99), Reason.INVALID),
-        (renew(session="s.9"), Reason.SESSION_EXPIRED),
-    ],
-    ids=["fence", "owner", "lock", "duration", "session"],
-)
-def test_what_is_not_held_is_not_renewed(table: LockTable, command: Renew, reason: Reason) -> None:
-    table.apply(0, acquire())
-    assert outcome(table, command).reason is reason
-    assert ended_at(table) == [LEASE_MS]
-
-
-def test_a_hold_without_a_deadline_is_not_renewed(table: LockTable) -> None:
-    table.apply(0, plain(A))
-    assert outcome(table, renew()).reason is Reason.UNSUPPORTED
-
-
-@pytest.mark.parametrize("ends", [None, Evict(lock="L", fence=1, operator="ann", request=1)])
-def test_a_lost_hold_is_not_renewed_and_its_loss_is_told_once(
-    table: LockTable, ends: LogCommand | None
-) -> None:
-    table.apply(0, acquire())
-    if ends is None:
-        table.advance(LEASE_MS)
-    else:
-        table.apply(0, ends)
-    assert applied(table, renew()) == ["s.1 NOT_HELD"]
-    assert applied(table, acquire()) == ["s.1 OWNERSHIP_LOST"]
-    release = Release(lock="L", fence=1, session=A, owner="o", request=3)
-    assert applied(table, release) == ["s.1 OWNERSHIP_LOST"]
-    assert applied(table, replace(release, request=4)) == ["s.1 NOT_HELD"]
-
-
-def test_a_late_renewal_below_a_later_request_has_no_effect(table: LockTable) -> None:
-    table.apply(0, acquire(limit=0))
-    table.apply(0, acquire(request=5, limit=0))
-    assert applied(table, renew(4)) == ["s.1 SUPERSEDED"]
-    assert applied(table, renew(6)) == ["Renewed"]
-    assert applied(table, renew(5)) == ["s.1 SUPERSEDED"]
-
-
-def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTable) -> None:
-    table.apply(0, acquire(limit=0))
-    table.advance(300)
-    again = outcome(table, acquire(request=2, limit=0))
-    assert (again.count, again.hold_ms, again.grace_ms) == (2, 100, 100)  # The time left.
-    table.advance(450)
-    assert outcome(table, acquire(request=2, limit=0)) == again
-    again = outcome(table, acquire(request=3, limit=0))
-    assert (again.count, again.hold_ms, again.grace_ms) == (3, 1, 49)
-    assert ended_at(table) == [LEASE_MS]
-    assert (table.resources, table.claims) == ({}, 0)
-
-
 def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
     """Log time is rounded down, so the client can rely on nothing of that millisecond."""
     table.apply(0, acquire(limit=0))
@@ -213,91 +109,11 @@ def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: Loc
     assert ended_at(table) == [LEASE_MS + 1]
 
 
-def test_a_plain_hold_gets_no_deadline_by_acquiring_again(table: LockTable) -> None:
-    table.apply(0, replace(plain(A), limit=0))
-    assert outcome(table, acquire(request=2, limit=0)).hold_ms == 0
-    assert ended_at(table) == []
-
-
-def test_a_waiter_gets_its_duration_from_its_grant_on(table: LockTable) -> None:
-    table.apply(0, plain(A))
-    table.apply(0, acquire(B))
-    table.advance(700)
-    told = table.apply(700, Release(lock="L", fence=1, session=A, owner="o", request=2))
-    granted = next(one for one in told if isinstance(one, Granted))
-    assert (granted.session, granted.hold_ms, granted.grace_ms) == (B, 400, 100)
-    assert ended_at(table) == [700 + LEASE_MS]
-
-
-def test_a_lock_that_is_claimed_with_others_keeps_its_deadline(table: LockTable) -> None:
-    table.apply(0, acquire())
-    every = AcquireAll(locks=("L", "M"), session=B, owner="o", request=1)
-    assert applied(table, every) == ["t.2 waits"]
-    table.apply(0, acquire(C))
-    told = advanced(table, LEASE_MS)
-    assert told == ["HoldLost 1", "t.2 holds 2 under 2"]
-    release = Release(lock=every.lock, fence=2, session=B, owner="o", request=2)
-    assert applied(table, release) == ["t.2 has 0 left", "u.3 holds 1 under 4"]
-    assert ended_at(table) == [2 * LEASE_MS]
-
-
 def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) -> None:
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=LEASE_MS))
     told = advanced(table, LEASE_MS)
     assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [
-        Release(lock="L", fence=1, session=A, owner="o", request=2),
-        Cancel(lock="L", session=A, owner="o", request=1),
-        End(session=A),
-        Evict(lock="L", fence=1, operator="ann", request=1),
-    ],
-    ids=["release", "cancel", "end", "evict"],
-)
-def test_no_deadline_is_left_of_a_hold_that_ended(table: LockTable, ends: LogCommand) -> None:
-    table.apply(0, acquire())
-    table.apply(0, ends)
-    assert (table.timeouts.items, table.deadlines.checksum(), table.resources) == ({}, 0, {})
-    assert ended_at(table) == []
-
-
-def test_after_a_change_of_the_leader_each_hold_has_the_rest_of_its_time(table: LockTable) -> None:
-    """The time between two leaderships never counts for a deadline, however often they change."""
-    table.apply(0, acquire())
-    table.advance(300)
-    table.apply(5_000, ExtendSessions(leader="b"))  # The hold has 201 ms left.
-    table.apply(5_100, plain(B))
-    assert left_ms(table) == 101
-    table.apply(9_000, ExtendSessions(leader="c"))  # The hold has 101 ms left.
-    assert ended_at(table, 9_500) == [9_101]
-
-
-def test_a_new_leader_does_not_lengthen_a_hold_that_it_grants(table: LockTable) -> None:
-    table.apply(4_000, ExtendSessions(leader="b"))
-    table.apply(4_000, acquire())
-    assert ended_at(table, 5_000) == [4_000 + LEASE_MS]
-
-
-def test_ends_come_in_the_order_of_their_times_also_with_another_leader(table: LockTable) -> None:
-    """A wait, whose timeout does not move, may end before a deadline that has moved."""
-    table.apply(0, acquire())
-    table.apply(0, replace(plain(B), wait_ms=600))
-    table.apply(200, ExtendSessions(leader="b"))
-    told = advanced(table, 2_000)
-    assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
-
-
-def test_a_renewal_keeps_the_session(table: LockTable) -> None:
-    table.apply(0, acquire(A))
-    table.apply(0, replace(acquire(A, 2), lock="M", hold_ms=WEEK_MS))
-    table.advance(9_000)
-    table.apply(9_000, renew(3, lock="M", fence=2))
-    assert advanced(table, 18_999) == ["Ended", "Ended"]
-    assert applied(table, KeepAlive(session=A)) == ["Alive"]
 
 
 def test_status_tells_the_time_that_is_left(table: LockTable) -> None:
@@ -314,16 +130,6 @@ def busy() -> LockTable:
     table.apply(150, renew(hold_ms=700))
     table.apply(900, ExtendSessions(leader="b"))
     return table
-
-
-def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
-    table = busy()
-    copy = restored(table)
-    assert outcome(copy, renew(hold_ms=700)) == outcome(table, renew(hold_ms=700))
-    for one in (table, copy):
-        assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
-        hold = checked(LeasedHold, hold_of(one, "L"))
-        assert (hold.owner_state.session.id, hold.replied) == (B, (400, 100))
 
 
 def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.table_scene import advanced, applied, held, restored, status_of, text_of
+from support.table_scene import applied, held, restored, status_of, text_of
 
 from fencelock.actors.api.account import Quota, SetQuota
 from fencelock.actors.api.handover import Attach, Detach, digest_of
@@ -18,7 +18,7 @@ from fencelock.actors.api.message import Acquire, Cancel, Contender, Release
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import ChangeKeys, Expiry, KeyAction, KeyState, ListKeys, ReadKeys
 from fencelock.actors.api.retained import AcquireRetained
-from fencelock.actors.api.session_message import End, Evict, Open, Renew
+from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.redis import list_keys, read_keys
 from fencelock.actors.table.table import LockTable
@@ -77,23 +77,6 @@ def test_a_detached_lock_is_attached_once_and_nobody_gets_it_between(table: Lock
     assert (table.key_session.claims, table.key_session.owner_states, table.marked) == (0, {}, 0)
 
 
-def test_a_repeated_detach_changes_nothing(table: LockTable) -> None:
-    applied(table, detach())
-    assert applied(table, detach()) == [f"{WEB} has 0 left"]
-    assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
-    assert applied(table, detach()) == [f"{WEB} has 0 left"]
-    assert (table.state_of("k").waiting, holder(table).fence) == (0, 3)
-
-
-def test_a_lock_that_nobody_attaches_in_time_goes_to_the_next(table: LockTable) -> None:
-    applied(table, acquire(3, WORKER))
-    applied(table, detach())
-    assert advanced(table, 1_000) == []
-    late = advanced(table, 1_001)
-    assert late == ["HoldLost 2", f"{WORKER} holds 1 under 3"]
-    assert applied(table, attach()) == [f"{WORKER} NOT_HELD"]
-
-
 def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -> None:
     applied(table, detach())
     seen = holder(table)
@@ -105,31 +88,10 @@ def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -
     assert digest_of(SECRET).hex() not in str((seen, held(table, "", "", 9)))
 
 
-def test_only_the_secret_attaches_it(table: LockTable) -> None:
-    assert applied(table, attach()) == [f"{WORKER} NOT_HELD"]
-    applied(table, detach())
-    assert applied(table, attach(2, digest_of(SECRET))) == [f"{WORKER} NOT_HELD"]
-    assert applied(table, detach(3, fence=2)) == [f"{WEB} NOT_HELD"]
-    assert applied(table, release(2, WEB, "o")) == [f"{WEB} NOT_HELD"]
-    assert applied(table, attach(3)) == [f"{WORKER} holds 1 under 3"]
-
-
 def test_the_late_writes_of_the_first_process_are_refused(table: LockTable) -> None:
     applied(table, detach())
     write = PutEntry(map="m", entry_key="x", value=b"", guard="k", fence=1, session=WEB, request=9)
     assert applied(table, write) == [f"{WEB} NOT_HELD"]
-
-
-def test_a_hold_with_a_duration_is_detached_and_attached_with_another(table: LockTable) -> None:
-    applied(table, release(1, WEB, "o"))
-    applied(table, acquire(91, hold_ms=100, grace_ms=100))
-    applied(table, detach(92, fence=2, ttl_ms=5_000))
-    assert table.advance(4_000) == []
-    applied(table, attach(hold_ms=300, grace_ms=100))
-    assert table.advance(4_300) == []
-    renew = Renew(lock="k", fence=4, session=WORKER, owner="w", request=2)
-    assert applied(table, renew) == ["Renewed"]
-    assert advanced(table, 4_701) == ["HoldLost 4"]
 
 
 def test_a_retained_lock_is_detached_with_its_span(table: LockTable) -> None:

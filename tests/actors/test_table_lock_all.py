@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import advanced, applied, held, status_of, text_of
+from support.table_scene import applied, held, status_of, text_of
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import CloseSession, Evict, SessionClosed
+from fencelock.actors.api.session_message import CloseSession, SessionClosed
 from fencelock.actors.table import requests
 from fencelock.actors.table.resource import Resource, Wait
 from fencelock.actors.table.table import LockTable
@@ -38,18 +38,6 @@ def release_all(session: str, fence: int, first: str = "a", request: int = 2) ->
     return release(session, object_name(SEVERAL, first), fence, request)
 
 
-def test_all_are_granted_in_one_step_with_a_fence_each(table: LockTable) -> None:
-    assert applied(table, both(A, "abc")) == ["s.1 holds 3 under 1"]
-    assert applied(table, both(A, "abc", 2)) == ["s.1 ALREADY_HELD"]
-    holders = [status_of(table, name).holder for name in "abc"]
-    assert [(one.fence, one.session) for one in holders if one] == [(1, A), (2, A), (3, A)]
-    assert applied(table, one(B, "c", wait_ms=0)) == ["t.2 TIMED_OUT"]
-    assert applied(table, both(C, "xb", wait_ms=0)) == ["u.3 TIMED_OUT"]
-    assert applied(table, one(B, "x", 2)) == ["t.2 holds 1 under 4"]  # No fence comes twice.
-    assert applied(table, release_all(A, 1, request=3)) == ["s.1 has 0 left"]
-    assert list(table.resources) == ["x"]  # free-leaves-nothing
-
-
 def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTable) -> None:
     applied(table, one(A, "b"))
     assert applied(table, both(B)) == ["t.2 waits"]
@@ -62,56 +50,12 @@ def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTabl
     assert applied(table, release_all(B, 2)) == ["t.2 has 0 left", "u.3 holds 1 under 4"]
 
 
-def test_a_lock_that_is_claimed_with_others_stays_a_lock(table: LockTable) -> None:
-    applied(table, one(A, "a"))
-    applied(table, one(A, "a", 2))
-    applied(table, one(B, "a"))
-    assert applied(table, both(C, "ba")) == ["u.3 waits"]
-    assert applied(table, one(A, "a", 3)) == ["s.1 holds 3 under 1"]
-    assert [one.session for one in status_of(table, "a").waiters] == [B, C]
-    for left in (2, 1):
-        assert applied(table, release(A, "a", 1, 6 - left)) == [f"s.1 has {left} left"]
-    assert applied(table, release(A, "a", 1, 6)) == ["s.1 has 0 left", "t.2 holds 1 under 2"]
-    assert applied(table, release(B, "a", 2)) == ["t.2 has 0 left", "u.3 holds 2 under 3"]
-    assert status_of(table, "b").holder is not None
-
-
-def test_claims_in_opposite_orders_do_not_wait_for_each_other(table: LockTable) -> None:
-    applied(table, one(A, "a"))
-    assert applied(table, both(B, "ab")) == ["t.2 waits"]
-    assert applied(table, both(C, "ba")) == ["u.3 waits"]
-    assert applied(table, release(A, "a", 1)) == ["s.1 has 0 left", "t.2 holds 2 under 2"]
-    assert applied(table, release_all(B, 2)) == ["t.2 has 0 left", "u.3 holds 2 under 4"]
-
-
-def test_the_end_of_a_wait_lets_others_in_at_each_lock(table: LockTable) -> None:
-    applied(table, one(A, "b"))
-    applied(table, both(B, "abc", wait_ms=50))
-    applied(table, one(C, "a"))
-    applied(table, one(C, "c"))
-    told = advanced(table, 50)
-    assert told == ["t.2 TIMED_OUT", "u.3 holds 1 under 2", "u.3 holds 1 under 3"]
-
-
 def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:
     applied(table, one(A, "b"))
     applied(table, both(B, "abc", wait_ms=50))
     no = only(Refused, table.advance(50))
     text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 in its queue"
     assert text_of(no) == text
-
-
-@pytest.mark.parametrize("lock", ["a", "b"])
-def test_an_operator_who_takes_one_lock_takes_all(table: LockTable, lock: str) -> None:
-    applied(table, both(A))
-    applied(table, one(B, "b"))
-    fence = "ab".index(lock) + 1
-    evict = Evict(lock=lock, fence=fence, operator="root", request=1)
-    told = [f"Evicted {fence}", "HoldLost 1", "t.2 holds 1 under 3"]
-    assert applied(table, evict) == told
-    assert applied(table, evict) == told[:1]
-    assert applied(table, release_all(A, 1)) == ["s.1 OWNERSHIP_LOST"]
-    assert applied(table, replace(evict, lock="c", request=2)) == [" NOT_HELD"]
 
 
 def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(

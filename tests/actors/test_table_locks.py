@@ -253,27 +253,11 @@ def test_what_an_owner_does_with_one_lock_does_not_touch_another(log: TableLog) 
     assert log.release("a", 1, again=4) == ["a#4 freed x0"]
 
 
-def test_a_release_that_requests_for_other_locks_overtook_is_done(log: TableLog) -> None:
-    """A release may be repeated in the background long after later requests."""
-    log.acquire("a")
-    log.acquire("a", again=9, lock="M")
-    for _ in range(2):
-        assert log.release("a", 1, again=2) == ["a#2 freed x0"]
-
-
 def test_a_number_used_for_something_else_does_nothing(log: TableLog) -> None:
     log.acquire("a")
     assert log.release("a", 1, again=1) == ["a#1 SUPERSEDED"]
     log.release("a", 1)
     assert log.acquire("a", again=2) == ["a#2 SUPERSEDED"]
-
-
-def test_a_cancel_of_a_re_entry_takes_back_one_hold_once(log: TableLog) -> None:
-    log.acquire("a")
-    log.acquire("a")
-    for _ in range(2):
-        log.cancel("a", 2)
-    assert log.release("a", 1) == ["a#3 freed x0"]
 
 
 # Force

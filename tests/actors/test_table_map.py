@@ -21,7 +21,7 @@ from support.planted_bugs import (
     instead,
     with_fields,
 )
-from support.table_comparison import MapComposer, compare, log_seeds, steps_of
+from support.table_comparison import MapComposer
 from support.table_scene import table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
@@ -92,28 +92,6 @@ def listed(table: LockTable, **fields: Any) -> EntryList:
 def changed(outcome: Any) -> tuple[int, bool]:
     assert isinstance(outcome, EntryChanged)
     return outcome.version, outcome.changed
-
-
-def test_every_change_gets_the_next_version_of_all_maps(table: LockTable, ann: Writer) -> None:
-    assert changed(ann.put(value=b"1")) == (1, True)
-    assert changed(ann.put("other", map="N")) == (2, True)
-    assert changed(ann.put(value=b"2")) == (3, True)
-    assert read(table) == (b"2", 3)
-    assert changed(ann.delete()) == (4, True)
-    assert changed(ann.delete()) == (0, False)
-    assert read(table) is None
-    assert changed(ann.put()) == (5, True)
-
-
-def test_a_change_may_demand_a_version(table: LockTable, ann: Writer) -> None:
-    assert changed(ann.put(version=0)) == (1, True)
-    assert changed(ann.put(version=0)) == (1, False)
-    assert changed(ann.put(value=b"2", version=1)) == (2, True)
-    assert changed(ann.put(value=b"3", version=1)) == (2, False)
-    assert changed(ann.delete(version=1)) == (2, False)
-    assert read(table) == (b"2", 2)
-    assert changed(ann.delete(version=2)) == (3, True)
-    assert changed(ann.put(version=2)) == (0, False)
 
 
 def test_an_entry_expires_by_log_time_unless_it_is_put_again(table: LockTable, ann: Writer) -> None:
@@ -454,12 +432,6 @@ def test_different_entries_have_different_numbers(table: LockTable) -> None:
     }
     assert len(seen) == 8
     assert numbers() == numbers()
-
-
-@pytest.mark.parametrize("seed", log_seeds(15))
-def test_maps_do_what_the_model_does(seed: int) -> None:
-    """Check the invariants of `Maps` too."""
-    compare(steps_of(seed), MapComposer)
 
 
 @as_plant

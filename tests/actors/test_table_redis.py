@@ -26,7 +26,6 @@ from fencelock.actors.api.redis import (
     KeyState,
     ListKeys,
     ReadKeys,
-    When,
 )
 from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.session_message import End, Evict, Evicted, HoldLost, Open
@@ -140,28 +139,6 @@ def test_a_deadline_is_moved(table: LockTable, expiry: Expiry, left_ms: int | No
         assert advanced(table, 501 + left_ms) == ["HoldLost 1"]
     else:
         assert advanced(table, 900_000) == []
-
-
-@pytest.mark.parametrize(
-    ("when", "dated", "dateless"),
-    [
-        (When.ANY, True, True),
-        (When.DATED, True, False),
-        (When.DATELESS, False, True),
-        (When.LATER, False, False),
-        (When.EARLIER, True, True),
-    ],
-)
-def test_a_deadline_is_moved_on_a_condition(
-    table: LockTable, when: When, *, dated: bool, dateless: bool
-) -> None:
-    outcomes(table, set_nx("dated", ttl_ms=1_000))
-    outcomes(table, set_nx("dateless"))
-    fields: dict[str, Any] = {"each": True, "expiry": Expiry.AFTER, "ttl_ms": 500, "when": when}
-    assert changed(table, change(EXPIRE, "dated dateless", OTHER, **fields)) == [dated, dateless]
-    fields |= {"ttl_ms": 2_000}
-    later = changed(table, change(EXPIRE, "dated", OTHER, **fields))
-    assert later == [when not in {When.EARLIER, When.DATELESS}]
 
 
 def test_a_set_with_the_value_keeps_the_fence_and_one_by_force_does_not(table: LockTable) -> None:
@@ -298,15 +275,6 @@ def test_no_client_acts_in_the_session_of_the_doors(table: LockTable) -> None:
     (opened,) = table.apply(0, Open(session=NO_CLIENT, ttl_ms=1_000))
     assert getattr(opened, "assigned", "") == "no-client.3"
     assert [key for key, _, _ in read(table, "k")] == ["k"]
-
-
-def test_an_operator_takes_a_key(table: LockTable) -> None:
-    outcomes(table, set_nx("k", b"\x00token"))
-    evict = Evict(lock="k", fence=1, operator="root", session="x", request=1)
-    evicted, _ = table.apply(0, evict)
-    assert isinstance(evicted, Evicted)
-    assert (evicted.holder.session, evicted.holder.owner) == (NO_CLIENT, "0x00746f6b656e")
-    assert read(table, "k") == []
 
 
 def test_a_door_gets_a_retained_lock_back(table: LockTable) -> None:

@@ -16,8 +16,7 @@ from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained, Recall
-from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
-from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.session_message import Evict
 from fencelock.actors.table import requests, retained, rules, snapshot, state
 from fencelock.actors.table.resource import Resource
@@ -62,17 +61,6 @@ def test_the_table_gives_no_fence_of_a_span_to_anybody_else(table: LockTable) ->
     assert applied(table, acquire(B)) == ["t.2 holds 1 under 12"]
 
 
-def test_a_span_is_granted_to_a_wait_too(table: LockTable) -> None:
-    applied(table, acquire(B))
-    assert applied(table, retain()) == ["s.1 waits"]
-    table = restored(table)
-    assert applied(table, replace(release(1, B), owner="o")) == [
-        "t.2 has 0 left",
-        "s.1 holds 1 under 2",
-    ]
-    assert applied(table, acquire(C, "c")) == ["u.3 holds 1 under 12"]
-
-
 def test_a_fence_in_the_middle_of_a_span_neither_releases_nor_evicts(table: LockTable) -> None:
     """Rule only-holders-release: an owner inside the session may have the lock under that fence."""
     applied(table, retain())
@@ -106,15 +94,6 @@ def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable)
     assert status_of(table, "a").holder is not None
 
 
-def test_a_try_for_a_retained_lock_that_is_in_use_times_out(table: LockTable) -> None:
-    table.apply(10, retain())
-    table.apply(10, acquire(B, wait_ms=0))
-    denial = only(Refused, table.apply(11, acquire(C, wait_ms=0)))
-    assert denial.reason is Reason.TIMED_OUT  # B waits already.
-    assert not table.advance(10 + retained.COME_BACK_MS - 1)
-    assert only(Refused, table.advance(10 + retained.COME_BACK_MS)).reason is Reason.TIMED_OUT
-
-
 def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     """Rule waits-recall: others that wait need not ask again."""
     applied(table, retain())
@@ -122,11 +101,6 @@ def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     assert recalls(table, acquire(C)) == []
     applied(table, Cancel(lock="a", session=B, owner="o", request=1))
     assert recalls(table, acquire(B, request=2)) == []
-
-
-def test_another_owner_of_the_same_session_recalls_it_too(table: LockTable) -> None:
-    applied(table, retain())
-    assert recalls(table, acquire(A)) == [recall(1)]
 
 
 def test_a_claim_for_several_locks_recalls_each(table: LockTable) -> None:
@@ -144,20 +118,6 @@ def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) 
     outcomes = table.apply(0, Release(lock="a", fence=1, session=C, owner="o", request=2))
     assert [said(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
     assert outcomes[-1] == recall(2)
-
-
-def test_a_writer_recalls_all_readers_and_readers_none(table: LockTable) -> None:
-    applied(table, read(A))
-    assert recalls(table, read(B)) == []
-    write = AcquireReadWrite(rwlock="a", write=True, session=C, owner="o", request=1)
-    assert recalls(table, write) == [recall(1, A, READ_WRITE), recall(11, B, READ_WRITE)]
-
-
-def test_readers_granted_together_are_not_recalled_for_each_other(table: LockTable) -> None:
-    applied(table, AcquireReadWrite(rwlock="a", write=True, session=C, owner="o", request=1))
-    applied(table, read(A))
-    applied(table, read(B))
-    assert recalls(table, Release(lock=READ_WRITE, fence=1, session=C, owner="o", request=2)) == []
 
 
 def test_a_recall_is_repeated_with_each_keep_alive_while_somebody_waits(table: LockTable) -> None:
@@ -214,13 +174,6 @@ def test_objects_that_cannot_be_retained_are_refused_in_words(
     assert refusal.reason is Reason.INVALID
     assert words in text_of(refusal, command)
     assert table.resources == {}
-
-
-def test_permits_of_a_semaphore_can_be_retained(table: LockTable) -> None:
-    permits = retain(lock=object_name(SEMAPHORE, "s"), permits=3, amount=2)
-    assert applied(table, permits) == ["s.1 holds 1 under 1"]
-    assert applied(table, replace(permits, session=B)) == ["t.2 waits", "Recall"]
-    assert applied(table, replace(permits, session=C, permits=4)) == ["u.3 INVALID"]
 
 
 def test_a_snapshot_with_a_span_that_cannot_be_is_refused(table: LockTable) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from support.expect import checked, only
 from support.table_scene import applied, held, restored, said, status_of, text_of
 
-from fencelock.actors.api.message import Cancel, Reason, Refused, Release
+from fencelock.actors.api.message import Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import (
     SEMAPHORE,
@@ -19,9 +17,7 @@ from fencelock.actors.api.semaphore import (
     Resized,
     ResizeSemaphore,
 )
-from fencelock.actors.api.session_message import End
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import ExtendSessions, Result
 
 LOCK = object_name(SEMAPHORE, "S")
 A, B, C = "s.1", "t.2", "u.3"
@@ -44,57 +40,7 @@ def full(session: str, fence: int, request: int = 2) -> Release:
     return Release(lock=LOCK, fence=fence, session=session, owner="o", request=request)
 
 
-def test_permits_are_granted_until_none_is_free(table: LockTable) -> None:
-    assert applied(table, acquire(A, 2)) == ["s.1 holds 2 under 1"]
-    assert applied(table, acquire(B)) == ["t.2 holds 1 under 2"]
-    assert applied(table, acquire(C)) == ["u.3 waits"]
-    assert applied(table, full(A, 1)) == ["s.1 has 0 left", "u.3 holds 1 under 3"]
-
-
-def test_a_large_claim_at_the_head_is_not_overtaken(table: LockTable) -> None:
-    """Neither by smaller claims nor by a try, although a permit is free."""
-    applied(table, acquire(A, 2))
-    assert applied(table, acquire(B, 3)) == ["t.2 waits"]
-    assert applied(table, acquire(C)) == ["u.3 waits"]
-    assert applied(table, acquire(C, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
-    assert applied(table, part(A, 1, 1)) == ["s.1 has 1 left"]
-    assert applied(table, part(A, 1, 0, 3)) == ["s.1 has 0 left", "t.2 holds 3 under 2"]
-    assert applied(table, part(B, 2, 1)) == ["t.2 has 2 left", "u.3 holds 1 under 3"]
-
-
-CANCEL = Cancel(lock=LOCK, session=B, owner="o", request=1)
-
-ENDS: dict[str, tuple[Callable[[LockTable], list[Result]], list[str], int]] = {
-    "timeout": (lambda table: table.advance(50), ["t.2 TIMED_OUT"], 2),
-    "cancel": (lambda table: table.apply(0, CANCEL), ["Cancelled", "t.2 CANCELLED"], 2),
-    "end": (lambda table: table.apply(0, End(session=B)), ["t.2 SESSION_EXPIRED", "Ended"], 2),
-    "timeout under a new leader, whose fences have a floor": (
-        lambda table: table.apply(60, ExtendSessions(leader="m", fence_floor=1_000)),
-        ["t.2 TIMED_OUT"],
-        1_001,
-    ),
-}
 """How a wait ends, its outcomes, and the fence of the grant that follows."""
-
-
-@pytest.mark.parametrize(("end", "outcomes", "fence"), ENDS.values(), ids=ENDS)
-def test_the_end_of_a_large_wait_lets_smaller_ones_in(
-    table: LockTable, end: Callable[[LockTable], list[Result]], outcomes: list[str], fence: int
-) -> None:
-    applied(table, acquire(A, 2))
-    applied(table, acquire(B, 3, wait_ms=50))
-    applied(table, acquire(C))
-    assert [said(one) for one in end(table)] == [*outcomes, f"u.3 holds 1 under {fence}"]
-
-
-def test_a_part_that_is_given_back_again_under_one_number_counts_once(table: LockTable) -> None:
-    applied(table, acquire(A, 2))
-    for _ in range(2):
-        assert applied(table, part(A, 1, 1)) == ["s.1 has 1 left"]
-    assert status_of(table, LOCK).holders[0].times == 1
-    for _ in range(2):
-        assert applied(table, part(A, 1, 1, 3)) == ["s.1 has 0 left"]
-    assert table.resources == {}
 
 
 def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
@@ -105,11 +51,6 @@ def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
     assert applied(table, part(A, 7, 1, 3)) == ["s.1 NOT_HELD"]
     assert applied(table, part(B, 1, 1)) == ["t.2 NOT_HELD"]
     assert status_of(table, LOCK).holders[0].times == 2
-
-
-def test_an_owner_holds_once(table: LockTable) -> None:
-    applied(table, acquire(A))
-    assert applied(table, acquire(A, request=2)) == ["s.1 ALREADY_HELD"]
 
 
 def test_the_number_of_permits_travels_with_the_claim(table: LockTable) -> None:
@@ -142,27 +83,12 @@ def drain(session: str, request: int = 1, **fields: Any) -> AcquirePermits:
     return acquire(session, 0, request, wait_ms=0, **fields)
 
 
-def test_a_drain_takes_all_that_is_free_and_waits_for_nothing(table: LockTable) -> None:
-    assert applied(table, drain(A)) == ["s.1 holds 3 under 1"]
-    assert applied(table, drain(B)) == ["t.2 TIMED_OUT"]
-    assert applied(table, part(A, 1, 2)) == ["s.1 has 1 left"]
-    assert applied(table, drain(B, 2)) == ["t.2 holds 2 under 2"]
-    assert applied(table, drain(B, 2)) == ["t.2 holds 2 under 2"]  # It was sent again.
-    assert status_of(table, LOCK).free == 0
-
-
 def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
     applied(table, acquire(A))
     assert applied(table, acquire(B, 3)) == ["t.2 waits"]
     no = only(Refused, table.apply(0, drain(C)))
     assert text_of(no) == "semaphore 'S': 1 of 3 permits are held, 1 in its queue"
     assert status_of(table, LOCK).free == 2
-
-
-def test_a_drain_must_not_wait_and_must_name_the_number_of_permits(table: LockTable) -> None:
-    assert applied(table, acquire(A, 0)) == ["s.1 INVALID"]
-    applied(table, acquire(B))
-    assert applied(table, drain(A, permits=5)) == ["s.1 INVALID"]
 
 
 def test_a_report_has_the_permits_that_nobody_holds(table: LockTable) -> None:
@@ -186,29 +112,6 @@ def resized(table: LockTable, command: ResizeSemaphore) -> tuple[int, int]:
     return one.size, one.free
 
 
-def test_a_larger_size_serves_the_queue(table: LockTable) -> None:
-    applied(table, acquire(A, 3))
-    applied(table, acquire(B, 2))
-    applied(table, acquire(C))
-    assert applied(table, resize(A, 5)) == ["Resized", "t.2 holds 2 under 2"]
-    assert applied(table, resize(A, 6, 2, permits=5)) == ["Resized", "u.3 holds 1 under 3"]
-    assert applied(table, resize(A, 6, 2, permits=5)) == ["Resized"]  # Sent again.
-    assert (status_of(table, LOCK).free, status_of(table, LOCK).permits) == (0, 6)
-
-
-def test_a_smaller_size_grants_nothing_until_enough_is_given_back(table: LockTable) -> None:
-    applied(table, acquire(A, 3))
-    applied(table, acquire(B))
-    assert resized(table, resize(C, 2)) == (2, -1)
-    copy = restored(table)
-    for one in (table, copy):
-        assert status_of(one, LOCK).free == 0
-        assert applied(one, drain(C, permits=2)) == ["u.3 TIMED_OUT"]
-        assert applied(one, part(A, 1, 1)) == ["s.1 has 2 left"]
-        assert applied(one, part(A, 1, 1, 3)) == ["s.1 has 1 left", "t.2 holds 1 under 2"]
-    assert table.digest() == copy.digest()
-
-
 def test_claims_that_are_too_large_for_the_new_size_are_refused(table: LockTable) -> None:
     applied(table, acquire(A))
     applied(table, acquire(B, 3))
@@ -226,9 +129,3 @@ def test_a_size_that_is_not_the_present_one_is_not_changed(table: LockTable) -> 
     assert resized(table, resize(C, 5)) == (5, 4)  # Another client has done it.
     assert applied(table, acquire(B)) == ["t.2 INVALID"]
     assert applied(table, acquire(B, request=2, permits=5)) == ["t.2 holds 1 under 2"]
-
-
-def test_a_semaphore_that_nobody_holds_has_no_size(table: LockTable) -> None:
-    assert resized(table, resize(A, 5)) == (5, 5)
-    assert table.resources == {}
-    assert applied(table, acquire(B)) == ["t.2 holds 1 under 1"]
