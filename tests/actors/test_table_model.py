@@ -139,7 +139,7 @@ def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("composer", [ElectionComposer, MapComposer, AllComposer])
 @pytest.mark.parametrize("little", [False, True])
-@pytest.mark.parametrize("seed", log_seeds(12))
+@pytest.mark.parametrize("seed", log_seeds(15))
 def test_logs_about_elections_and_maps_with_their_watchers(
     monkeypatch: pytest.MonkeyPatch, seed: int, little: bool, composer: type[LogComposer]
 ) -> None:
