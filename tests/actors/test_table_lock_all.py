@@ -1,4 +1,7 @@
-"""Several locks at once in the replicated table: one step, queues, fences, snapshots."""
+"""Several locks at once in the replicated table: refusals in words, costs and limits.
+
+`test_table_model.py` compares who gets them with the model.
+"""
 
 from __future__ import annotations
 

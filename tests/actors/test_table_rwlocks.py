@@ -1,4 +1,7 @@
-"""Read/write locks in the replicated table: readers, writers, downgrades, snapshots."""
+"""Read/write locks in the replicated table: refusals in words, and the report.
+
+`test_table_model.py` compares what readers and writers get with the model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Semaphores in the replicated table: permits, queues, parts, repetitions, snapshots."""
+"""Semaphores in the replicated table: refusals in words, and the report.
+
+`test_table_model.py` compares who gets how many permits with the model.
+"""
 
 from __future__ import annotations
 
