@@ -507,7 +507,7 @@ class ElectionCoordinator(VotingRole[Received]):
             return []
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= self.timing.stall_ms
         if not leaders and not why_not and stalled:
-            leaders = seating.leaders  # They are connected, but a quorum promised more.
+            leaders = view.reelected()  # A quorum promised more.
         newcomers = self._has_newcomers(now)
         if not leaders and not why_not and newcomers:
             leaders = tuple(view.living())

@@ -92,11 +92,14 @@ class ClusterView(NamedTuple):
 
         A keeper that is not connected stays one, in the life that kept the table. Otherwise two
         coordinators that do not see the same members would replace each other's keepers forever.
+        One that is connected in another life has lost its table, and must vote to get one again.
         """
         members = self.electorate.names
         if len(members) < COPIES_FROM:
             return ()
-        lives = {one.node: one for one in self.seating.keepers}
+        here = {one.node: one.life for one in self.members}
+        kept = (one for one in self.seating.keepers if here.get(one.node, one.life) == one.life)
+        lives = {one.node: one for one in kept}
         lives |= {one.node: one.chosen for one in self.members if one.votes}
         leading = {one.node for one in leaders}
         return tuple(lives[name] for name in members if name in lives and name not in leading)
@@ -170,6 +173,17 @@ class ClusterView(NamedTuple):
         if self.seating.epoch == 0 or len(lives) < exports_needed(len(led)):
             return LeaderSelection((), lacking) if lacking else LeaderSelection(teams.best(), "")
         return teams.change(lacking, leaves=any(leader.node not in staying for leader in led))
+
+    def reelected(self) -> tuple[Chosen, ...]:
+        """Return the leaders to propose if a quorum obeys the present ones no more.
+
+        They are the same ones, unless one was lost: two of three go on without the third as long as
+        they are obeyed, also where nobody could take its seat, since too few tables are left.
+        """
+        alive = self.living()
+        if len(alive) == len(self.seating.leaders):
+            return self.seating.leaders
+        return Teams(self, alive, [one.chosen for one in self.candidates()]).best()
 
     def why_not_ready(self, *, obeyed: bool) -> str:
         """Return the condition that is missing for leaders to serve, in words.

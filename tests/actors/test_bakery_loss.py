@@ -319,3 +319,39 @@ def test_the_smallest_voter_that_reaches_a_quorum_coordinates() -> None:
     links = {"1": "2", "2": "1345", "3": "245"}
     assert ClusterView(SEATING, seen(links), ALL).coordinator() == "n2"
     assert ClusterView(SEATING, seen({"1": "2", "2": "1"}), ALL).coordinator() == ""
+
+
+EVERYONE = {"1": "2345", "2": "1345", "3": "1245", "4": "1235", "5": "1234"}
+KEEPERS = SEATING._replace(copies=(Chosen("n4", 4), Chosen("n5", 5)))
+
+
+def restarted(*voting: str, silent: str) -> list[Member]:
+    """Return five members of which the ``voting`` and the ``silent`` ones began another life."""
+    lives = {one: Chosen(f"n{one}", int(one)) for one in "12345"}
+    lives |= {one: Chosen(f"n{one}", 10 * int(one)) for one in (*voting, *silent)}
+    return [
+        one._replace(
+            life=lives[one.node[1:]].life,
+            votes=one.node[1:] not in silent,
+            reaches=tuple(lives[other.node[1:]] for other in one.reaches),
+        )
+        for one in seen(EVERYONE)
+    ]
+
+
+def test_a_member_that_restarted_and_does_not_vote_keeps_no_copies() -> None:
+    view = ClusterView(KEEPERS, restarted("4", silent="5"), ALL)
+    assert view.copies_for(SEATING.leaders) == (Chosen("n4", 40),)
+
+
+def test_leaders_that_are_not_obeyed_are_elected_again() -> None:
+    view = ClusterView(KEEPERS, seen(EVERYONE), ALL)
+    assert view.reelected() == SEATING.leaders
+
+
+def test_a_lost_leader_is_replaced_once_the_others_are_not_obeyed_though_few_tables_are_left() -> (
+    None
+):
+    view = ClusterView(KEEPERS, restarted("3", silent="45"), ALL)
+    assert view.choose().leaders == ()
+    assert {*view.reelected()} == {Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 30)}

@@ -151,6 +151,14 @@ def run(seed: int) -> str | None:
     return run_seed("bakery", seed, plan=plan, promise=promise, judges=judges).violation
 
 
+FEW_TABLES = 990_267
+"""Two leaders of three live and are obeyed no more, and too few tables are left for a third."""
+
+
+def test_leaders_that_are_obeyed_no_more_are_replaced_though_few_tables_are_left() -> None:
+    assert run_seed("bakery", FEW_TABLES).violation is None
+
+
 @pytest.mark.parametrize("seed", RELEASE_SEEDS)
 def test_no_release_is_refused_while_its_client_relies_on_the_hold(seed: int) -> None:
     assert run(seed) is None
