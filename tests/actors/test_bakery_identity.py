@@ -56,10 +56,10 @@ from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.topology import ProtocolSettings, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
-from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan
+from fencelock.verification.simulation.faults import promise_of
+from fencelock.verification.simulation.nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.planting import Change, planted
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery

@@ -27,12 +27,12 @@ from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings, paxos
 from fencelock.transport.codec import encode
+from fencelock.verification.simulation.faults import KEEPS_DISKS, promise_of
 from fencelock.verification.simulation.paxos_judge import INVARIANTS
 from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
-from fencelock.verification.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
+from fencelock.verification.simulation.plan import LogPlan, draw_log_plan
 from fencelock.verification.simulation.planting import planted
-from fencelock.verification.simulation.promise import KEEPS_DISKS, promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 

@@ -15,7 +15,7 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
 from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.membership import Member, Membership
-from fencelock.verification.simulation.bakery_judge_election import MembersJudge
+from fencelock.verification.simulation.bakery_judge_votes import MembersJudge
 from fencelock.verification.simulation.bakery_run import run_members_seed
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.violation import ViolationError, ViolationReport

@@ -35,14 +35,14 @@ from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.verification.simulation.bakery_judge_leases import LeasesJudge
-from fencelock.verification.simulation.bakery_nemesis import Blow
+from fencelock.verification.simulation.bakery_judge import LeasesJudge
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan, run_bakery_seed
 from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.nemesis import Blow
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.rwlocks import RWLOCKS
+from fencelock.verification.simulation.semaphores import RWLOCKS
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, ViolationReport
 

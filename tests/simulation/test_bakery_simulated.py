@@ -36,16 +36,15 @@ from fencelock.actors.bakery.ticket_attempt import TicketStep
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import node_of
 from fencelock.cluster.node.topology import ProtocolSettings
-from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.bakery_run import (
     LONG_LOCKS,
     draw_bakery_plan,
     run_bakery_seed,
     run_deaf_seed,
 )
-from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.faults import Faults, promise_of
+from fencelock.verification.simulation.nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.plan import RunPlan
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery

@@ -31,10 +31,9 @@ from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, central
-from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.faults import Faults, promise_of
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import in_place, planted
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.workload import MakeSession, client_session

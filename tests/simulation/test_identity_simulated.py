@@ -20,9 +20,8 @@ from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.verification.simulation import bakery_run
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.network import Cut
-from fencelock.verification.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
-from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.plan import LogPlan, RunPlan, draw_log_plan
 from fencelock.verification.simulation.planting import Change, planted
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.world import World

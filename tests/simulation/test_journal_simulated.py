@@ -20,10 +20,9 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, central
 from fencelock.verification.simulation.disk import Disk
-from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.faults import Faults, promise_of
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.planting import in_place, planted
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.world import World

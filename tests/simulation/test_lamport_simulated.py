@@ -18,8 +18,8 @@ from fencelock.actors.message import Instant
 from fencelock.actors.proxy.message import QueryLock, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, lamport
+from fencelock.verification.simulation.faults import promise_of
 from fencelock.verification.simulation.planting import in_place, planted
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery

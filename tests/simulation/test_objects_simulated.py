@@ -63,19 +63,21 @@ from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.guarantee import OBJECTS
-from fencelock.verification.simulation.barriers import BARRIERS
 from fencelock.verification.simulation.counters import COUNTERS
-from fencelock.verification.simulation.deadlines import DEADLINES
+from fencelock.verification.simulation.deadlines import DEADLINES, HANDOVERS
 from fencelock.verification.simulation.elections import ELECTIONS
-from fencelock.verification.simulation.handovers import HANDOVERS
-from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
-from fencelock.verification.simulation.objects import ALL, WORKLOADS, MixedJudge, workload_of
-from fencelock.verification.simulation.pools import POOLS
+from fencelock.verification.simulation.objects import (
+    ALL,
+    LOCK_ALL,
+    WORKLOADS,
+    MixedJudge,
+    SeveralJudge,
+    workload_of,
+)
+from fencelock.verification.simulation.passing import BARRIERS, LATCHES, POOLS
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.rwlocks import RWLOCKS
-from fencelock.verification.simulation.semaphores import SEMAPHORES, LogOrder
-from fencelock.verification.simulation.several import LOCK_ALL, SeveralJudge
+from fencelock.verification.simulation.semaphores import RWLOCKS, SEMAPHORES, LogOrder
 
 MIXED = workload_of(ALL, "paxos")
 

@@ -32,8 +32,8 @@ from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.state import TableState
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.verification.simulation import paxos_judge_votes
-from fencelock.verification.simulation.paxos_plan import draw_members_plan, draw_target_plan
 from fencelock.verification.simulation.paxos_run import run_log_seed
+from fencelock.verification.simulation.plan import draw_members_plan, draw_target_plan
 from fencelock.verification.simulation.report import RunReport
 
 pytestmark = pytest.mark.long

@@ -33,8 +33,8 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Role
-from fencelock.verification.simulation.paxos_plan import Focus, LogPlan
 from fencelock.verification.simulation.paxos_run import LogSubject
+from fencelock.verification.simulation.plan import Focus, LogPlan
 
 Handle = Callable[[Any, Address, Any, Instant], Effects]
 Broken = Callable[[Handle], Handle]

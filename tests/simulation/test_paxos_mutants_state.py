@@ -32,9 +32,9 @@ from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged, Releas
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Role
 from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
-from fencelock.verification.simulation.paxos_plan import Focus
 from fencelock.verification.simulation.paxos_run import LogSubject
 from fencelock.verification.simulation.paxos_world import WatchedDisk
+from fencelock.verification.simulation.plan import Focus
 
 
 class NeverSyncs(WatchedDisk):

@@ -32,11 +32,10 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings, paxos
-from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults
-from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults, promise_of
 from fencelock.verification.simulation.paxos_run import run_log_seed
+from fencelock.verification.simulation.plan import Focus, LogPlan, draw_log_plan
 from fencelock.verification.simulation.planting import planted
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.violation import ViolationError

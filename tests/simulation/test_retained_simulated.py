@@ -25,7 +25,7 @@ from fencelock.actors.table.retained import count_span
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.rwlocks import RWLOCKS
+from fencelock.verification.simulation.semaphores import RWLOCKS
 
 CONTENDED = RunPlan(
     nodes=3,

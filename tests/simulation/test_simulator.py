@@ -23,11 +23,10 @@ from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
-from fencelock.verification.simulation.faults import CALM, FaultKind, Faults
+from fencelock.verification.simulation.faults import CALM, FaultKind, Faults, Survival
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.plan import RunPlan, draw_plan
-from fencelock.verification.simulation.promise import Survival
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.world import World

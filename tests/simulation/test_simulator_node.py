@@ -14,10 +14,10 @@ from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext
 from fencelock.transport.codec import encode
-from fencelock.verification.simulation.drift import PPM, DriftingClock
-from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.faults import PPM, Faults
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.node import DriftingClock
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.workload import PauseEnded

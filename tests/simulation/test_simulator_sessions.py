@@ -16,10 +16,9 @@ from fencelock.actors.session.lease import SessionLease, SessionTrust
 from fencelock.actors.session.message import HoldsLost, Loss
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.node.topology import ProtocolSettings
-from fencelock.verification.simulation.faults import FaultKind, Faults
+from fencelock.verification.simulation.faults import FaultKind, Faults, promise_of
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.plan import RunPlan, draw_plan
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery

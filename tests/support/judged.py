@@ -18,11 +18,10 @@ from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
-from fencelock.verification.simulation.bakery_nemesis import Blow
 from fencelock.verification.simulation.faults import Faults
-from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from fencelock.verification.simulation.nemesis import Blow
 from fencelock.verification.simulation.paxos_run import PRODUCT, LogSubject, run_log_seed
-from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.plan import Focus, LogPlan, RunPlan, draw_log_plan
 from fencelock.verification.simulation.planting import in_place
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed

@@ -15,9 +15,9 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, make_roles_of
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan
+from fencelock.verification.simulation.faults import promise_of
 from fencelock.verification.simulation.judge import JudgedHold, LockJudge
 from fencelock.verification.simulation.plan import RunPlan
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery

@@ -11,7 +11,7 @@ from support.table_rules import PAGE, RULES, page, rules_and_tests
 
 from fencelock.actors.bakery import invariants as bakery
 from fencelock.actors.paxos import invariants as paxos
-from fencelock.verification.simulation.paxos_judge_locks import JUDGED_LOCKS
+from fencelock.verification.simulation.paxos_judge import JUDGED_LOCKS
 
 PROTOCOLS = {"paxos": {**paxos.INVARIANTS, **JUDGED_LOCKS}, "bakery": bakery.INVARIANTS}
 REPORTED = re.compile(r'violation_report\(\s*"([a-z-]+)"')

@@ -141,7 +141,7 @@ def simulate(
 
     """
     from fencelock.cluster.node.node import check_assertions  # noqa: PLC0415 (sockets)
-    from fencelock.verification.simulation.promise import in_words, promise_of  # noqa: PLC0415
+    from fencelock.verification.simulation.faults import in_words, promise_of  # noqa: PLC0415
 
     check_assertions()
     given = {
@@ -286,7 +286,7 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
     if diagram is None:
         report = runs.one(seed)
     else:
-        from fencelock.verification.simulation.diagram import Recorder  # noqa: PLC0415
+        from fencelock.verification.simulation.trace import Recorder  # noqa: PLC0415
 
         recorder = Recorder()
 

@@ -15,19 +15,17 @@ from fencelock.actors.effect import Send
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, bakery
-from fencelock.verification.simulation.bakery_judge import BakeryJudge
-from fencelock.verification.simulation.bakery_judge_bounds import MinorityLosses, SeatsJudge
-from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
-from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.bakery_judge import BakeryJudge, MinorityLosses, SeatsJudge
+from fencelock.verification.simulation.faults import Faults, promise_of
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.member_changes import (
     LOSE_FOUNDERS_SHARE,
     FounderLoss,
     MemberChanges,
 )
+from fencelock.verification.simulation.nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import Change, planted
-from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import LOCKS, Workload, run_seed
 from fencelock.verification.simulation.violation import Judge

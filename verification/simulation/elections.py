@@ -14,11 +14,11 @@ from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge
+from fencelock.verification.simulation.maps import Watching, WatchJudge, is_of_watch
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.semaphores import LogOrder
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.watches import Watching, WatchJudge, is_of_watch
 from fencelock.verification.simulation.workload import ContenderPhase
 
 

@@ -19,26 +19,29 @@ from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import US_PER_MS, MakeRoles, NodeContext
 from fencelock.transport.codec import encode
-from fencelock.verification.simulation.adversary import Adversary
-from fencelock.verification.simulation.judge import ClientView, LockJudge
+from fencelock.verification.simulation.judge import ClientView, LockJudge, RetainedJudge
 from fencelock.verification.simulation.member_changes import AFTER_MS, FounderLoss, MemberChanges
-from fencelock.verification.simulation.nemesis import Nemesis
-from fencelock.verification.simulation.paxos_client import LogReader, Proposer, reader_of
-from fencelock.verification.simulation.paxos_judge import LogJudge
-from fencelock.verification.simulation.paxos_judge_locks import SessionJudge
-from fencelock.verification.simulation.paxos_machine import OPENING, LockRegister, Register
-from fencelock.verification.simulation.paxos_plan import (
+from fencelock.verification.simulation.nemesis import Adversary, Nemesis
+from fencelock.verification.simulation.paxos_judge import LogJudge, SessionJudge
+from fencelock.verification.simulation.paxos_machine import (
+    OPENING,
+    LockRegister,
+    LogReader,
+    Proposer,
+    Register,
+    reader_of,
+)
+from fencelock.verification.simulation.paxos_world import LogWorld, WatchedDisk
+from fencelock.verification.simulation.plan import (
     LogPlan,
+    RunPlan,
     draw_log_plan,
     draw_members_plan,
     draw_target_plan,
 )
-from fencelock.verification.simulation.paxos_world import LogWorld, WatchedDisk
-from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import Change, changed
 from fencelock.verification.simulation.report import RunReport, report_of
-from fencelock.verification.simulation.retained_judge import RetainedJudge
-from fencelock.verification.simulation.users import Users
+from fencelock.verification.simulation.run import Users
 from fencelock.verification.simulation.workload import LEVELS, Finish, client_session
 
 GREET_MS = 300

@@ -12,10 +12,10 @@ from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.storage.record import Mark
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.disk import Copy, Disk
-from fencelock.verification.simulation.drift import PPM
+from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.node import SimulatedNode
-from fencelock.verification.simulation.paxos_plan import LogPlan
+from fencelock.verification.simulation.plan import LogPlan
 from fencelock.verification.simulation.world import World
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from fencelock.actors.message import NS_PER_MS
-from fencelock.verification.simulation.paxos_plan import LogPlan
-from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.plan import LogPlan, RunPlan
 from fencelock.verification.simulation.trace import Trace
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World

@@ -1,42 +1,276 @@
-"""One run, from a seed to a verdict."""
+"""One run, from a seed to a verdict: its clients, its phases, and the audit at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from fencelock.actors.effect import Spawn
-from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.actors.api.message import Describe, NodeStatus
+from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, LockList
+from fencelock.actors.effect import Effects, Send, Spawn, Wake
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Timer,
+    address_of,
+    node_of,
+    role_of,
+)
+from fencelock.actors.role import Host, Role
+from fencelock.actors.session.message import Close, Closed
+from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
-from fencelock.verification.simulation.adversary import Adversary
-from fencelock.verification.simulation.audit import Auditor, Evictions
-from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
+from fencelock.verification.simulation.faults import NO_CRASH, Survival, promise_of
 from fencelock.verification.simulation.judge import (
     ClientView,
     LockJudge,
+    RetainedJudge,
     judge_drain,
     judge_freed,
     judge_progress,
+    unserved,
 )
 from fencelock.verification.simulation.member_changes import AFTER_MS
-from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.nemesis import Adversary, Blow, LeaderNemesis, Nemesis
 from fencelock.verification.simulation.plan import RunPlan, draw_plan, with_terms
-from fencelock.verification.simulation.promise import NO_CRASH, Survival, promise_of
 from fencelock.verification.simulation.report import RunReport, report_of
-from fencelock.verification.simulation.retained_judge import RetainedJudge
-from fencelock.verification.simulation.users import Users
+from fencelock.verification.simulation.retaining import OWNERS_ROLE
+from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.workload import (
     LEVELS,
+    ClientPlan,
     Finish,
     LockUser,
     MakeSession,
     client_session,
 )
 from fencelock.verification.simulation.world import World
+
+
+def owner_name(number: int, place: int | None) -> str:
+    """Return the name of an owner, with the place of its role if there are several roles."""
+    return f"owner-{number}" if place is None else f"owner-{number}-{place}"
+
+
+class Users:
+    """Adds the clients of ``plan`` to ``world``, and lets them come and go.
+
+    Args:
+        world: the world of the clients.
+        plan: the numbers of clients and owners, and the times at which clients die or close.
+        proxies: the proxies that clients may use; each client begins with another one.
+        make_session: makes a client's role ``session``.
+        ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
+        acquisitions: limit of an owner's holds of a lock at once.
+        users: the roles of owners. If there are several, each owner of the plan stands for one
+            owner of each role.
+        prefix: the beginning of the clients' names.
+
+    """
+
+    def __init__(
+        self,
+        world: World,
+        plan: RunPlan,
+        proxies: tuple[Address, ...],
+        make_session: MakeSession,
+        *,
+        ttl_ms: int,
+        acquisitions: int,
+        users: tuple[type[LockUser], ...] = (LockUser,),
+        prefix: str = "c",
+    ) -> None:
+        self.world = world
+        self.plan = plan
+        self.judge: LockJudge | None = None
+        locks = tuple(f"lock-{number}" for number in range(1, plan.locks + 1))
+        owners = {
+            owner_name(number, place if len(users) > 1 else None): user
+            for number in range(1, plan.owners + 1)
+            for place, user in enumerate(users)
+        }
+        names = [f"{prefix}{number + 1}" for number in range(plan.clients)]
+        self.dying = names[: len(plan.deaths_ms + plan.closings_ms)]
+        """The clients that die, or close, in order."""
+        self.names = (*names, *(f"{name}r" for name in self.dying))
+        for number, name in enumerate(self.names):
+            turned = number % len(proxies)
+            turned_proxies = proxies[turned:] + proxies[:turned]
+            retain_ms = plan.retain_ms[number % len(plan.retain_ms)] if plan.retain_ms else 0
+            client = ClientPlan(
+                turned_proxies,
+                owners,
+                locks,
+                make_session,
+                ttl_ms,
+                acquisitions,
+                plan.unawaited_share,
+                RetainTerms(retain_ms, plan.cohort) if retain_ms else None,
+            )
+            world.add(name, client.make_roles(), member=False)
+        self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
+
+    def begin(self) -> None:
+        """Schedule the deaths and the ends of clients."""
+        late = self.plan.late_start_ms * NS_PER_MS
+        for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=False):
+            self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
+        for name, at_ms in zip(self.dying, self.plan.closings_ms, strict=False):
+            self.world.at(max(late, at_ms * NS_PER_MS), self._close, name)
+
+    def finish(self) -> None:
+        """Let each contender get a lock once more."""
+        for user in self.contenders():
+            self.world.nodes[node_of(user)].tell(user, Finish())
+
+    def close(self) -> None:
+        for name in sorted({node_of(user) for user in self.contenders()}):
+            self._tell_to_close(name)
+
+    def contenders(self) -> dict[Address, LockUser]:
+        """Return the living contenders, in order."""
+        living = (user for user in self.addresses if node_of(user) not in self.dying)
+        return {user: self.world.role_at(user) for user in living}
+
+    def waiting(self) -> list[str]:
+        return unserved(self.contenders())
+
+    def _die(self, name: str) -> None:
+        """Let a client die for good, and another one take its place."""
+        self.world.fault_counts["death of a client"] += 1
+        self.world.crash(name)
+        self.world.power_on(f"{name}r")
+
+    def _close(self, name: str) -> None:
+        """Let a client close, and another one take its place."""
+        self.world.fault_counts["close of a client"] += 1
+        if self.judge is not None:
+            self.judge.left(name)
+        self._tell_to_close(name)
+        self.world.power_on(f"{name}r")
+
+    def _tell_to_close(self, name: str) -> None:
+        """Close the session of a client, and before that its retained locks, if it has any."""
+        node = self.world.nodes[name]
+        owners = address_of(name, OWNERS_ROLE)
+        retains = owners in node.scheduler.roles
+        node.tell(owners if retains else address_of(name, "session"), Close())
+
+
+AUDIT_MS = 500
+
+
+class Audit(Timer):
+    """It is time to ask the proxies again."""
+
+
+AuditorEvent = NodeStatus | LockList | Audit
+
+
+class Auditor(Role[AuditorEvent]):
+    """Asks every proxy for the holds and waits through it, until there are none.
+
+    Where the cluster keeps one table of locks, every proxy is asked for a linearizable list
+    of the held locks: a lock that is not held has no waiters.
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, proxies: tuple[Address, ...], table: bool = False
+    ) -> None:
+        super().__init__(address, host)
+        self.proxies = proxies
+        self.table = table
+        self.asked = 0
+        self.left: dict[str, str] = dict.fromkeys(proxies, "it never answered")
+        """The problems that a proxy still has, by its address."""
+
+    def begin(self, now: Instant) -> Effects:
+        return self._ask()
+
+    def handle(self, sender: Address, event: AuditorEvent, now: Instant) -> Effects:
+        match event:
+            case Audit():
+                return self._ask() if self.left else ()
+            case NodeStatus(locks=()) | LockList(lines=()):
+                self.left.pop(sender, None)
+            case NodeStatus(locks=left) | LockList(lines=left):
+                if sender in self.left:
+                    self.left[sender] = f"it still has {left!r}"
+        return ()
+
+    def _ask(self) -> Effects:
+        session = node_of(self.address)
+        self.asked += 1
+        query = (
+            ListLocks(session=session, request=self.asked)
+            if self.table
+            else Describe(session=session)
+        )
+        return [*(Send(Address(proxy), query) for proxy in self.left), Wake(AUDIT_MS, Audit())]
+
+
+EVERY_MS = 500
+"""Interval at which the operator looks for holds to evict (ms)."""
+
+
+class Evictions(Judge):
+    """Watches how clients close, and evicts what the others left behind.
+
+    `central` keeps a hold until its client's session ends it, however long the client is silent. A
+    client that closes while no node answers leaves its holds, and an operator must end them. A hold
+    is evicted only if its client's close was not confirmed: the client reported a release or cancel
+    without a reply, or sent `End` and received no `Ended`. All other holds must end without help.
+    """
+
+    def __init__(self, world: World, server: Address) -> None:
+        self.world = world
+        self.server = server
+        self.requests = count(1)
+        self.ending: set[str] = set()
+        """The clients that sent `End` and have received no reply."""
+        self.unconfirmed: set[str] = set()
+        """The clients whose close was not confirmed."""
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        client = delivered.node
+        if client in self.world.members or role_of(delivered.to) != "session":
+            return
+        if type(delivered.event) is Ended:
+            self.ending.discard(client)
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is End:
+                self.ending.add(client)
+            elif (
+                type(effect) is Send
+                and type(effect.message) is Closed
+                and (effect.message.unanswered or client in self.ending)
+            ):
+                self.unconfirmed.add(client)
+
+    def begin(self) -> None:
+        """Evict from now on; all nodes are up."""
+        server: Any = self.world.role_at(self.server)
+        for lock, holding in list(server.held.items()):
+            if holding.session in self.unconfirmed:
+                self._evict(lock, holding.number)
+        self.world.after(EVERY_MS * NS_PER_MS, self.begin)
+
+    def _evict(self, lock: str, fence: int) -> None:
+        evict = Evict(
+            lock=lock,
+            fence=fence,
+            operator="operator",
+            session="operator",
+            request=next(self.requests),
+        )
+        node = node_of(self.server)
+        self.world.nodes[node].tell(address_of(node, "proxy"), evict)
 
 
 class Workload(NamedTuple):

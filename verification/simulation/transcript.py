@@ -1,4 +1,4 @@
-"""Transcripts: short scenes of `paxos`, written down event by event for people to read.
+"""Runs for people to read: the transcripts of short scenes of `paxos`, and space-time diagrams.
 
 A scene runs in a calm world with a fixed seed, so its text is the same each time. The texts are in
 ``docs/transcripts/``; a test regenerates and compares them.
@@ -56,10 +56,14 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.message import Ballot, Batch
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown
+from fencelock.actors.trace import line_of, messages
+from fencelock.cluster.diagram import GRANTED, ROUTINE, chosen, space_time
+from fencelock.cluster.diagram import Event as DiagramEvent
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.cluster.node.topology import NodeContext, make_roles_of
 from fencelock.verification.simulation.trace import Delivery, Mishap
+from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.workload import client_session
 from fencelock.verification.simulation.world import World
 
@@ -374,3 +378,30 @@ SCENES: Mapping[str, Scene] = {
         leader_death,
     ),
 }
+
+
+EVENTS = 200
+"""Events in a diagram."""
+
+BEFORE = 50
+"""Events before the first grant, of these."""
+
+
+class Recorder(Judge):
+    """Records what nodes and clients send and receive; it judges nothing."""
+
+    def __init__(self) -> None:
+        self.events: list[DiagramEvent] = []
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        role, time = delivered.to, delivered.time // NS_PER_US
+        for one in messages(role, delivered.sender, delivered.event, effects, "", local=False):
+            line = line_of(len(self.events), time, role, one)
+            self.events.append(DiagramEvent(node_of(role), line))
+
+    def drawn(self, title: str) -> str:
+        """Return the diagram of `EVENTS` events around the first grant."""
+        events = chosen(self.events, None, ROUTINE)
+        granted = [at for at, one in enumerate(events) if one.line.kind == GRANTED]
+        first = max(0, granted[0] - BEFORE) if granted else 0
+        return space_time(events[first : first + EVENTS], title)
