@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 from support.programs import run_to_end
 
-from fencelock.verification.bench.deaths import CLIENTS, LeaderDeath, RelayedMembers
-from fencelock.verification.bench.failover import leader_seen_by
-from fencelock.verification.bench.relays import RelayedLink, Relays
+from fencelock.verification.bench.failover import (
+    CLIENTS,
+    LeaderDeath,
+    RelayedLink,
+    RelayedMembers,
+    Relays,
+    leader_seen_by,
+)
 
 pytestmark = pytest.mark.long
 

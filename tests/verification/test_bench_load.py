@@ -22,8 +22,7 @@ from support.real_nodes import running_nodes
 import fencelock
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.testing.local import local
-from fencelock.verification.bench.chart import bar_chart, line_chart
-from fencelock.verification.bench.cores import ROOT, CoreShares
+from fencelock.verification.bench.job import Operation, mix_of
 from fencelock.verification.bench.load_result import (
     ALL,
     BATCHES,
@@ -35,9 +34,9 @@ from fencelock.verification.bench.load_result import (
     trend_of,
 )
 from fencelock.verification.bench.load_run import LoadOptions
-from fencelock.verification.bench.machine import listener_at, processor_s
-from fencelock.verification.bench.mix import Operation, mix_of
+from fencelock.verification.bench.machine import ROOT, CoreShares, listener_at, processor_s
 from fencelock.verification.bench.mixed import bucket_of, us_of
+from fencelock.verification.bench.report import bar_chart, line_chart
 from fencelock.verification.bench.thesis import EXPERIMENTS, Measured, charts, report
 
 pytestmark = pytest.mark.long

@@ -20,14 +20,12 @@ from support.samples import READY
 from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.node.config import parse
 from fencelock.verification.bench.failover import longest_gap_ms
-from fencelock.verification.bench.held import HeldMemory
 from fencelock.verification.bench.job import Job, JobKind, Use, read_job
 from fencelock.verification.bench.load import quantiles_us
-from fencelock.verification.bench.locks import LockBenchPlan, Part
+from fencelock.verification.bench.locks import HeldMemory, LockBenchPlan, Part
 from fencelock.verification.bench.machine import resident_bytes, this_machine
 from fencelock.verification.bench.members import BenchFailedError, configuration, leader_among
-from fencelock.verification.bench.object_costs import CROWDS, Crowd
-from fencelock.verification.bench.objects import PAIRS
+from fencelock.verification.bench.objects import CROWDS, PAIRS, Crowd
 from fencelock.verification.bench.report import NotedFigure, readings_table
 
 pytestmark = pytest.mark.long

@@ -14,10 +14,18 @@ from support.programs import run_to_end
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.machine import this_machine
 from fencelock.verification.bench.members import BenchFailedError
-from fencelock.verification.bench.profile import Profile, profile_table, steps_table
+from fencelock.verification.bench.profile import (
+    CLIENT,
+    NodeMarks,
+    PairStep,
+    Profile,
+    Span,
+    profile_table,
+    steps_of,
+    steps_table,
+    way_of,
+)
 from fencelock.verification.bench.profile_marks import Mark, ProfileMarks, read_marks
-from fencelock.verification.bench.steps import PairStep, steps_of
-from fencelock.verification.bench.timeline import CLIENT, NodeMarks, Span, way_of
 
 LONG_S = 180.0
 

@@ -1,13 +1,203 @@
-"""The job of a client process of a measurement, as one line of JSON."""
+"""The job of a client process, as one line of JSON, and the operations of a mixed load."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from importlib import import_module
+from random import Random
+from typing import Any, Protocol
 
-from fencelock.verification.bench.mix import Operation
+import fencelock
+from fencelock.actors.error import ConfigError, FencelockError, LockTimeoutError, UnavailableError
+
+OPERATION_S = 10.0
+"""How long an acquire waits (s). A longer one counts as an error."""
+
+LOCK_S = 60.0
+"""Timeout of a Redis lock (s): no pair of a run takes so long."""
+
+FILL_TRIES = 5
+"""Attempts to put an entry before the load begins, when many clients begin at once."""
+
+SHARE_MAX = 1_000_000
+
+
+class Operation(StrEnum):
+    """An operation of a load."""
+
+    LOCK = "lock"
+    """Acquire a lock and release it."""
+    GET = "get"
+    """Read an entry of a map."""
+    PUT = "put"
+    DELETE = "delete"
+
+
+MIXES: dict[str, dict[Operation, int]] = {
+    **{one.value: {one: 1} for one in Operation},
+    "thesis": {Operation.GET: 4, Operation.PUT: 1, Operation.DELETE: 1},
+    "reads": {Operation.GET: 4, Operation.PUT: 1},
+}
+"""Mixes by name. ``thesis`` is the mixed load of the Warlock thesis (section 8.2.1), ``reads`` that
+of its tests of concurrency and payload (8.2.3 and 8.2.4)."""
+
+
+def mix_of(text: str) -> dict[Operation, int]:
+    """Return the shares that ``text`` gives: a name of `MIXES`, or ``get=4,put=1``.
+
+    Raises:
+        ConfigError: it is neither.
+
+    """
+    if text in MIXES:
+        return MIXES[text]
+    shares: dict[Operation, int] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\w+)=(\d{1,7})\s*", part)
+        if found is None or found[1] not in list(Operation) or int(found[2]) > SHARE_MAX:
+            raise ConfigError(
+                f"--mix is {text!r}: give {', '.join(MIXES)}, or shares of {', '.join(Operation)} "
+                f"from 0 to {SHARE_MAX:,}, as in get=4,put=1"
+            )
+        shares[Operation(found[1])] = int(found[2])
+    if not any(shares.values()):
+        raise ConfigError(f"--mix is {text!r}: one share at least must be above 0")
+    return {one: share for one, share in shares.items() if share}
+
+
+class Target(Protocol):
+    """One connection to what is measured."""
+
+    failures: tuple[type[Exception], ...]
+    """Errors that are counted; others end the run."""
+
+    def use(self, operation: Operation, name: str) -> Callable[[], object]:
+        """Return a function that makes ``operation`` once with the lock or entry ``name``."""
+        ...
+
+    def fill(self, names: list[str]) -> None:
+        """Put an entry under each name, for reads."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class ClientTarget:
+    """A client of fencelock.
+
+    Entries are ephemeral: nothing is left in the cluster when the client is closed.
+
+    Args:
+        client: the client.
+        entries: the name of the map.
+        payload: the size of values (bytes).
+        age_s: the greatest age of a read (s), or None for linearizable ones.
+
+    """
+
+    failures: tuple[type[Exception], ...] = (FencelockError,)
+
+    def __init__(
+        self, client: fencelock.Client, entries: str, payload: int, age_s: float | None
+    ) -> None:
+        self._client = client
+        self._prefix = entries
+        self._entries = client.map(entries)
+        self._value = bytes(payload)
+        self._age_s = age_s
+
+    def use(self, operation: Operation, name: str) -> Callable[[], object]:
+        match operation:
+            case Operation.LOCK:
+                return self._pair(name)
+            case Operation.GET:
+                return self._get(name)
+            case Operation.PUT:
+                return partial(self._entries.put, name, self._value, ephemeral=True)
+            case Operation.DELETE:
+                return partial(self._entries.delete, name)
+
+    def _get(self, name: str) -> Callable[[], object]:
+        if self._age_s is None:
+            return partial(self._entries.get, name)
+        return partial(self._entries.get, name, read="local", max_age=self._age_s)
+
+    def _pair(self, name: str) -> Callable[[], object]:
+        lock = self._client.lock(f"{self._prefix}/{name}")
+
+        def pair() -> None:
+            if lock.acquire(timeout=OPERATION_S) is None:
+                raise LockTimeoutError(f"not acquired in {OPERATION_S:g} s")
+            lock.release()
+
+        return pair
+
+    def fill(self, names: list[str]) -> None:
+        for name in names:
+            put = self.use(Operation.PUT, name)
+            for _ in range(FILL_TRIES - 1):
+                with suppress(UnavailableError):
+                    put()
+                    break
+            else:
+                put()
+
+    def close(self) -> None:
+        """Close the client; its entries and locks end with its session."""
+        self._client.close()
+
+
+class RedisTarget:
+    """A connection to a Redis server, with redis-py's own ``Lock`` at its defaults."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        redis: Any = redis_module()
+        self._client: Any = redis.Redis.from_url(url, single_connection_client=True)
+        self._prefix = prefix
+        self.failures: tuple[type[Exception], ...] = (redis.RedisError, LockTimeoutError)
+        self._client.ping()
+
+    def use(self, operation: Operation, name: str) -> Callable[[], object]:
+        assert operation is Operation.LOCK
+        lock: Any = self._client.lock(
+            f"{self._prefix}/{name}", timeout=LOCK_S, blocking_timeout=OPERATION_S
+        )
+
+        def pair() -> None:
+            if not lock.acquire():
+                raise LockTimeoutError(f"not acquired in {OPERATION_S:g} s")
+            lock.release()
+
+        return pair
+
+    def fill(self, names: list[str]) -> None:
+        """Do nothing: locks need no entry."""
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def redis_module() -> Any:
+    """Return redis-py."""
+    try:
+        return import_module("redis")
+    except ImportError:
+        raise ConfigError("--redis needs redis-py: pip install redis") from None
+
+
+def drawn(mix: Mapping[Operation, int], names: list[str], random: Random, times: int) -> Any:
+    """Return ``times`` operations with names, drawn by their shares."""
+    operations = random.choices(list(mix), weights=list(mix.values()), k=times)
+    return list(zip(operations, random.choices(names, k=times), strict=True))
+
 
 ELECTION = "one"
 """The election of `Use.LEAD`."""

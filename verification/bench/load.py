@@ -1,24 +1,35 @@
-"""Measured work of clients: pairs of acquire and release, and reads, by threads of one process."""
+"""Measured work of clients, by threads or asyncio tasks of one process."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
+import statistics
 import threading
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count, islice, repeat
+from pathlib import Path
 from typing import Any, Protocol
 
 import fencelock
+from fencelock import aio
 from fencelock.actors.error import FencelockError
 from fencelock.actors.session.refusals import checked_lock_key
 from fencelock.actors.session.requests import lock_key_named
+from fencelock.cluster.client import connection as connecting
+from fencelock.cluster.client.callback_executor import ThreadExecutor
 from fencelock.cluster.client.client import Client
+from fencelock.cluster.client.operation import drive
+from fencelock.cluster.client.settings import Settings, Target
 from fencelock.verification.bench.job import ELECTION, Job, Use
+from fencelock.verification.bench.profile_marks import ProfileMarks, now_ns
 from fencelock.verification.bench.report import p50_p99
 
 CONNECT_S = 30.0
@@ -276,3 +287,156 @@ def _traced() -> int:
 
 def _use(status: fencelock.LockStatus) -> None:
     assert status.lock
+
+
+async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
+    """Take and give back locks from many tasks.
+
+    Returns:
+        The number of pairs, the time (s), and the median of a pair (us).
+
+    """
+    async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
+        begin()
+        times = [0] * job.at_once
+        took: list[float] = []
+
+        async def work(number: int) -> None:
+            lock = client.lock(
+                job.lock_of(number),
+                confirm_release=job.confirm,
+                retain=job.retain,
+                cohort=job.cohort,
+            )
+            while True:
+                began = time.perf_counter()
+                await lock.acquire()
+                await lock.release()
+                took.append(time.perf_counter() - began)
+                times[number] += 1
+
+        found = await counted(job, times, work)
+        last = took[len(took) - int(found["times"]) :]  # Without those that warmed up.
+        return {**found, "p50_us": 1e6 * statistics.median(last) if last else 0.0}
+
+
+async def counted(
+    job: Job, times: list[int], work: Callable[[int], Coroutine[Any, Any, None]]
+) -> dict[str, float]:
+    """Run tasks, which count in ``times``; return how often they did it, and the time (s)."""
+    async with asyncio.TaskGroup() as group:
+        crowd = [group.create_task(work(number)) for number in range(len(times))]
+        await asyncio.sleep(job.warm_s)
+        before, began = sum(times), time.perf_counter()
+        await asyncio.sleep(job.seconds)
+        done, took = sum(times) - before, time.perf_counter() - began
+        for task in crowd:
+            task.cancel()
+    return {"times": done, "seconds": took}
+
+
+WATCHES = 1_000
+"""Number of watches of one client, the most that a node allows."""
+
+FIRST_READS = 100
+"""Number of watches that begin at a time. A node allows 256 unanswered queries of a client."""
+
+
+async def follow(job: Job, begin: Callable[[], None]) -> dict[str, float]:
+    """Watch one election with many tasks; return the number of changes and the time (s).
+
+    Args:
+        job: see there; ``at_once`` watchers of the election ``lock``, and ``locks`` of others,
+            which do not change.
+        begin: reports that all is ready, and returns when the measurement begins; may block.
+
+    """
+    async with AsyncExitStack() as stack:
+        names = [job.lock] * job.at_once + [f"{job.lock}-{n}" for n in range(job.locks)]
+        watches: list[aio.ElectionWatch] = []
+        for first in range(0, len(names), WATCHES):
+            client = await stack.enter_async_context(
+                aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S)
+            )
+            watches += [client.election(name).watch() for name in names[first : first + WATCHES]]
+        times = [0] * len(watches)
+        for first in range(0, len(watches), FIRST_READS):  # Each watch reads the present leader.
+            some = watches[first : first + FIRST_READS]
+            await asyncio.gather(*(watch.get() for watch in some))
+        begin()
+
+        async def work(number: int) -> None:
+            async for _ in watches[number]:
+                times[number] += 1
+
+        return await counted(job, times, work)
+
+
+async def hold(
+    job: Job, say: Callable[[object], None], read_line: Callable[[], str]
+) -> dict[str, int]:
+    """Acquire ``job.locks`` more locks for each line that is read, and keep them all.
+
+    Args:
+        job: see there; ``at_once`` tasks.
+        say: called when all is ready, and with ``times`` after each line but the last.
+        read_line: returns the next line, empty at the end.
+
+    Returns:
+        ``times``: the number of locks held at the end.
+
+    """
+    fresh = count()
+    async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
+
+        async def work(numbers: list[int]) -> None:
+            for number in numbers:
+                await client.lock(f"{job.lock}-{number}", owner="bench").acquire()
+
+        say({})
+        while await asyncio.to_thread(read_line):
+            numbers = [next(fresh) for _ in range(job.locks)]
+            async with asyncio.TaskGroup() as group:
+                for first in range(job.at_once):
+                    group.create_task(work(numbers[first :: job.at_once]))
+            say({"times": len(numbers)})
+    return {"times": next(fresh)}
+
+
+TTL_S = 15.0
+
+PAIRS_MAX = 10_000
+"""Limit of pairs: more are not worth the memory of their marks."""
+
+
+def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
+    """Take and give back one lock, alone; write the marks, and return the number of pairs.
+
+    The file has ``session`` (the nodes' name of the client's link), ``pairs`` (for each the times
+    of the call of acquire, of the call of release, and of its return) and ``marks``. All times
+    are ns of the monotonic clock.
+    """
+    marks = ProfileMarks()
+    marks.watch_dispatchers_of(connecting)
+    settings = Settings(
+        Target.find(job.address, job.cluster), timeout=CONNECT_S, ttl=TTL_S, label=None
+    )
+    connection = connecting.Connection(settings, ThreadExecutor())
+    pairs: list[tuple[int, int, int]] = []
+    with Client(connection) as client:
+        drive(connection.greeting())
+        begin()
+        lock = client.lock(job.lock)
+        for _ in range(WARM_PAIRS):
+            lock.acquire()
+            lock.release()
+        ends = now_ns() + int(job.seconds * 1e9)
+        while (called := now_ns()) < ends and len(pairs) < PAIRS_MAX:
+            lock.acquire()
+            held = now_ns()
+            lock.release()
+            pairs.append((called, held, now_ns()))
+        session = client.session
+    seen = {"session": session, "pairs": pairs, "marks": list(marks.marks)}
+    Path(job.marks).write_text(json.dumps(seen), encoding="utf-8")
+    return {"times": len(pairs)}

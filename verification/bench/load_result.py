@@ -15,10 +15,10 @@ from msgspec import Struct
 from rich.table import Table
 
 from fencelock.actors.error import ConfigError
-from fencelock.verification.bench.chart import line_chart
+from fencelock.verification.bench.job import Operation
 from fencelock.verification.bench.machine import MachineInfo
-from fencelock.verification.bench.mix import Operation
 from fencelock.verification.bench.mixed import us_of
+from fencelock.verification.bench.report import line_chart
 
 BATCHES = 20
 """Parts of a run over which a line is fitted: each is long enough to be independent of the next."""

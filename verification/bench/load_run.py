@@ -18,8 +18,7 @@ from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.client.client import Client, connect_to
 from fencelock.cluster.client.settings import Target
-from fencelock.verification.bench.cores import CoreShares
-from fencelock.verification.bench.job import Job, JobKind
+from fencelock.verification.bench.job import OPERATION_S, Job, JobKind, Operation, redis_module
 from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.load_result import (
     ALL,
@@ -33,6 +32,7 @@ from fencelock.verification.bench.load_result import (
     trend_of,
 )
 from fencelock.verification.bench.machine import (
+    CoreShares,
     listener_at,
     processor_s,
     resident_bytes,
@@ -44,7 +44,6 @@ from fencelock.verification.bench.members import (
     described,
     leader_among,
 )
-from fencelock.verification.bench.mix import OPERATION_S, Operation, redis_module
 from fencelock.verification.bench.workers import LATE_S, READY_S, WorkerProcess, started
 
 CONNECTIONS_MAX = 1_024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -13,14 +14,15 @@ from typing import Any
 from fencelock.cluster.client.client import Client
 from fencelock.cluster.client.settings import RETAIN_S_MAX
 from fencelock.verification.bench.failover import DOWN_S, failover
-from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.machine import MachineInfo, this_machine
+from fencelock.verification.bench.load import CONNECT_S
+from fencelock.verification.bench.machine import MachineInfo, resident_bytes, this_machine
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 from fencelock.verification.bench.report import NotedFigure
-from fencelock.verification.bench.workers import bare_round_trips, measured, per_s
+from fencelock.verification.bench.workers import bare_round_trips, measured, per_s, started
 
 PROCESSES = 2
+"""Client processes: a session may hold 100,000 locks, and two acquire them faster."""
 THREADS = 64
 """Threads of each process, each on its own lock; as many ask for the status of one lock."""
 RIVALS = 4
@@ -427,3 +429,99 @@ def _beside(key: str, rates: dict[str, float], pairs_per_s: float | None) -> str
     if key == "reads_local_per_s":
         return f", {rates[key] / rates['reads_local_leader_per_s']:.2f}x the leader's"
     return ""
+
+
+HELD_TASKS = 128
+"""Acquires in flight in each process."""
+
+HELD_PARTS = 10
+"""Progress is reported after each of so many parts of the locks."""
+
+SETTLE_S = 2.0
+"""Time for nodes to finish background writes (s); a snapshot takes memory for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """The cost of held locks.
+
+    Attributes:
+        locks: the number of held locks.
+        seconds: the time to acquire them.
+        before: resident memory of each node before the first (bytes), by node.
+        after: the same with all of them held.
+
+    """
+
+    locks: int
+    seconds: float
+    before: dict[str, int]
+    after: dict[str, int]
+
+    @property
+    def bytes_a_lock(self) -> dict[str, float]:
+        """The growth for each lock, by node. It includes memory that does not depend on locks."""
+        return {node: (self.after[node] - size) / self.locks for node, size in self.before.items()}
+
+    def in_words(self) -> str:
+        node = max(self.bytes_a_lock, key=lambda one: self.bytes_a_lock[one])
+        before, after = (f"{size[node] / 1e6:.0f}" for size in (self.before, self.after))
+        return f"{self.locks:,} held; the largest, {node}, from {before} to {after} MB resident"
+
+
+def held_reading(
+    folder: Path, locks: int, nodes: int, durable: bool, say: Callable[[str], None]
+) -> NotedFigure:
+    """Start nodes in ``folder``, have ``locks`` locks held, and return the bytes of one."""
+    say(f"starting {nodes} nodes")
+    with NodeProcesses(folder, "paxos", nodes, durable=durable) as members:
+        found = held(members, locks, say)
+    each = tuple(round(size, 1) for size in found.bytes_a_lock.values())
+    key, what = "held_bytes_per_lock", "memory of a held lock"
+    return NotedFigure(key, what, max(each), "bytes", found.in_words(), each)
+
+
+def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> HeldMemory:
+    """Let clients acquire and keep ``locks`` locks; return the cost at each node.
+
+    Args:
+        members: fresh nodes, without other clients.
+        locks: their number, `PROCESSES` x `HELD_PARTS` or more; rounded to whole parts.
+        say: called with the progress.
+
+    """
+    with members.ready_client() as watcher:
+        return _held(members, locks, say, watcher)
+
+
+def _held(
+    members: NodeProcesses, locks: int, say: Callable[[str], None], watcher: Client
+) -> HeldMemory:
+    most = -(-locks // (PROCESSES * HELD_PARTS))
+    job = Job(
+        kind=JobKind.HOLD,
+        address=members.connect,
+        cluster=members.cluster,
+        at_once=HELD_TASKS,
+        locks=most,
+        seconds=CONNECT_S,
+    )
+    with ExitStack() as stack:
+        workers = [
+            started(stack, replace(job, lock=f"held-{n}"), members.folder, f"hold-{n}")
+            for n in range(PROCESSES)
+        ]
+        for worker in workers:
+            worker.wait_until_ready()
+        before = {node: resident_bytes(members.processes[node].pid) for node in members.names}
+        began, total = time.monotonic(), 0
+        for _ in range(HELD_PARTS):
+            say(f"measuring held locks, {total:,} of {most * PROCESSES * HELD_PARTS:,}")
+            for worker in workers:
+                worker.tell()
+            total += sum(worker.result()["times"] for worker in workers)
+        seconds = time.monotonic() - began
+        time.sleep(SETTLE_S)
+        members.wait_until_ready(watcher)
+        after = {node: resident_bytes(members.processes[node].pid) for node in members.names}
+    return HeldMemory(total, seconds, before, after)

@@ -19,16 +19,16 @@ from itertools import cycle
 from random import Random
 
 import fencelock
-from fencelock.verification.bench.job import Job
-from fencelock.verification.bench.machine import resident_bytes
-from fencelock.verification.bench.mix import (
+from fencelock.verification.bench.job import (
     OPERATION_S,
     ClientTarget,
+    Job,
     Operation,
     RedisTarget,
     Target,
     drawn,
 )
+from fencelock.verification.bench.machine import resident_bytes
 
 AT_ONCE = 32
 """Connections that are opened or closed at a time."""

@@ -1,4 +1,4 @@
-"""Marks for a profile: the times of a node's steps, recorded at the borders of its dispatcher.
+"""Marks for a profile: the times of the steps of a node or client, recorded by its dispatcher.
 
 Neither a node nor a client knows of them. `ProfileMarks.watch_dispatchers_of` puts a subclass in
 the place of the `Dispatcher` that a module starts, which wraps the sockets, the journal and the

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fencelock.verification.bench.chart import bar_chart, line_chart
+from fencelock.verification.bench.job import MIXES, Operation, mix_of
 from fencelock.verification.bench.load_result import ALL, CLIENTS, LoadResult, as_svg
 from fencelock.verification.bench.load_run import LoadOptions, Place, measure_load, own_cluster
 from fencelock.verification.bench.members import BenchFailedError
-from fencelock.verification.bench.mix import MIXES, Operation, mix_of
+from fencelock.verification.bench.report import bar_chart, line_chart
 
 NODES = 3
 LONG = "over-time"

@@ -36,25 +36,17 @@ def main() -> None:
             _begin()
             _say(_ping(job))
         case JobKind.TASKS:
-            from fencelock.verification.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
-
-            _say(asyncio.run(tasks(job, _begin)))
+            _say(asyncio.run(load.tasks(job, _begin)))
         case JobKind.FOLLOW:
-            from fencelock.verification.bench.tasks import follow  # noqa: PLC0415 (as above)
-
-            _say(asyncio.run(follow(job, _begin)))
+            _say(asyncio.run(load.follow(job, _begin)))
         case JobKind.HOLD:
-            from fencelock.verification.bench.held import hold  # noqa: PLC0415 (as above)
-
-            _say(asyncio.run(hold(job, _say, sys.stdin.readline)))
+            _say(asyncio.run(load.hold(job, _say, sys.stdin.readline)))
         case JobKind.MIXED:
             from fencelock.verification.bench.mixed import mixed  # noqa: PLC0415 (as above)
 
             _say(mixed(job, _begin, _say))
         case JobKind.PROFILE:
-            from fencelock.verification.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
-
-            _say(marked_pairs(job, _begin))
+            _say(load.marked_pairs(job, _begin))
         case _:
             _say(_with_threads(job))
 

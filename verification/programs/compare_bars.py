@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fencelock.verification.bench.chart import Spread, spread_chart
+from fencelock.verification.bench.report import Spread, spread_chart
 
 Results = dict[str, Any]
 """The figures of a run, as written as JSON: see ``docs/performance.md``."""

@@ -36,7 +36,7 @@ from redis.retry import Retry
 
 import fencelock
 from fencelock.actors.redis.shapes import Operation, text_of
-from fencelock.verification.bench.deaths import LeaderDeath, RelayedMembers
+from fencelock.verification.bench.failover import LeaderDeath, RelayedMembers
 from fencelock.verification.bench.members import described, leader_among
 
 KEYS = "storm/a", "storm/b", "lock:storm"
