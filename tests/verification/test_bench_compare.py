@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import psutil
 import pytest
+from peers.etcd import decode, encode
 from support.paths import PROGRAMS
 from support.programs import run_to_end
 
@@ -171,16 +170,6 @@ def test_an_interrupted_run_shows_what_it_has_and_leaves_no_process() -> None:
     assert psutil.wait_procs(children, timeout=LONG_S)[1] == []
 
 
-@pytest.fixture
-def protobuf() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("protobuf", PROGRAMS / "peers" / "protobuf.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("fields", "written"),
     [
@@ -191,13 +180,13 @@ def protobuf() -> ModuleType:
     ],
 )
 def test_protobuf_is_written_as_its_pages_say(
-    protobuf: ModuleType, fields: dict[int, int | bytes], written: bytes
+    fields: dict[int, int | bytes], written: bytes
 ) -> None:
-    assert protobuf.encode(fields) == written
-    assert protobuf.decode(written) == fields
+    assert encode(fields) == written
+    assert decode(written) == fields
 
 
 @pytest.mark.parametrize("cut", [b"\x08", b"\x08\x96", b"\x12\x07test", b"\x0b"])
-def test_protobuf_that_ends_early_is_refused(protobuf: ModuleType, cut: bytes) -> None:
+def test_protobuf_that_ends_early_is_refused(cut: bytes) -> None:
     with pytest.raises(ValueError, match="no protobuf"):
-        protobuf.decode(cut)
+        decode(cut)

@@ -19,9 +19,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from beside import Pairs
+from beside import Pairs, options_of, reported
 from catch_up import load
-from options import options_of, reported
 
 from fencelock import aio
 from fencelock.verification.bench.members import NodeProcesses

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from options import options_of
+from beside import options_of
 from rich.console import Console
 from rich.table import Table
 

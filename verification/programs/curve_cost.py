@@ -13,8 +13,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from beside import Pairs
-from options import options_of, reported
+from beside import Pairs, options_of, reported
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from options import options_of, reported
+from beside import options_of, reported
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import TTL_MS_MAX

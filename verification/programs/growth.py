@@ -15,9 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from beside import peaks_of
+from beside import options_of, peaks_of
 from catch_up import load
-from options import options_of
 
 from fencelock import aio
 from fencelock.cluster.node.storage.journal import Journal

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
-from options import parser_of, reported
+from beside import parser_of, reported
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
-from options import options_of
+from beside import options_of
 from rich.console import Console
 from rich.table import Table
 

@@ -1,7 +1,9 @@
 """etcd: three members with real fsync, locks through its v3 Lock service over gRPC.
 
 Sources: etcd 3.4, ``etcdserver/api/v3lock/v3lockpb/v3lock.proto`` and
-``etcdserver/etcdserverpb/rpc.proto``; their messages are small enough to be written by hand.
+``etcdserver/etcdserverpb/rpc.proto``; their messages are small enough to be written by hand, in as
+much of the protobuf wire format as they need
+(https://protobuf.dev/programming-guides/encoding/).
 """
 
 from __future__ import annotations
@@ -13,9 +15,70 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import Handle, ReplicatedPeer, Spec
-from peers.protobuf import Fields, decode, encode
-from peers.servers import said_by
+from peers.peer import Handle, ReplicatedPeer, Spec, said_by
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+Fields = dict[int, int | bytes]
+"""Field number to its value: an int, or the bytes of a string or of a message inside."""
+
+
+def encode(fields: Fields) -> bytes:
+    """Return the message with these fields; ints are not negative."""
+    parts: list[bytes] = []
+    for number, value in fields.items():
+        if isinstance(value, bytes):
+            parts += [_varint(number << 3 | BYTES), _varint(len(value)), value]
+        else:
+            parts += [_varint(number << 3 | VARINT), _varint(value)]
+    return b"".join(parts)
+
+
+def decode(message: bytes) -> Fields:
+    """Return the fields of a message; of a repeated one the last.
+
+    Raises:
+        ValueError: it is no such message.
+
+    """
+    fields: Fields = {}
+    at = 0
+    while at < len(message):
+        key, at = _read_varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            fields[number], at = _read_varint(message, at)
+            continue
+        size = {FIXED64: 8, FIXED32: 4}.get(kind)
+        if kind == BYTES:
+            size, at = _read_varint(message, at)
+        if size is None or at + size > len(message):
+            raise ValueError(f"no protobuf: field {number} of kind {kind} at byte {at}")
+        fields[number] = message[at : at + size]
+        at += size
+    return fields
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message):
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte <= 0x7F:
+            return value, at
+        shift += 7
+    raise ValueError("no protobuf: it ends inside a number")
+
 
 MEMBERS = 3
 LEASE_S = 600

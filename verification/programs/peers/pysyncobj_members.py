@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import LOCK_S, ComparedPeer, Handle, Spec
-from peers.servers import answers
+from peers.peer import LOCK_S, ComparedPeer, Handle, Spec, answers
 
 MEMBERS = 3
 POLL_S = 0.003

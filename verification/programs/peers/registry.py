@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peers import bare, etcd, fencelock_nodes, pysyncobj_members, redis_servers, redlock, zookeeper
+from peers import bare, etcd, fencelock_nodes, pysyncobj_members, redlock, zookeeper
 from peers.peer import ComparedPeer, PeerConnection, Spec
 
 _CONNECTIONS: dict[type[ComparedPeer], Callable[[Spec], PeerConnection]] = {
@@ -12,13 +12,13 @@ _CONNECTIONS: dict[type[ComparedPeer], Callable[[Spec], PeerConnection]] = {
     fencelock_nodes.FencelockRetained: fencelock_nodes.FencelockConnection,
     fencelock_nodes.FencelockCohort: fencelock_nodes.FencelockConnection,
     fencelock_nodes.FencelockUnconfirmed: fencelock_nodes.FencelockConnection,
-    fencelock_nodes.FencelockDoor: redis_servers.OneRedisConnection,
-    fencelock_nodes.FencelockDoorWaiting: redis_servers.WaitingConnection,
+    fencelock_nodes.FencelockDoor: redlock.OneRedisConnection,
+    fencelock_nodes.FencelockDoorWaiting: redlock.WaitingConnection,
     bare.Bare: bare.BareConnection,
     redlock.Redlock: redlock.SerialConnection,
     redlock.RawRedlock: redlock.RawConnection,
-    redis_servers.OneRedis: redis_servers.OneRedisConnection,
-    redis_servers.OneRedisWaiting: redis_servers.WaitingConnection,
+    redlock.OneRedis: redlock.OneRedisConnection,
+    redlock.OneRedisWaiting: redlock.WaitingConnection,
     etcd.Etcd: etcd.EtcdConnection,
     zookeeper.ZooKeeper: zookeeper.ZooKeeperConnection,
     pysyncobj_members.PySyncObj: pysyncobj_members.PySyncObjConnection,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import Handle, ReplicatedPeer, Spec
-from peers.servers import answers
+from peers.peer import Handle, ReplicatedPeer, Spec, answers
 
 SERVERS = 3
 JAR = Path("/usr/share/java/zookeeper.jar")
