@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from fencelock.actors.message import Address, Instant, Timer, address_of, node_o
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge
-from fencelock.verification.simulation.maps import GuardLog
+from fencelock.verification.simulation.maps import GUARD_SHARE, PAUSE_MS_MAX, STALE_SHARE, GuardLog
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
@@ -36,12 +35,7 @@ AMOUNTS = (1, 1, 1, 2, -1, -3)
 LIMITS = (-VALUE_MAX, VALUE_MAX)
 """Values at which an amount can be too much."""
 
-PAUSE_MS_MAX = 120
-"""Longest pause between two requests of a user (ms)."""
-
 READ_SHARE, SET_SHARE, LIMIT_SHARE = 0.3, 0.2, 0.2
-GUARD_SHARE, STALE_SHARE = 0.7, 0.2
-"""Shares of changes that name a hold: while the user has the hold, and after it lost it."""
 
 
 class CounterPauseEnded(Timer):
@@ -134,19 +128,6 @@ class CounterLog(GuardLog):
         return next(value for at, value in reversed(self.states[name]) if at < slot)
 
 
-@dataclass(slots=True)
-class Asked:
-    """The request about a counter that a user has in flight.
-
-    Attributes:
-        floor: the slot after all changes that any user knew when it was sent.
-
-    """
-
-    request: CounterRequest | Inspect
-    floor: int
-
-
 class CounterJudge(LogJudge):
     """Judges the locks of one run as `LockJudge` does, and the counters that they guard.
 
@@ -166,7 +147,8 @@ class CounterJudge(LogJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.asked: dict[Address, Asked] = {}
+        self.asked: dict[Address, tuple[CounterRequest | Inspect, int]] = {}
+        """The request of each user in flight, and the `floor` when it was sent."""
         self.sent: Counter[tuple[Address, str]] = Counter()
         """The changes of each user and counter that are not in the log."""
         self.slots: dict[Key, int] = {}
@@ -199,7 +181,7 @@ class CounterJudge(LogJudge):
         for effect in effects:
             match effect:
                 case Send(message=CounterRequest() | Inspect() as request):
-                    self.asked[user] = Asked(request, self.floor)
+                    self.asked[user] = request, self.floor
                     if isinstance(request, CounterRequest):
                         self.sent[user, request.lock] += 1
                 case _:
@@ -230,18 +212,13 @@ class CounterJudge(LogJudge):
             for slot, one in self.unheard.pop((user, changed.lock), ())
             if (one.before, one.after, one.changed) == result
         ]
-        if asked is None or not found:
-            raise ViolationError(f"replies: {user} received {changed!r} to {asked!r}")
-        if found[-1] < asked.floor:
-            raise ViolationError(
-                f"replies: {user} received {changed!r} of slot {found[-1]}, "
-                f"but {asked.floor} was known"
-            )
+        if asked is None or not found or found[-1] < asked[1]:
+            raise ViolationError(f"replies: {user} received {changed!r} of slot {found} to {asked}")
         self.floor = max(self.floor, found[-1] + 1)
 
     def _read(self, user: Address, status: LockStatus) -> None:
         asked = self.asked.pop(user, None)
-        if asked is None or status.slot < asked.floor:
+        if asked is None or status.slot < asked[1]:
             raise ViolationError(f"reads: {user} read {status!r} after {asked!r}")
         self.floor = max(self.floor, status.slot)
         self.log.when_known(status.slot, partial(self._judge_read, user, status))

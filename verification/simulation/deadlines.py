@@ -11,7 +11,7 @@ from fencelock.actors.api.refusal import Cause
 from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.event import Decided, Learned, SlotOutcomes
 from fencelock.actors.paxos.message import NO_BALLOT, Batch
 from fencelock.actors.role import Host
@@ -282,11 +282,11 @@ class Detached(NamedTuple):
 class HandoverLog(SlotSequence):
     """Follows detached locks by the outcomes of the log; see `HandoverJudge`."""
 
+    REQUESTS = (Detach, Attach)
+
     def __init__(self) -> None:
         super().__init__()
         self.time = LogTime()
-        self.asked: dict[Key, Detach | Attach] = {}
-        """The requests that nodes have received."""
         self.released: set[Key] = set()
         self.granted: set[int] = set()
         """The fences of all grants."""
@@ -308,7 +308,7 @@ class HandoverLog(SlotSequence):
         match outcome:
             case Released(key=key, lock=lock) if key not in self.released:
                 self.released.add(key)
-                if isinstance(asked := self.asked.get(key), Detach):
+                if isinstance(asked := self.commands.get(key), Detach):
                     self.detaching[lock] = asked
             case Granted(lock=lock, fence=fence) if fence not in self.granted:
                 self.granted.add(fence)
@@ -327,7 +327,7 @@ class HandoverLog(SlotSequence):
                 pass
 
     def _judge_grant(self, granted: Granted) -> None:
-        lock, asked = granted.lock, self.asked.get(granted.key)
+        lock, asked = granted.lock, self.commands.get(granted.key)
         detach, one = self.detaching.pop(lock, None), self.detached.pop(lock, None)
         if detach is not None and granted.session == NO_CLIENT:
             ends_ms = self.time.counted_ms + detach.ttl_ms + 1
@@ -351,10 +351,8 @@ class HandoverJudge(DeadlineJudge, LogJudge):
     log: HandoverLog
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        event, contender = delivered.event, delivered.to
-        self.log.time.note(event)
-        if isinstance(event, Detach | Attach) and node_of(contender) in self.members:
-            self.log.asked[event.key] = event
+        contender = delivered.to
+        self.log.time.note(delivered.event)
         super().handled(delivered, effects)
         for effect in effects if contender in self.contenders else ():
             match effect:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release
 from fencelock.actors.api.retained import RETAINERS, AcquireRetained, Recall
@@ -27,18 +27,6 @@ from fencelock.verification.simulation.workload import (
 from fencelock.verification.simulation.world import World
 
 
-class Clients(Protocol):
-    """The clocks and the holds of clients."""
-
-    def now(self, client: str) -> Instant:
-        """Read the clock of a client's node."""
-        ...
-
-    def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
-        """Return the hold that the threads of a client read, or None if there is none."""
-        ...
-
-
 class ClientView:
     """Reads the session roles of the clients in a world, and the local owners of retained locks."""
 
@@ -46,9 +34,11 @@ class ClientView:
         self.world = world
 
     def now(self, client: str) -> Instant:
+        """Read the clock of a client's node."""
         return self.world.nodes[client].now()
 
     def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
+        """Return the hold that the threads of a client read, or None if there is none."""
         lock_key = LockKey(lock, owner)
         owners = self.world.nodes[client].scheduler.roles.get(address_of(client, OWNERS_ROLE))
         if owners is not None:
@@ -126,7 +116,7 @@ class LockJudge:
         contenders: tuple[Address, ...],
         *,
         holds_end_with_node: bool = False,
-        clients: Clients | None = None,
+        clients: ClientView | None = None,
         clocks_true: bool = True,
     ) -> None:
         self.members = frozenset(members)
@@ -287,20 +277,6 @@ def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> Non
     """Check that every contender was served."""
     if waiting := unserved(contenders):
         raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
-
-
-def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
-    """Check that no proxy remembers a wait or a hold when every contender is done."""
-    if left:
-        told = "; ".join(f"{node}: {what}" for node, what in left.items())
-        raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
-
-
-def judge_freed(left: Mapping[str, object], bound_ms: int) -> None:
-    """Check that no lock is held when all sessions have ended."""
-    if left:
-        told = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
-        raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {told}")
 
 
 RECALL_MS = 10_000

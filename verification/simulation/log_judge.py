@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import client_of, titled
-from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.api.request import Key
+from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.request import Key, Request
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
 from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
@@ -27,7 +29,7 @@ class SlotSequence(ABC):
     the state is unknown from there on, and nothing more is judged.
     """
 
-    REQUESTS: ClassVar[tuple[type[UpdateRequest], ...]] = ()
+    REQUESTS: ClassVar[tuple[type[Request], ...]] = ()
     """The types of the requests to keep in `commands`."""
 
     def __init__(self) -> None:
@@ -43,6 +45,8 @@ class SlotSequence(ABC):
         """The requests that nodes have received, by their keys."""
         self.outcomes: dict[Key, object] = {}
         """The first outcome of each request; see `is_first`."""
+        self.queues: dict[str, list[Key]] = defaultdict(list)
+        """The requests that wait for each object, in order; see `follow_queue`."""
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         """Checks, each with the slot up to which all must be known first; see `when_known`."""
 
@@ -54,6 +58,14 @@ class SlotSequence(ABC):
         if self.outcomes[key] != outcome:
             raise ViolationError(f"once: {outcome!r} after {self.outcomes[key]!r}")
         return False
+
+    def follow_queue(self, name: str, outcome: Queued | Refused) -> None:
+        """Let a request join the queue of ``name``, or leave it."""
+        queue = self.queues[name]
+        if isinstance(outcome, Refused):
+            self.queues[name] = [one for one in queue if one != outcome.key]
+        elif outcome.key not in queue:
+            queue.append(outcome.key)
 
     def when_known(self, slot: int, judge: Callable[[], None]) -> None:
         """Call ``judge`` as soon as all slots before ``slot`` are judged."""
@@ -117,7 +129,7 @@ class LogJudge(LockJudge):
                 self.log.applied(delivered.event)
             case Applied(slot=slot):
                 self.log.progress(delivered.node, slot)
-            case UpdateRequest() as request if request.session:
+            case Request() as request if request.session:
                 if isinstance(request, self.log.REQUESTS):
                     self.log.commands.setdefault(request.key, request)
             case Restore():  # The node reports no outcomes of the slots that a snapshot covers.

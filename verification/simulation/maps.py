@@ -371,20 +371,6 @@ class MapLog(GuardLog):
         return next(state for state in reversed(self.states[key]) if state.slot < slot)
 
 
-@dataclass(slots=True)
-class Asked:
-    """A read in flight.
-
-    Attributes:
-        query: the request.
-        floor: the slot after all changes that any user knew when the read was requested.
-
-    """
-
-    query: GetEntry | ListEntries
-    floor: int
-
-
 class MapJudge(LogJudge):
     """Judges the locks of one run as `LockJudge` does, and the map that they guard.
 
@@ -402,7 +388,8 @@ class MapJudge(LogJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.asked: dict[Address, Asked] = {}
+        self.asked: dict[Address, tuple[GetEntry | ListEntries, int]] = {}
+        """The read of each user in flight, and the `floor` when it was requested."""
         self.floor = 0
         """The slot after all changes that any user knows by a reply or by a read."""
         self.judged = 0
@@ -426,14 +413,14 @@ class MapJudge(LogJudge):
                 self.floor = max(self.floor, slot + 1)
             case EntryList() if user in self.asked:
                 self.floor = max(self.floor, event.slot)
-                read = partial(self._judge_read, user, self.asked.pop(user), event)
+                read = partial(self._judge_read, user, *self.asked.pop(user), event)
                 self.log.when_known(event.slot, read)
             case _:
                 pass
         for effect in effects:
             match effect:
                 case Send(message=GetEntry() | ListEntries() as query):
-                    self.asked[user] = Asked(query, self.floor)
+                    self.asked[user] = query, self.floor
                 case _:
                     pass
 
@@ -452,13 +439,14 @@ class MapJudge(LogJudge):
                 if put is not None and change.value not in (put.value, None):
                     raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
 
-    def _judge_read(self, user: Address, asked: Asked, read: EntryList) -> None:
+    def _judge_read(
+        self, user: Address, query: GetEntry | ListEntries, floor: int, read: EntryList
+    ) -> None:
         self.judged += 1
-        if read.slot < asked.floor:
+        if read.slot < floor:
             raise ViolationError(
-                f"reads: {user} read the state before slot {read.slot}, but {asked.floor} was known"
+                f"reads: {user} read the state before slot {read.slot}, but {floor} was known"
             )
-        query = asked.query
         keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
         seen = {one.key: one for one in read.entries}
         for key in keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,21 +97,22 @@ class JudgedBarrier:
     """The state of a barrier, as derived from the outcomes in the log.
 
     Attributes:
-        waits: the parties of the present generation, in the order of their arrival.
         broken: parties of broken generations that must be refused in this slot.
         passing: the outcomes of the parties that pass in this slot.
         last: the number of the last generation that has passed.
 
     """
 
-    waits: list[Key] = field(default_factory=list[Key])
     broken: list[Key] = field(default_factory=list[Key])
     passing: list[BarrierPassed] = field(default_factory=list[BarrierPassed])
     last: int = 0
 
 
 class BarrierLog(SlotSequence):
-    """Judges the outcomes of barriers in the log; see `BarrierJudge`."""
+    """Judges the outcomes of barriers in the log; see `BarrierJudge`.
+
+    In the queue of a barrier are the parties of its present generation.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,12 +123,10 @@ class BarrierLog(SlotSequence):
             match outcome:
                 case BarrierPassed():
                     self._on_passed(outcome)
-                case Queued(lock=lock, key=key) if kind_of(lock) == BARRIER:
-                    barrier = self._barrier(lock)
-                    if key not in barrier.waits:
-                        barrier.waits.append(key)
+                case Queued(lock=lock) if kind_of(lock) == BARRIER:
+                    self.follow_queue(lock, outcome)
                 case Refused(lock=lock, key=key) if kind_of(lock) == BARRIER:
-                    self._on_refused(self._barrier(lock), key)
+                    self._on_refused(lock, key)
                 case _:
                     pass
         for name, barrier in self.barriers.items():
@@ -138,10 +138,10 @@ class BarrierLog(SlotSequence):
     def _barrier(self, name: str) -> JudgedBarrier:
         return self.barriers.setdefault(name, JudgedBarrier())
 
-    def _on_refused(self, barrier: JudgedBarrier, key: Key) -> None:
-        if key in barrier.waits:
-            barrier.broken += [one for one in barrier.waits if one != key]
-            barrier.waits = []
+    def _on_refused(self, name: str, key: Key) -> None:
+        barrier = self._barrier(name)
+        if key in self.queues[name]:
+            barrier.broken += [one for one in self.queues.pop(name) if one != key]
         elif key in barrier.broken:
             barrier.broken.remove(key)
 
@@ -154,7 +154,7 @@ class BarrierLog(SlotSequence):
         if len(barrier.passing) < parties:
             return
         group, barrier.passing = barrier.passing, []
-        waits, barrier.waits = barrier.waits, []
+        waits = self.queues.pop(passed.lock, [])
         if [one.index for one in group] != list(range(parties)):
             raise ViolationError(f"index: {group}")
         if [one.key for one in group][:-1] != waits:
@@ -255,13 +255,11 @@ class JudgedLatch:
     Attributes:
         left: its count.
         gone_ms: the log time at which it is removed, if its count is 0.
-        waits: the requests that wait for it, in order.
 
     """
 
     left: int = COUNT
     gone_ms: int = 0
-    waits: list[Key] = field(default_factory=list[Key])
 
 
 class LatchLog(SlotSequence):
@@ -283,17 +281,19 @@ class LatchLog(SlotSequence):
                         self._on_counted(key, self._latch(lock), left)
                 case LatchPassed(key=key, lock=lock):
                     if self.is_first(key, outcome):
-                        self._on_passed(key, self._latch(lock))
+                        self._on_passed(key, lock)
                 case Queued(key=key, lock=lock) if kind_of(lock) == LATCH:
-                    self._on_queued(key, self._latch(lock))
-                case Refused(lock=lock, key=key) if kind_of(lock) == LATCH:
-                    latch = self._latch(lock)
-                    latch.waits = [one for one in latch.waits if one != key]
+                    if not self._latch(lock).left:
+                        raise ViolationError(f"release: {key} waits although the count is 0")
+                    self.follow_queue(lock, outcome)
+                case Refused(lock=lock) if kind_of(lock) == LATCH:
+                    self.follow_queue(lock, outcome)
                 case _:
                     pass
         for name, latch in self.latches.items():
-            if latch.waits and not latch.left:
-                raise ViolationError(f"release: {latch.waits} still wait for {titled(name)} at 0")
+            if self.queues[name] and not latch.left:
+                waits = self.queues[name]
+                raise ViolationError(f"release: {waits} still wait for {titled(name)} at 0")
 
     def _latch(self, name: str) -> JudgedLatch:
         latch = self.latches.get(name)
@@ -311,16 +311,10 @@ class LatchLog(SlotSequence):
         if before and not left:
             latch.gone_ms = self.now_ms + KEEP_MS
 
-    def _on_passed(self, key: Key, latch: JudgedLatch) -> None:
-        if latch.left:
-            raise ViolationError(f"early: {key} passes while the count is {latch.left}")
-        latch.waits = [one for one in latch.waits if one != key]
-
-    def _on_queued(self, key: Key, latch: JudgedLatch) -> None:
-        if not latch.left:
-            raise ViolationError(f"release: {key} waits although the count is 0")
-        if key not in latch.waits:
-            latch.waits.append(key)
+    def _on_passed(self, key: Key, name: str) -> None:
+        if left := self._latch(name).left:
+            raise ViolationError(f"early: {key} passes while the count is {left}")
+        self.queues[name] = [one for one in self.queues[name] if one != key]
 
 
 class LatchJudge(PassJudge):
@@ -393,15 +387,6 @@ class PoolUser(LockUser):
         return Send(self.session, take)
 
 
-@dataclass(slots=True)
-class JudgedPool:
-    """The state of a pool, as derived from the outcomes in the log."""
-
-    taken: int = 0
-    waits: list[Key] = field(default_factory=list[Key])
-    """The requests that wait for it, in order."""
-
-
 class PoolLog(SlotSequence):
     """Judges the outcomes of pools in the log; see `PoolJudge`."""
 
@@ -409,47 +394,44 @@ class PoolLog(SlotSequence):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pools: dict[str, JudgedPool] = {}
+        self.taken: Counter[str] = Counter()
+        """The permits that are taken, by pool."""
 
     def _judge(self, report: SlotOutcomes, /) -> None:
         for outcome in report.outcomes:
             match outcome:
                 case PermitsTaken() | PermitsGiven():
                     self._on_outcome(outcome)
-                case Queued(key=key, lock=lock) if kind_of(lock) == POOL:
-                    waits = self._pool(lock).waits
-                    if key not in waits:
-                        waits.append(key)
-                case Refused(lock=lock, key=key) if kind_of(lock) == POOL:
-                    pool = self._pool(lock)
-                    pool.waits = [one for one in pool.waits if one != key]
+                case Queued(lock=lock) | Refused(lock=lock) if kind_of(lock) == POOL:
+                    self.follow_queue(lock, outcome)
                 case _:
                     pass
-        for name, pool in self.pools.items():
-            if pool.waits and pool.taken + self.commands[pool.waits[0]].amount <= PERMITS:
-                raise ViolationError(f"serve: {pool.waits[0]} waits for {titled(name)}: {pool}")
-
-    def _pool(self, name: str) -> JudgedPool:
-        return self.pools.setdefault(name, JudgedPool())
+        for name, waits in self.queues.items():
+            if waits and self.taken[name] + self.commands[waits[0]].amount <= PERMITS:
+                taken = self.taken[name]
+                raise ViolationError(f"serve: {waits} wait for {titled(name)}: {taken} are taken")
 
     def _on_outcome(self, outcome: PermitsTaken | PermitsGiven) -> None:
         if not self.is_first(outcome.key, outcome):
             return
-        pool, amount = self._pool(outcome.lock), self.commands[outcome.key].amount
+        name, amount = outcome.lock, self.commands[outcome.key].amount
+        taken, queue = self.taken[name], self.queues[name]
         if isinstance(outcome, PermitsGiven):
-            changed = amount <= pool.taken
-            pool.taken -= amount if changed else 0
-            if (outcome.changed, outcome.taken) != (changed, pool.taken):
-                raise ViolationError(f"count: {outcome!r}, and {pool.taken} are taken")
+            changed = amount <= taken
+            self.taken[name] = taken - (amount if changed else 0)
+            if (outcome.changed, outcome.taken) != (changed, self.taken[name]):
+                raise ViolationError(f"count: {outcome!r}, and {self.taken[name]} are taken")
             return
-        if pool.waits and outcome.key != pool.waits[0]:
-            raise ViolationError(f"order: {outcome!r} overtakes {pool.waits[0]}")
-        pool.waits = pool.waits[1:]
-        if outcome.amount != (amount or PERMITS - pool.taken):
-            raise ViolationError(f"amount: {outcome!r} of {amount}, while {pool.taken} are taken")
-        pool.taken += outcome.amount
-        if pool.taken > PERMITS:
-            raise ViolationError(f"capacity: {outcome!r}: {pool.taken} of {PERMITS} are taken")
+        if queue and outcome.key != queue[0]:
+            raise ViolationError(f"order: {outcome!r} overtakes {queue[0]}")
+        del queue[:1]
+        if outcome.amount != (amount or PERMITS - taken):
+            raise ViolationError(f"amount: {outcome!r} of {amount}, while {taken} are taken")
+        self.taken[name] += outcome.amount
+        if self.taken[name] > PERMITS:
+            raise ViolationError(
+                f"capacity: {outcome!r}: {self.taken[name]} of {PERMITS} are taken"
+            )
 
 
 class PoolJudge(PassJudge):

@@ -47,6 +47,7 @@ from fencelock.actors.role import Host, Role
 from fencelock.actors.table.wire import Queued
 from fencelock.cluster.node.topology import NodeContext
 from fencelock.verification.simulation.deadlines import LogTime
+from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.judge import JudgedHold
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
@@ -437,9 +438,6 @@ def door_roles(context: NodeContext, locks: tuple[str, ...]) -> tuple[Spawn, ...
     )
 
 
-PPM = 1_000_000
-
-
 @dataclass(slots=True)
 class JudgedKey:
     """A key that is held through a door, as derived from the outcomes in the log."""
@@ -470,8 +468,6 @@ class KeyLog(SlotSequence):
         """By key, the slots after which its value changed, and the value from there on."""
         self.fence = 0
         """The highest fence that was granted."""
-        self.queues: dict[str, list[Key]] = defaultdict(list)
-        """The requests that wait for each lock, of native users and of doors, in order."""
         self.receipts: dict[str, JudgedKey] = {}
         """The outcomes of unlocks that may be kept, by the names of their receipts."""
         self.granted: set[int] = set()
@@ -507,14 +503,8 @@ class KeyLog(SlotSequence):
                 self._on_lost(outcome)
             case KeysChanged():
                 self._on_changed(outcome)
-            case Queued(lock=lock, key=number):
-                queue = self.queues[plain_name(lock)]
-                if number not in queue:
-                    queue.append(number)
-            case Refused(lock=lock, key=number):
-                queue = self.queues[plain_name(lock)]
-                if number in queue:
-                    queue.remove(number)
+            case Queued(lock=lock) | Refused(lock=lock):
+                self.follow_queue(plain_name(lock), outcome)
             case _:
                 pass
 

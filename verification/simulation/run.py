@@ -30,8 +30,6 @@ from fencelock.verification.simulation.judge import (
     ClientView,
     LockJudge,
     RetainedJudge,
-    judge_drain,
-    judge_freed,
     judge_progress,
     unserved,
 )
@@ -462,7 +460,10 @@ class _LockRun:
         self.world.power_on(node.name)
         auditor: Any = self.world.role_at(address)
         self.world.run_until(lambda: not auditor.left, self.plan.drained_ms)
-        judge_drain(auditor.left, self.plan.drained_ms)
+        if auditor.left:
+            told = "; ".join(f"{proxy}: {what}" for proxy, what in auditor.left.items())
+            bound_ms = self.plan.drained_ms
+            raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
 
     def _end_sessions(self) -> None:
         """Close every client, and check that nothing is held in an ended session."""
@@ -473,7 +474,10 @@ class _LockRun:
             return dict(server.held)
 
         self.world.run_until(lambda: not held(), self.plan.drained_ms)
-        judge_freed(held(), self.plan.drained_ms)
+        if left := held():
+            told = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
+            bound_ms = self.plan.drained_ms
+            raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {told}")
 
     def _demand_single_grants(self) -> None:
         twice = self.world.marks["proxy.granted_twice"]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from fencelock.actors.api.message import Granted, Reason, Refused, Release
 from fencelock.actors.api.name import NO_CLIENT, plain_name, titled
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
+from fencelock.actors.api.request import Key
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import (
     SEMAPHORE,
@@ -50,9 +51,6 @@ DRAIN_SHARE = 0.5
 
 PART_SHARE = 0.5
 """Share of releases that give back a part of a hold."""
-
-Key = tuple[str, str, int]
-"""A claim in the log: its session, owner and number."""
 
 
 class PermitUser(LockUser):
@@ -122,7 +120,6 @@ class LogOrder(SlotSequence):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queues: dict[str, list[Key]] = {}
         self.granted: set[int] = set()
         """The fences of all grants."""
 
@@ -133,15 +130,10 @@ class LogOrder(SlotSequence):
     def _replay(self, outcome: Message) -> None:
         if not isinstance(outcome, Queued | Granted | Refused):
             return
-        key = (outcome.session, outcome.owner, outcome.request)
-        queue = self.queues.setdefault(outcome.lock, [])
-        if isinstance(outcome, Queued):
-            if key not in queue:
-                queue.append(key)
-        elif isinstance(outcome, Granted):
-            self._judge_grant(outcome, key, queue)
-        elif key in queue:
-            queue.remove(key)
+        if isinstance(outcome, Granted):
+            self._judge_grant(outcome, outcome.key, self.queues[outcome.lock])
+        else:
+            self.follow_queue(outcome.lock, outcome)
 
     def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
         if granted.fence in self.granted:
@@ -159,10 +151,10 @@ class LogOrder(SlotSequence):
 class SizeLog(LogOrder):
     """Also follows how many permits there are, and judges resizes."""
 
+    REQUESTS = (AcquirePermits,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.asked: dict[Key, AcquirePermits] = {}
-        """The acquires that a node has received."""
         self.sizes: dict[str, int] = {}
         """The permits of each semaphore, while it is held or awaited."""
         self.size_at: dict[int, int] = {}
@@ -172,10 +164,9 @@ class SizeLog(LogOrder):
         if isinstance(outcome, Resized):
             self._judge_resize(outcome)
         elif isinstance(outcome, Queued | Granted):
-            key = (outcome.session, outcome.owner, outcome.request)
-            asked = self.asked.get(key)
+            asked = self.commands.get(outcome.key)
             known = isinstance(outcome, Granted) and outcome.fence in self.granted
-            if asked is not None and not known and key not in self.queues.get(asked.lock, ()):
+            if asked is not None and not known and outcome.key not in self.queues[asked.lock]:
                 self.sizes[asked.lock] = asked.permits  # Else it would be refused.
         if isinstance(outcome, Granted) and outcome.lock in self.sizes:
             self.size_at.setdefault(outcome.fence, self.sizes[outcome.lock])
@@ -184,9 +175,9 @@ class SizeLog(LogOrder):
     def _judge(self, report: SlotOutcomes, /) -> None:
         super()._judge(report)
         for lock, size in self.sizes.items():
-            for key in self.queues.get(lock, ()):
-                if key in self.asked and self.asked[key].amount > size:
-                    raise ViolationError(f"size: {self.asked[key]!r} waits for one of {size}")
+            for asked in map(self.commands.get, self.queues[lock]):
+                if asked is not None and asked.amount > size:
+                    raise ViolationError(f"size: {asked!r} waits for one of {size}")
 
     def _judge_resize(self, resized: Resized) -> None:
         if self.is_first(resized.key, resized):
@@ -328,12 +319,6 @@ class SemaphoreJudge(PermitJudge):
 
     LOG = SizeLog
     log: SizeLog
-
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
-        event = delivered.event
-        if isinstance(event, AcquirePermits) and node_of(delivered.to) in self.members:
-            self.log.asked[event.session, event.owner, event.request] = event
-        super().handled(delivered, effects)
 
     def capacity_at(self, fence: int) -> int:
         """Return the permits that there were when ``fence`` was granted, if the log shows it."""
