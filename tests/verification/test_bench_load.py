@@ -26,6 +26,7 @@ from fencelock.verification.bench.job import Operation, mix_of
 from fencelock.verification.bench.load_result import (
     ALL,
     BATCHES,
+    LoadOptions,
     LoadResult,
     as_csv,
     as_svg,
@@ -33,7 +34,6 @@ from fencelock.verification.bench.load_result import (
     read_result,
     trend_of,
 )
-from fencelock.verification.bench.load_run import LoadOptions
 from fencelock.verification.bench.machine import ROOT, CoreShares, listener_at, processor_s
 from fencelock.verification.bench.mixed import bucket_of, us_of
 from fencelock.verification.bench.report import bar_chart, line_chart

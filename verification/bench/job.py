@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from random import Random
 from typing import Any, Protocol
+
+import msgspec
 
 import fencelock
 from fencelock.actors.error import ConfigError, FencelockError, LockTimeoutError, UnavailableError
@@ -315,12 +316,8 @@ class Job:
         return self.lock if self.shared else f"{self.lock}-{number}"
 
     def line(self) -> str:
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
 
 def read_job(line: str) -> Job:
-    fields: dict[str, Any] = json.loads(line)
-    fields |= {"kind": JobKind(fields["kind"]), "uses": tuple(map(Use, fields["uses"]))}
-    fields |= {"mix": {Operation(one): share for one, share in fields["mix"].items()}}
-    fields |= {"places": tuple(fields["places"])}
-    return Job(**fields)
+    return msgspec.json.decode(line, type=Job)

@@ -7,13 +7,15 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from io import StringIO
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from rich.table import Table
 
+from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.verification.bench.job import Operation
 from fencelock.verification.bench.machine import MachineInfo
@@ -36,34 +38,90 @@ Latencies = Counter[int]
 """The number of operations by bucket of latency."""
 
 
-class LoadPlan(Struct, frozen=True, kw_only=True):
-    """A load, and what it is made of.
+CONNECTIONS_MAX = 1_024
+IN_FLIGHT_MAX = 256
+NAMES_MAX = 1_000
+SECONDS_MAX = 86_400.0
+
+POINTS_MIN, POINTS_MAX = 20, 600
+"""Points of a series: intervals are a second, or as long as these bounds need."""
+
+
+class Place(StrEnum):
+    """Where the connections are."""
+
+    FREE = "free"
+    """Each client chooses its node, as clients do by default: it moves to the leader."""
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    """At the followers, in turn."""
+    SPREAD = "spread"
+    """At all nodes, in turn."""
+
+
+class LoadOptions(Struct, frozen=True, kw_only=True):
+    """A load, whatever it is for.
+
+    Attributes:
+        mix: the operations and their shares.
+        connections: the number of clients, 1 to `CONNECTIONS_MAX`.
+        in_flight: operations of each at a time, 1 to `IN_FLIGHT_MAX`.
+        names: locks or entries that each uses, 1 to `NAMES_MAX`.
+        shared: whether all use the same.
+        payload: the size of values (bytes), up to that of an entry.
+        local_reads: whether reads may be a second old, from the node of the connection.
+        at: where the connections are.
+        seconds: the duration (s).
+
+    Raises:
+        ConfigError: something is out of its limits.
+
+    """
+
+    mix: dict[Operation, int] = field(default_factory=lambda: {Operation.LOCK: 1})
+    connections: int = 10
+    in_flight: int = 1
+    names: int = 10
+    shared: bool = False
+    payload: int = 100
+    local_reads: bool = False
+    at: Place = Place.FREE
+    seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        limits = {
+            "connections": (self.connections, 1, CONNECTIONS_MAX),
+            "in-flight": (self.in_flight, 1, IN_FLIGHT_MAX),
+            "names": (self.names, 1, NAMES_MAX),
+            "payload": (self.payload, 0, VALUE_BYTES_MAX),
+            "seconds": (self.seconds, 1, SECONDS_MAX),
+        }
+        for name, (value, low, high) in limits.items():
+            if not low <= value <= high:
+                raise ConfigError(f"--{name} is {value:g}, and must be from {low:,} to {high:,g}")
+
+    @property
+    def interval_s(self) -> float:
+        return max(self.seconds / POINTS_MAX, min(1.0, self.seconds / POINTS_MIN))
+
+    @property
+    def points(self) -> int:
+        return round(self.seconds / self.interval_s)
+
+    def plan(self, subject: str) -> LoadPlan:
+        return LoadPlan(**msgspec.structs.asdict(self), subject=subject, interval_s=self.interval_s)
+
+
+class LoadPlan(LoadOptions, frozen=True, kw_only=True):
+    """A load, and what it is for.
 
     Attributes:
         subject: what is measured, in words: the cluster, or the Redis server.
-        mix: the shares of the operations.
-        connections: the number of clients.
-        in_flight: operations of each connection at a time.
-        names: locks or entries that each connection uses, or all of them if they are shared.
-        shared: whether the connections use the same names.
-        payload: the size of values (bytes).
-        local_reads: whether reads may be a second old.
-        at: where the connections are: free, leader, follower or spread.
-        seconds: the duration, without the time to warm up.
         interval_s: the time between two points of the series.
 
     """
 
     subject: str
-    mix: dict[Operation, int]
-    connections: int
-    in_flight: int
-    names: int
-    shared: bool
-    payload: int
-    local_reads: bool
-    at: str
-    seconds: float
     interval_s: float
 
     def in_words(self) -> str:

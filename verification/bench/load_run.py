@@ -6,15 +6,13 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import accumulate, pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.client.client import Client, connect_to
 from fencelock.cluster.client.settings import Target
@@ -24,8 +22,9 @@ from fencelock.verification.bench.load_result import (
     ALL,
     CLIENTS,
     Latencies,
-    LoadPlan,
+    LoadOptions,
     LoadResult,
+    Place,
     ProcessUse,
     latency_of,
     quantile_us,
@@ -46,11 +45,6 @@ from fencelock.verification.bench.members import (
 )
 from fencelock.verification.bench.workers import LATE_S, READY_S, WorkerProcess, started
 
-CONNECTIONS_MAX = 1_024
-IN_FLIGHT_MAX = 256
-NAMES_MAX = 1_000
-SECONDS_MAX = 86_400.0
-
 CONNECT_S_EACH = 0.2
 """Extra time for each connection (s): they are opened together, and share the machine."""
 
@@ -60,80 +54,11 @@ CONNECTIONS_A_PROCESS = 256
 PROCESSES_MIN = 2
 """Processes that make the load, where there are as many connections."""
 
-POINTS_MIN, POINTS_MAX = 20, 600
-"""Points of a series: intervals are a second, or as long as these bounds need."""
-
 ANSWER_S = 5.0
 """Timeout for the first answer of a node that is said to run (s)."""
 
 LOCAL_AGE_MS = 1_000
 """The greatest age of a local read (ms): the default of the client."""
-
-
-class Place(StrEnum):
-    """Where the connections are."""
-
-    FREE = "free"
-    """Each client chooses its node, as clients do by default: it moves to the leader."""
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    """At the followers, in turn."""
-    SPREAD = "spread"
-    """At all nodes, in turn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """A load, whatever it is for.
-
-    Attributes:
-        mix: the operations and their shares.
-        connections: the number of clients, 1 to `CONNECTIONS_MAX`.
-        in_flight: operations of each at a time, 1 to `IN_FLIGHT_MAX`.
-        names: locks or entries that each uses, 1 to `NAMES_MAX`.
-        shared: whether all use the same.
-        payload: the size of values (bytes), up to that of an entry.
-        local_reads: whether reads may be a second old, from the node of the connection.
-        at: where the connections are.
-        seconds: the duration (s).
-
-    Raises:
-        ConfigError: something is out of its limits.
-
-    """
-
-    mix: Mapping[Operation, int] = field(default_factory=lambda: {Operation.LOCK: 1})
-    connections: int = 10
-    in_flight: int = 1
-    names: int = 10
-    shared: bool = False
-    payload: int = 100
-    local_reads: bool = False
-    at: Place = Place.FREE
-    seconds: float = 10.0
-
-    def __post_init__(self) -> None:
-        limits = {
-            "connections": (self.connections, 1, CONNECTIONS_MAX),
-            "in-flight": (self.in_flight, 1, IN_FLIGHT_MAX),
-            "names": (self.names, 1, NAMES_MAX),
-            "payload": (self.payload, 0, VALUE_BYTES_MAX),
-            "seconds": (self.seconds, 1, SECONDS_MAX),
-        }
-        for name, (value, low, high) in limits.items():
-            if not low <= value <= high:
-                raise ConfigError(f"--{name} is {value:g}, and must be from {low:,} to {high:,g}")
-
-    @property
-    def interval_s(self) -> float:
-        return max(self.seconds / POINTS_MAX, min(1.0, self.seconds / POINTS_MIN))
-
-    @property
-    def points(self) -> int:
-        return round(self.seconds / self.interval_s)
-
-    def plan(self, subject: str) -> LoadPlan:
-        return LoadPlan(**asdict(self), subject=subject, interval_s=self.interval_s)
 
 
 class Interval(NamedTuple):

@@ -11,13 +11,21 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from fencelock.verification.bench.job import MIXES, Operation, mix_of
-from fencelock.verification.bench.load_result import ALL, CLIENTS, LoadResult, as_svg
-from fencelock.verification.bench.load_run import LoadOptions, Place, measure_load, own_cluster
+from fencelock.verification.bench.load_result import (
+    ALL,
+    CLIENTS,
+    LoadOptions,
+    LoadResult,
+    Place,
+    as_svg,
+)
+from fencelock.verification.bench.load_run import measure_load, own_cluster
 from fencelock.verification.bench.members import BenchFailedError
 from fencelock.verification.bench.report import bar_chart, line_chart
 

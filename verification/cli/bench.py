@@ -31,7 +31,12 @@ from fencelock.verification.bench.bakery import steps_table
 from fencelock.verification.bench.failover import LeaderDeath, measure_deaths
 from fencelock.verification.bench.job import MIXES, mix_of
 from fencelock.verification.bench.load_result import (
+    CONNECTIONS_MAX,
+    IN_FLIGHT_MAX,
+    NAMES_MAX,
+    LoadOptions,
     LoadResult,
+    Place,
     as_csv,
     as_svg,
     comparison,
@@ -40,11 +45,6 @@ from fencelock.verification.bench.load_result import (
     tables,
 )
 from fencelock.verification.bench.load_run import (
-    CONNECTIONS_MAX,
-    IN_FLIGHT_MAX,
-    NAMES_MAX,
-    LoadOptions,
-    Place,
     Subject,
     measure_load,
     own_cluster,

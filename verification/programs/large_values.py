@@ -55,9 +55,6 @@ TURN_BEGINS_S = 0.1
 CONTROL_KEYS = 8
 """Keys under which values are put into the control."""
 
-P99_RATIO_MAX = 2.0
-"""Maximum factor of the p99 of a pair, beside the control."""
-
 READERS, UNREAD_LISTS = 8, 250
 """Connections to each node, and the pages that each requests at once and does not read."""
 
@@ -216,8 +213,8 @@ def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str
                 phases.run("settling again", lambda: time.sleep(30))
                 if pairs_only:
                     return phases.found
-                lists = partial_lists(nodes)
-                phases.run("2,000 unread lists", lists)
+                addresses = list(nodes.addresses.values())
+                phases.run("2,000 unread lists", lambda: unread_lists(addresses, 20.0))
                 phases.run("after them", lambda: time.sleep(seconds))
             found = phases.found
             follower = next(
@@ -231,10 +228,6 @@ def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str
             slow = [line for line in log.splitlines() if "WARNING" in line or "ERROR" in line]
             print(node, *slow[-12:], sep="\n  ", file=sys.stderr)
     return found
-
-
-def partial_lists(nodes: NodeProcesses) -> Callable[[], None]:
-    return lambda: unread_lists(list(nodes.addresses.values()), 20.0)
 
 
 def restarted(nodes: NodeProcesses, client: Client, names: Sequence[str]) -> float:
