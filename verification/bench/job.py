@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -72,27 +72,8 @@ def mix_of(text: str) -> dict[Operation, int]:
     return {one: share for one, share in shares.items() if share}
 
 
-class Target(Protocol):
-    """One connection to what is measured."""
-
-    failures: tuple[type[Exception], ...]
-    """Errors that are counted; others end the run."""
-
-    def use(self, operation: Operation, name: str) -> Callable[[], object]:
-        """Return a function that makes ``operation`` once with the lock or entry ``name``."""
-        ...
-
-    def fill(self, names: list[str]) -> None:
-        """Put an entry under each name, for reads."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
 class ClientTarget:
-    """A client of fencelock.
+    """A client of fencelock, which makes operations of a load.
 
     Entries are ephemeral: nothing is left in the cluster when the client is closed.
 
@@ -105,6 +86,7 @@ class ClientTarget:
     """
 
     failures: tuple[type[Exception], ...] = (FencelockError,)
+    """Errors that are counted; others end the run."""
 
     def __init__(
         self, client: fencelock.Client, entries: str, payload: int, age_s: float | None
@@ -116,6 +98,7 @@ class ClientTarget:
         self._age_s = age_s
 
     def use(self, operation: Operation, name: str) -> Callable[[], object]:
+        """Return a function that makes ``operation`` once with the lock or entry ``name``."""
         match operation:
             case Operation.LOCK:
                 return self._pair(name)
@@ -142,6 +125,7 @@ class ClientTarget:
         return pair
 
     def fill(self, names: list[str]) -> None:
+        """Put an entry under each name, for reads."""
         for name in names:
             put = self.use(Operation.PUT, name)
             for _ in range(FILL_TRIES - 1):
@@ -184,6 +168,9 @@ class RedisTarget:
 
     def close(self) -> None:
         self._client.close()
+
+
+Target = ClientTarget | RedisTarget
 
 
 def redis_module() -> Any:

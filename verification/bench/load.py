@@ -200,10 +200,6 @@ def _pair(object_of: Callable[[Client, str], Acquirable]) -> Callable[[Client, s
     return lambda client, name: partial(one_pair, object_of(client, name))
 
 
-def _two_locks(client: Client, name: str) -> Once:
-    return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
-
-
 _USES: dict[Use, Callable[[Client, str], Once]] = {
     Use.LOCK: _pair(lambda client, name: client.lock(name)),
     Use.SEMAPHORE: _pair(lambda client, name: client.semaphore(name, permits=1)),
@@ -211,7 +207,9 @@ _USES: dict[Use, Callable[[Client, str], Once]] = {
     Use.READ_ONE: _pair(lambda client, _: client.rwlock("one").read()),
     Use.WRITE: _pair(lambda client, name: client.rwlock(name).write()),
     Use.LOCK_ALL: _pair(lambda client, name: client.lock_all(name, f"{name}/2")),
-    Use.TWO_LOCKS: _two_locks,
+    Use.TWO_LOCKS: lambda client, name: partial(
+        one_pair, client.lock(name), client.lock(f"{name}/2")
+    ),
     Use.LEAD: _pair(lambda client, name: client.election(ELECTION).lead(name)),
 }
 

@@ -32,6 +32,10 @@ IDLE_LOCKS = 9_900
 """Locks that one client retains at a time: almost as many as it may."""
 
 
+LOCAL_AGE_MS = 1_000
+"""The greatest age of a local read (ms): the default of the client."""
+
+
 class Part(StrEnum):
     """One of the measurements."""
 
@@ -376,51 +380,37 @@ class _Bench:
         ]
 
     def _reads(self) -> list[NotedFigure]:
-        return reads(self.members, self.watcher, self.job, self.pairs_per_s, self.say)
+        """Measure linearizable reads at the leader, then local ones there and at a follower."""
+        leader = leader_among(described(self.watcher))
+        others = [node for node in self.members.names if node != leader]
+        kinds: list[tuple[str, str, str, int | None]] = [
+            ("reads_linearizable_per_s", "linearizable reads", leader, None),
+            ("reads_local_leader_per_s", "local reads, leader", leader, LOCAL_AGE_MS),
+        ]
+        if others:
+            kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
+        rates: dict[str, float] = {}
+        readings: list[NotedFigure] = []
+        with self.watcher.lock("seen"):
+            for key, what, node, age_ms in kinds:
+                self.say(f"measuring {what}")
+                one = replace(
+                    self.job,
+                    kind=JobKind.READ,
+                    address=self.members.addresses[node],
+                    at_once=THREADS,
+                    lock="seen",
+                    shared=True,
+                    age_ms=age_ms,
+                )
+                rates[key] = per_s(self._measured(*[one] * PROCESSES))
+                note = f"{PROCESSES} processes x {THREADS} threads, at {node}"
+                note += _beside(key, rates, self.pairs_per_s)
+                readings.append(NotedFigure(key, what, rates[key], "reads/s", note))
+        return readings
 
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:
         return measured(self.members.folder, jobs)
-
-
-LOCAL_AGE_MS = 1_000
-"""The greatest age of a local read (ms): the default of the client."""
-
-
-def reads(
-    members: NodeProcesses,
-    watcher: Client,
-    job: Job,
-    pairs_per_s: float | None,
-    say: Callable[[str], None],
-) -> list[NotedFigure]:
-    """Measure linearizable reads at the leader, then local ones there and at a follower."""
-    leader = leader_among(described(watcher))
-    others = [node for node in members.names if node != leader]
-    kinds: list[tuple[str, str, str, int | None]] = [
-        ("reads_linearizable_per_s", "linearizable reads", leader, None),
-        ("reads_local_leader_per_s", "local reads, leader", leader, LOCAL_AGE_MS),
-    ]
-    if others:
-        kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
-    rates: dict[str, float] = {}
-    readings: list[NotedFigure] = []
-    with watcher.lock("seen"):
-        for key, what, node, age_ms in kinds:
-            say(f"measuring {what}")
-            one = replace(
-                job,
-                kind=JobKind.READ,
-                address=members.addresses[node],
-                at_once=THREADS,
-                lock="seen",
-                shared=True,
-                age_ms=age_ms,
-            )
-            rates[key] = per_s(measured(members.folder, [one] * PROCESSES))
-            note = f"{PROCESSES} processes x {THREADS} threads, at {node}"
-            note += _beside(key, rates, pairs_per_s)
-            readings.append(NotedFigure(key, what, rates[key], "reads/s", note))
-    return readings
 
 
 def _beside(key: str, rates: dict[str, float], pairs_per_s: float | None) -> str:

@@ -60,7 +60,6 @@ class FloodOutcome:
     p50_ms: float
     p99_ms: float
     ratio: float
-    slices: int
     longest_ms: float
     mib_before: dict[str, float]
     mib_peak: dict[str, float]
@@ -80,11 +79,11 @@ def pairs_ms(lock: fencelock.Lock, seconds: float) -> list[float]:
     return [1_000 * took for took in pairs.took()]
 
 
-def sliced(lock: fencelock.Lock, seconds: float) -> tuple[float, float, float, int]:
-    """Return the medians over slices of p50 and p99 (ms), the longest pair, and how many slices."""
+def sliced(lock: fencelock.Lock, seconds: float) -> tuple[float, float, float]:
+    """Return the medians over slices of p50 and p99, and the longest pair (ms)."""
     each = [pairs_ms(lock, SLICE_S) for _ in range(max(1, round(seconds / SLICE_S)))]
     p50, p99 = map(statistics.median, zip(*map(p50_p99, each), strict=True))
-    return p50, p99, max(one[-1] for one in each), len(each)
+    return p50, p99, max(one[-1] for one in each)
 
 
 def measure(flood: str, seconds: float) -> FloodOutcome:
@@ -99,11 +98,11 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
         held.acquire()
         pairs_ms(lock, WARM_UP_S)
         before = memory_of(members)
-        quiet_p50, quiet_p99, _, _ = sliced(lock, seconds)
+        quiet_p50, quiet_p99, _ = sliced(lock, seconds)
         peaks = stack.enter_context(peaks_of(members))
         command = [sys.executable, str(ATTACKERS), flood, str(seconds), members.cluster]
         with subprocess.Popen([*command, *addresses], stdout=subprocess.PIPE) as attacking:
-            p50, p99, longest, slices = sliced(lock, seconds)
+            p50, p99, longest = sliced(lock, seconds)
             did = json.loads(attacking.communicate()[0] or "{}")
         return FloodOutcome(
             flood=flood,
@@ -113,7 +112,6 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
             p50_ms=p50,
             p99_ms=p99,
             ratio=p99 / quiet_p99,
-            slices=slices,
             longest_ms=longest,
             mib_before=before,
             mib_peak=dict(peaks),

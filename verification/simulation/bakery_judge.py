@@ -40,7 +40,7 @@ from fencelock.verification.simulation.faults import promise_of
 from fencelock.verification.simulation.judge import ClientView
 from fencelock.verification.simulation.nemesis import LeaderNemesis
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import Judge, ViolationReport
+from fencelock.verification.simulation.violation import Judge, ViolationReport, sent
 from fencelock.verification.simulation.world import World
 
 PER_MILLE = 998
@@ -104,9 +104,8 @@ class LeasesJudge:
         elif type(event) is HoldsLost:
             for loss in event.losses:
                 self._end(loss.lock, loss.fence)
-        for effect in effects:
-            if type(effect) is Send and type(effect.message) is Release:
-                self._end(effect.message.lock, effect.message.fence)
+        for release in sent(effects, Release):
+            self._end(release.lock, release.fence)
 
     def at_proxy(self, delivered: Delivery, effects: Effects) -> None:
         """Check that a request is not answered with a fence that answered another (one-reply).
@@ -262,12 +261,12 @@ class BoundsJudge:
         self.leases = leases
 
     def at_leader(self, delivered: Delivery, effects: Effects) -> None:
-        if any(type(one) is Send and type(one.message) in (Locked, HoldRenewed) for one in effects):
+        if sent(effects, Locked, HoldRenewed):
             self._judge(f"{delivered.node} grants or renews")
 
     def at_member(self, effects: Effects) -> None:
         """Judge the effect of a statement that a member confirms."""
-        if any(type(one) is Send and type(one.message) is Vouched for one in effects):
+        if sent(effects, Vouched):
             self._judge("a member confirms a bound")
 
     def _judge(self, what: str) -> None:
@@ -356,9 +355,7 @@ class SeatsJudge(Judge):
         world.after(POLL_MS * NS_PER_MS, self._poll)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        if delivered.to == leader_of(delivered.node) and any(
-            type(one) is Send and type(one.message) is Locked for one in effects
-        ):
+        if delivered.to == leader_of(delivered.node) and sent(effects, Locked):
             self.granted_at = self.world.time
             role = self.world.role_at(delivered.to)
             self.epochs.setdefault(role.epoch_state.epoch, self.world.time)

@@ -25,7 +25,7 @@ from fencelock.verification.simulation.log_judge import LogJudge
 from fencelock.verification.simulation.maps import GUARD_SHARE, PAUSE_MS_MAX, STALE_SHARE, GuardLog
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
 
 NAMES = ("hits", "jobs")
@@ -178,14 +178,10 @@ class CounterJudge(LogJudge):
                 self.asked.pop(user, None)
             case _:
                 super().handled(delivered, effects)
-        for effect in effects:
-            match effect:
-                case Send(message=CounterRequest() | Inspect() as request):
-                    self.asked[user] = request, self.floor
-                    if isinstance(request, CounterRequest):
-                        self.sent[user, request.lock] += 1
-                case _:
-                    pass
+        for request in sent(effects, CounterRequest, Inspect):
+            self.asked[user] = request, self.floor
+            if isinstance(request, CounterRequest):
+                self.sent[user, request.lock] += 1
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``, whose requests get no reply any more."""

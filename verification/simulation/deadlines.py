@@ -21,7 +21,7 @@ from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import (
     HANDED,
     HOLD_MS_MAX,
@@ -354,14 +354,11 @@ class HandoverJudge(DeadlineJudge, LogJudge):
         contender = delivered.to
         self.log.time.note(delivered.event)
         super().handled(delivered, effects)
-        for effect in effects if contender in self.contenders else ():
-            match effect:
-                case Send(message=Attach(lock=lock)):
-                    self.wants[contender] = lock
-                case Send(message=Detach(lock=lock)):
-                    self._leave(contender, lock)
-                case _:
-                    pass
+        for request in sent(effects, Attach, Detach) if contender in self.contenders else ():
+            if isinstance(request, Attach):
+                self.wants[contender] = request.lock
+            else:
+                self._leave(contender, request.lock)
 
 
 HANDOVERS = Workload(HandoverUser, HandoverJudge, retains=True)

@@ -18,7 +18,7 @@ from fencelock.verification.simulation.maps import Watching, WatchJudge, is_of_w
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.semaphores import LogOrder
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import ContenderPhase
 
 
@@ -108,12 +108,8 @@ class ElectionJudge(LogJudge):
             self._see(delivered.to, event)
         if not (isinstance(event, Refused) and is_of_watch(event)):
             super().handled(delivered, effects)
-        for effect in effects if delivered.to in self.contenders else ():
-            match effect:
-                case Send(message=Lead() as lead):
-                    self.wants[delivered.to] = lead.lock
-                case _:
-                    pass
+        for lead in sent(effects, Lead) if delivered.to in self.contenders else ():
+            self.wants[delivered.to] = lead.lock
 
     def left(self, client: str) -> None:
         super().left(client)

@@ -17,7 +17,7 @@ from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS
 from fencelock.actors.session.retainer import Admitted
 from fencelock.verification.simulation.retaining import OWNERS_ROLE, RETAINER_ROLE, LocalHold
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import (
     UNAWAITED,
     ContenderPhase,
@@ -339,22 +339,17 @@ class RetainedJudge:
         role = role_of(delivered.to)
         if role == RETAINER_ROLE:
             self._note_event(delivered)
-            for effect in effects:
-                if type(effect) is not Send:
-                    continue
-                match effect.message:
+            for message in sent(effects, Admitted, ReleaseUnawaited, AcquireRetained):
+                match message:
                     case Admitted(fence=fence):
                         self._admitted(delivered, fence)
                     case ReleaseUnawaited(release=release):
                         self._given_back(delivered, release)
                     case AcquireRetained(lock=lock, owner=owner, span=span):
                         self._spans[delivered.node, LockKey(lock, owner)] = span
-                    case _:
-                        pass
         elif role == OWNERS_ROLE and type(delivered.event) not in (Admitted, Granted):
-            for effect in effects:
-                granted = effect.message if type(effect) is Send else None
-                if type(granted) is Granted and granted.count == 1:
+            for granted in sent(effects, Granted):
+                if granted.count == 1:
                     self._admitted(delivered, granted.fence)
         if delivered.time - self._looked_at >= LOOK_MS * NS_PER_MS:
             self._looked_at = delivered.time

@@ -31,7 +31,7 @@ from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
 
 PAUSE_MS = 200
@@ -417,12 +417,8 @@ class MapJudge(LogJudge):
                 self.log.when_known(event.slot, read)
             case _:
                 pass
-        for effect in effects:
-            match effect:
-                case Send(message=GetEntry() | ListEntries() as query):
-                    self.asked[user] = query, self.floor
-                case _:
-                    pass
+        for query in sent(effects, GetEntry, ListEntries):
+            self.asked[user] = query, self.floor
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``. Its reads get no reply any more."""

@@ -13,14 +13,14 @@ from typing import Any
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.message import Locked
 from fencelock.actors.bootstrap_message import GroupConfig, Start, Started
-from fencelock.actors.effect import Effects, Send
+from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, node_of
 from fencelock.verification.simulation.disk import Copy
 from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.judge import LockJudge, RetainedJudge
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import Judge
+from fencelock.verification.simulation.violation import Judge, sent
 from fencelock.verification.simulation.world import World
 
 HOLDING_SHARE = 0.3
@@ -401,8 +401,7 @@ class LeaderNemesis(Judge):
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         if self._pending or delivered.to != leader_of(delivered.node):
             return
-        granted = any(type(e) is Send and type(e.message) is Locked for e in effects)
-        if granted and self._random.random() < AFTER_GRANT_SHARE:
+        if sent(effects, Locked) and self._random.random() < AFTER_GRANT_SHARE:
             self._pending = True
             self.world.after(self._random.randrange(AFTER_GRANT_MS * NS_PER_MS), self._strike)
 

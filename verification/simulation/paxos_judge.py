@@ -63,7 +63,7 @@ from fencelock.verification.simulation.paxos_machine import (
 from fencelock.verification.simulation.paxos_world import Letter
 from fencelock.verification.simulation.plan import LogPlan
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import Judge, ViolationReport
+from fencelock.verification.simulation.violation import Judge, ViolationReport, sent
 
 Owner = tuple[str, str]
 """A session, and an owner in it."""
@@ -230,11 +230,10 @@ class SessionJudge(Judge):
         self.view = view
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        for effect in effects:
-            if type(effect) is Send and type(effect.message) is SlotOutcomes:
-                for outcome in effect.message.outcomes:
-                    if type(outcome) is Ended and outcome.reason is CloseReason.EXPIRED:
-                        self._judge(delivered.node, outcome.session)
+        for report in sent(effects, SlotOutcomes):
+            for outcome in report.outcomes:
+                if type(outcome) is Ended and outcome.reason is CloseReason.EXPIRED:
+                    self._judge(delivered.node, outcome.session)
 
     def _judge(self, node: str, session: str) -> None:
         client = client_of(session)

@@ -52,7 +52,7 @@ from fencelock.verification.simulation.judge import JudgedHold
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import HANDED, PAUSE_MS_MAX, Finish, LockUser
 
 PREFIX = "lock:"
@@ -685,9 +685,8 @@ class RedisJudge(LogJudge):
                 self._read(delivered.node, event)
             case _:
                 pass
-        for effect in effects:
-            if type(effect) is Send and isinstance(effect.message, ClientTold):
-                self._step(delivered, effect.message)
+        for told in sent(effects, ClientTold):
+            self._step(delivered, told)
         super().handled(delivered, effects)
 
     def may_be_inside(self, hold: JudgedHold) -> bool:

@@ -42,10 +42,6 @@ class RunReport:
         """Return the run, line by line: the same for a seed, always and everywhere."""
         return [] if self.recorded is None else self.recorded.lines()
 
-    def without_trace(self) -> RunReport:
-        """Return the report without the trace, for another process."""
-        return replace(self, recorded=None)
-
 
 def report_of(
     world: World,
@@ -126,4 +122,5 @@ def reports(
 
 
 def _without_trace(run: Callable[[int], RunReport], seed: int) -> RunReport:
-    return run(seed).without_trace()
+    """Run a seed; traces are too large for another process."""
+    return replace(run(seed), recorded=None)

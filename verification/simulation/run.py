@@ -39,7 +39,7 @@ from fencelock.verification.simulation.plan import RunPlan, draw_plan, with_term
 from fencelock.verification.simulation.report import RunReport, report_of
 from fencelock.verification.simulation.retaining import OWNERS_ROLE
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import Judge, ViolationError
+from fencelock.verification.simulation.violation import Judge, ViolationError, sent
 from fencelock.verification.simulation.workload import (
     LEVELS,
     ClientPlan,
@@ -241,14 +241,10 @@ class Evictions(Judge):
             return
         if type(delivered.event) is Ended:
             self.ending.discard(client)
-        for effect in effects:
-            if type(effect) is Send and type(effect.message) is End:
+        for message in sent(effects, End, Closed):
+            if isinstance(message, End):
                 self.ending.add(client)
-            elif (
-                type(effect) is Send
-                and type(effect.message) is Closed
-                and (effect.message.unanswered or client in self.ending)
-            ):
+            elif message.unanswered or client in self.ending:
                 self.unconfirmed.add(client)
 
     def begin(self) -> None:

@@ -26,7 +26,7 @@ from fencelock.verification.simulation.judge import JudgedHold
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import (
     HANDED,
     HOLD_MS_MAX,
@@ -221,16 +221,12 @@ class PermitJudge(LogJudge):
                 pass
         if contender not in self.contenders:
             return
-        for effect in effects:
-            match effect:
-                case Send(message=PermitRequest() as acquire):
-                    self.asked[contender] = acquire
-                case Send(message=PartRequest() as release):
-                    self._give_back(contender, release.amount)
-                case Send(message=Release()):
-                    self._give_back(contender, self.capacity)
-                case _:
-                    pass
+        for request in sent(effects, PermitRequest, PartRequest, Release):
+            if isinstance(request, PermitRequest):
+                self.asked[contender] = request
+            else:
+                partly = isinstance(request, PartRequest)
+                self._give_back(contender, request.amount if partly else self.capacity)
 
     def left(self, client: str) -> None:
         for user in [user for user in self.asked if node_of(user) == client]:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from fencelock.actors.effect import Effects
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Event
 from fencelock.verification.simulation.trace import Delivery
+
+M = TypeVar("M", bound=Event)
+
+
+def sent(effects: Effects, *kinds: type[M]) -> list[M]:
+    """Return the messages of these kinds that ``effects`` send, in order."""
+    return [
+        effect.message
+        for effect in effects
+        if type(effect) is Send and isinstance(effect.message, kinds)
+    ]
 
 
 class ViolationError(Exception):

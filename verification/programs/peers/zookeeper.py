@@ -107,8 +107,6 @@ class ZooKeeperHandle:
     """Kazoo's Lock, and a new one after an error, since its state is then unknown."""
 
     def __init__(self, client: Any, path: str) -> None:
-        self._client = client
-        self._path = path
         self._lock: Any = client.Lock(path)
         self._broken = False
 
