@@ -413,7 +413,7 @@ class MapJudge(LogJudge):
                 self.floor = max(self.floor, slot + 1)
             case EntryList() if user in self.asked:
                 self.floor = max(self.floor, event.slot)
-                read = partial(self._judge_read, user, *self.asked.pop(user), event)
+                read = partial(self._judge_read, user, self.asked.pop(user), event)
                 self.log.when_known(event.slot, read)
             case _:
                 pass
@@ -436,9 +436,10 @@ class MapJudge(LogJudge):
                     raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
 
     def _judge_read(
-        self, user: Address, query: GetEntry | ListEntries, floor: int, read: EntryList
+        self, user: Address, asked: tuple[GetEntry | ListEntries, int], read: EntryList
     ) -> None:
         self.judged += 1
+        query, floor = asked
         if read.slot < floor:
             raise ViolationError(
                 f"reads: {user} read the state before slot {read.slot}, but {floor} was known"
