@@ -120,14 +120,7 @@ def test_a_dropped_link_is_closed(relays: Relays) -> None:
 
 @pytest.mark.parametrize(
     "death",
-    [
-        LeaderDeath.KILL,
-        *(
-            pytest.param(death, marks=pytest.mark.long)
-            for death in LeaderDeath
-            if death is not LeaderDeath.KILL
-        ),
-    ],
+    [*LeaderDeath],
 )
 def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(
     death: LeaderDeath, tmp_path: Path
@@ -161,7 +154,6 @@ def test_the_links_of_a_node_are_cut_with_or_without_those_of_clients(tmp_path: 
     assert peers == {RelayedLink(*pair) for pair in pairs}
 
 
-@pytest.mark.long
 def test_the_command_measures_each_kind_of_death() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "failover", "--json"]
     options = ["--kind", "cut-off", "--times", "1"]

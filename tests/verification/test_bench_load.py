@@ -137,7 +137,6 @@ def test_the_process_behind_an_address_is_found_if_it_is_ours() -> None:
     assert listener_at("tcp://no.such.host.invalid:4040") is None
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "limits"),
     [
@@ -236,7 +235,6 @@ def test_a_running_cluster_is_measured_at_its_followers_and_keeps_nothing_of_it(
             assert client.locks() == ()
 
 
-@pytest.mark.long
 def test_an_early_end_shows_what_was_measured() -> None:
     command = ["bench", "load", "--nodes", "1", "--seconds", "600", "--durability", "memory"]
     with subprocess.Popen(

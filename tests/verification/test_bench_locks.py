@@ -157,7 +157,6 @@ def test_a_table_shows_the_spread_of_rounds() -> None:
     ]
 
 
-@pytest.mark.long
 def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     with bench("--seconds", "0.3", "--kills", "1", "--held", "2000", "--json") as running:
         said, told = running.communicate(timeout=LONG_S)
@@ -187,7 +186,6 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     assert "measuring pair" in told
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("options", [("--protocol", "central"), ("--durability", "memory")])
 def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
     parts = ("--only", "pair", "--only", "failover")
@@ -199,9 +197,7 @@ def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
     assert not processes_left_of(running.pid)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
     with bench("--seconds", "600", "--only", "throughput", "--json") as running:
         assert running.stderr is not None
@@ -225,7 +221,6 @@ def test_a_subject_that_cannot_be_measured_is_refused_in_words() -> None:
 # `fencelock bench objects`: its figures, and the loads behind them
 
 
-@pytest.mark.long
 def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
     options = (
         "--only",
