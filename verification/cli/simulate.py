@@ -35,63 +35,6 @@ SHOWN_MAX = 40
 """Limit of marks in the summary."""
 
 
-_Judged = Annotated[
-    bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
-]
-_Objects = Annotated[
-    str,
-    typer.Option(
-        "--objects",
-        help="Objects that clients use instead of locks. paxos: "
-        f"{', '.join(one.word for one in OBJECTS)}, or all; bakery: rwlocks.",
-    ),
-]
-
-
-_Members = Annotated[
-    bool,
-    typer.Option(
-        "--members", help="paxos, bakery: locks in use while operators or leaders change members."
-    ),
-]
-
-
-_Copies = Annotated[
-    bool,
-    typer.Option(
-        "--copies",
-        help="bakery: members are lost at once, leaders first, while a majority lives; with "
-        "--members: members change around five.",
-    ),
-]
-
-
-_Transcript = Annotated[
-    str,
-    typer.Option(
-        "--transcript",
-        help="Print every event and effect of a short scene of paxos: acquire or leader-death.",
-        metavar="SCENE",
-    ),
-]
-
-
-_Diagram = Annotated[
-    Path | None,
-    typer.Option(
-        "--diagram",
-        help="Write a space-time diagram of --seed to this file, as SVG: the messages around "
-        "the first grant.",
-        metavar="FILE",
-    ),
-]
-
-
-_Journal = Annotated[
-    bool, typer.Option(help="central: give the server a journal, and also crash it.")
-]
-
-
 def simulate(
     protocol: Annotated[
         str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOLS}.")
@@ -103,19 +46,58 @@ def simulate(
     trace: Annotated[
         bool, typer.Option("--trace", help="Print every delivery of --seed, one per line.")
     ] = False,
-    central_journal: _Journal = False,
+    central_journal: Annotated[
+        bool, typer.Option(help="central: give the server a journal, and also crash it.")
+    ] = False,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Number of processes that share the seeds.")
     ] = 1,
     log: Annotated[
         bool, typer.Option("--log", help="paxos: the log alone; check its invariants one by one.")
     ] = False,
-    judged: _Judged = False,
-    objects: _Objects = "",
-    members: _Members = False,
-    copies: _Copies = False,
-    transcript: _Transcript = "",
-    diagram: _Diagram = None,
+    judged: Annotated[
+        bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
+    ] = False,
+    objects: Annotated[
+        str,
+        typer.Option(
+            "--objects",
+            help="Objects that clients use instead of locks. paxos: "
+            f"{', '.join(one.word for one in OBJECTS)}, or all; bakery: rwlocks.",
+        ),
+    ] = "",
+    members: Annotated[
+        bool,
+        typer.Option(
+            "--members",
+            help="paxos, bakery: locks in use while operators or leaders change members.",
+        ),
+    ] = False,
+    copies: Annotated[
+        bool,
+        typer.Option(
+            "--copies",
+            help="bakery: members are lost at once, leaders first, while a majority lives; with "
+            "--members: members change around five.",
+        ),
+    ] = False,
+    transcript: Annotated[
+        str,
+        typer.Option(
+            "--transcript",
+            help="Print every event and effect of a short scene of paxos: acquire or leader-death.",
+            metavar="SCENE",
+        ),
+    ] = "",
+    diagram: Annotated[
+        Path | None,
+        typer.Option(
+            "--diagram",
+            help="Write a space-time diagram of --seed to this file, as SVG: the messages around "
+            "the first grant.",
+            metavar="FILE",
+        ),
+    ] = None,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -166,10 +148,8 @@ def simulate(
     settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
     plain = not kinds or kinds == ["--objects"]
-    if not kinds:
-        runs = _plain_runs(protocol, settings)
-    elif objects:
-        runs = _object_runs(protocol, objects, judged=judged)
+    if objects or not kinds:
+        runs = _plain_runs(protocol, settings, objects, judged=judged)
     else:
         runs = _special_runs(protocol, kinds[0])
     if diagram is not None and not plain:
@@ -226,12 +206,21 @@ class _Runs:
     """Called with the seed; that of a plain run also with ``judges``."""
 
 
-def _plain_runs(protocol: str, settings: ProtocolSettings) -> _Runs:
+def _plain_runs(protocol: str, settings: ProtocolSettings, word: str, *, judged: bool) -> _Runs:
+    """Return the runs with locks, or with the objects that ``word`` names."""
+    from fencelock.verification.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
+    from fencelock.verification.simulation.objects import workload_of  # noqa: PLC0415
     from fencelock.verification.simulation.run import run_seed  # noqa: PLC0415
 
-    journal = " --central-journal" if settings.central_journal else ""
-    one = partial(run_seed, protocol, settings=settings)
-    return _Runs(protocol, f"--protocol {protocol}{journal}", "grants", one)
+    title, options = protocol, f"--protocol {protocol}"
+    options += " --central-journal" if settings.central_journal else ""
+    one: Callable[..., RunReport] = partial(run_seed, protocol, settings=settings)
+    if judged:
+        one = run_bakery_seed
+    if word:
+        title, options = f"objects of {protocol}: {word}", f"{options} --objects {word}"
+        one = partial(one, workload=workload_of(word, protocol))
+    return _Runs(title, options + (" --judged" if judged else ""), "grants", one)
 
 
 def _special_runs(protocol: str, options: str) -> _Runs:
@@ -265,20 +254,6 @@ def _special_runs(protocol: str, options: str) -> _Runs:
         options=f"--protocol {protocol} {options}",
         answers="answers" if protocol == "paxos" else "grants",
         one=runs[protocol],
-    )
-
-
-def _object_runs(protocol: str, word: str, *, judged: bool) -> _Runs:
-    from fencelock.verification.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
-    from fencelock.verification.simulation.objects import workload_of  # noqa: PLC0415
-    from fencelock.verification.simulation.run import run_seed  # noqa: PLC0415
-
-    run = run_bakery_seed if judged else partial(run_seed, protocol)
-    return _Runs(
-        title=f"objects of {protocol}: {word}",
-        options=f"--protocol {protocol} --objects {word}{' --judged' if judged else ''}",
-        answers="grants",
-        one=partial(run, workload=workload_of(word, protocol)),
     )
 
 
