@@ -178,10 +178,11 @@ class CounterJudge(LogJudge):
                 self.asked.pop(user, None)
             case _:
                 super().handled(delivered, effects)
-        for request in sent(effects, CounterRequest, Inspect):
+        for request in sent(effects, CounterRequest):
             self.asked[user] = request, self.floor
-            if isinstance(request, CounterRequest):
-                self.sent[user, request.lock] += 1
+            self.sent[user, request.lock] += 1
+        for query in sent(effects, Inspect):
+            self.asked[user] = query, self.floor
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``, whose requests get no reply any more."""

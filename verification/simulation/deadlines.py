@@ -354,11 +354,11 @@ class HandoverJudge(DeadlineJudge, LogJudge):
         contender = delivered.to
         self.log.time.note(delivered.event)
         super().handled(delivered, effects)
-        for request in sent(effects, Attach, Detach) if contender in self.contenders else ():
-            if isinstance(request, Attach):
-                self.wants[contender] = request.lock
-            else:
-                self._leave(contender, request.lock)
+        if contender in self.contenders:
+            for attach in sent(effects, Attach):
+                self.wants[contender] = attach.lock
+            for detach in sent(effects, Detach):
+                self._leave(contender, detach.lock)
 
 
 HANDOVERS = Workload(HandoverUser, HandoverJudge, retains=True)

@@ -339,14 +339,16 @@ class RetainedJudge:
         role = role_of(delivered.to)
         if role == RETAINER_ROLE:
             self._note_event(delivered)
-            for message in sent(effects, Admitted, ReleaseUnawaited, AcquireRetained):
-                match message:
-                    case Admitted(fence=fence):
+            for effect in effects:
+                match effect:
+                    case Send(message=Admitted(fence=fence)):
                         self._admitted(delivered, fence)
-                    case ReleaseUnawaited(release=release):
+                    case Send(message=ReleaseUnawaited(release=release)):
                         self._given_back(delivered, release)
-                    case AcquireRetained(lock=lock, owner=owner, span=span):
+                    case Send(message=AcquireRetained(lock=lock, owner=owner, span=span)):
                         self._spans[delivered.node, LockKey(lock, owner)] = span
+                    case _:
+                        pass
         elif role == OWNERS_ROLE and type(delivered.event) not in (Admitted, Granted):
             for granted in sent(effects, Granted):
                 if granted.count == 1:

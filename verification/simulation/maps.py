@@ -417,8 +417,10 @@ class MapJudge(LogJudge):
                 self.log.when_known(event.slot, read)
             case _:
                 pass
-        for query in sent(effects, GetEntry, ListEntries):
+        for query in sent(effects, GetEntry):
             self.asked[user] = query, self.floor
+        for query_of_all in sent(effects, ListEntries):
+            self.asked[user] = query_of_all, self.floor
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``. Its reads get no reply any more."""

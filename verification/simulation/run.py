@@ -241,11 +241,10 @@ class Evictions(Judge):
             return
         if type(delivered.event) is Ended:
             self.ending.discard(client)
-        for message in sent(effects, End, Closed):
-            if isinstance(message, End):
-                self.ending.add(client)
-            elif message.unanswered or client in self.ending:
-                self.unconfirmed.add(client)
+        if sent(effects, End):
+            self.ending.add(client)
+        if any(closed.unanswered or client in self.ending for closed in sent(effects, Closed)):
+            self.unconfirmed.add(client)
 
     def begin(self) -> None:
         """Evict from now on; all nodes are up."""

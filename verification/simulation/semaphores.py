@@ -221,12 +221,12 @@ class PermitJudge(LogJudge):
                 pass
         if contender not in self.contenders:
             return
-        for request in sent(effects, PermitRequest, PartRequest, Release):
-            if isinstance(request, PermitRequest):
-                self.asked[contender] = request
-            else:
-                partly = isinstance(request, PartRequest)
-                self._give_back(contender, request.amount if partly else self.capacity)
+        for acquire in sent(effects, PermitRequest):
+            self.asked[contender] = acquire
+        for part in sent(effects, PartRequest):
+            self._give_back(contender, part.amount)
+        for _ in sent(effects, Release):
+            self._give_back(contender, self.capacity)
 
     def left(self, client: str) -> None:
         for user in [user for user in self.asked if node_of(user) == client]:

@@ -12,12 +12,12 @@ from fencelock.verification.simulation.trace import Delivery
 M = TypeVar("M", bound=Event)
 
 
-def sent(effects: Effects, *kinds: type[M]) -> list[M]:
-    """Return the messages of these kinds that ``effects`` send, in order."""
+def sent(effects: Effects, kind: type[M]) -> list[M]:
+    """Return the messages of this kind that ``effects`` send, in order."""
     return [
         effect.message
         for effect in effects
-        if type(effect) is Send and isinstance(effect.message, kinds)
+        if type(effect) is Send and isinstance(effect.message, kind)
     ]
 
 
