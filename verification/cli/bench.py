@@ -184,8 +184,8 @@ def load(
         float | None,
         typer.Option(
             min=0,
-            help="Exit with 1 unless throughput, at an even speed of this machine, changed by less "
-            "than this over the run (%), with 95 % certainty.",
+            help="Exit with 1 unless throughput changed by less than this over the run (%), with "
+            "95 % certainty.",
         ),
     ] = None,
     write: FileOption = None,
@@ -256,8 +256,7 @@ def load(
         result = measure_load(subject, options, folder, say)
     for file in write or []:
         write_result(result, file)
-    trend = result.trend_at_even_speed
-    steady = trend is not None and trend.within(flat or 0)
+    steady = result.trend is not None and result.trend.within(flat or 0)
     show([*tables(result), *remarks(result)], met=flat is None or steady)
 
 
