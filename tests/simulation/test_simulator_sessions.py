@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.judged import clean
@@ -106,7 +106,9 @@ class SessionWorld:
     def __init__(self, *, clocks_true: bool = True) -> None:
         self.clocks = {"c1": 0, "c2": 0}
         self.holds: dict[str, ClientHold] = {}
-        self.judge = LockJudge(("n1",), (ANN, BEN), clients=self, clocks_true=clocks_true)
+        self.judge = LockJudge(
+            ("n1",), (ANN, BEN), clients=cast("Any", self), clocks_true=clocks_true
+        )
 
     def now(self, client: str) -> Instant:
         return Instant(self.clocks[client])

@@ -56,11 +56,27 @@ Request = Callable[..., AcquireRequest]
 """Makes the acquire of an object from its name and the owner's fields."""
 
 
+def _lock(name: str, **of: Any) -> AcquireRequest:
+    return Acquire(lock=name, limit=1, **of)
+
+
+def _semaphore(name: str, **of: Any) -> AcquireRequest:
+    return AcquirePermits(semaphore=name, permits=2, amount=2, **of)
+
+
+def _rwlock(name: str, **of: Any) -> AcquireRequest:
+    return AcquireReadWrite(rwlock=name, write=True, **of)
+
+
+def _lock_all(name: str, **of: Any) -> AcquireRequest:
+    return AcquireAll(locks=(name, f"{name}/2"), **of)
+
+
 REQUESTS: dict[str, Request] = {
-    "lock": lambda name, **of: Acquire(lock=name, limit=1, **of),
-    "semaphore": lambda name, **of: AcquirePermits(semaphore=name, permits=2, amount=2, **of),
-    "rwlock": lambda name, **of: AcquireReadWrite(rwlock=name, write=True, **of),
-    "lock_all of 2": lambda name, **of: AcquireAll(locks=(name, f"{name}/2"), **of),
+    "lock": _lock,
+    "semaphore": _semaphore,
+    "rwlock": _rwlock,
+    "lock_all of 2": _lock_all,
 }
 
 
@@ -138,7 +154,7 @@ def among_waiters(request: Request, size: int) -> Callable[[], None]:
 
 def among_sessions(size: int) -> Callable[[], None]:
     """Return a round of pairs of ``size`` sessions in turn, each of a lock of its own."""
-    load = _Load(REQUESTS["lock"], size)
+    load = _Load(_lock, size)
     turns = cycle(range(size))
 
     def run() -> None:
@@ -150,7 +166,7 @@ def among_sessions(size: int) -> Callable[[], None]:
 
 def among_map_entries(size: int) -> Callable[[], None]:
     """Return a round of puts and deletes of a map that has ``size`` other entries."""
-    load = _Load(REQUESTS["lock"], 1)
+    load = _Load(_lock, 1)
     for number in range(size):
         load.change(PutEntry, f"kept/{number}", value=bytes(16))
     fresh = count()

@@ -261,7 +261,7 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
     if diagram is None:
         report = runs.one(seed)
     else:
-        from fencelock.verification.simulation.trace import Recorder  # noqa: PLC0415
+        from fencelock.verification.simulation.transcript import Recorder  # noqa: PLC0415
 
         recorder = Recorder()
 

@@ -261,7 +261,7 @@ class BoundsJudge:
         self.leases = leases
 
     def at_leader(self, delivered: Delivery, effects: Effects) -> None:
-        if sent(effects, Locked) or sent(effects, HoldRenewed):
+        if any(sent(effects, kind) for kind in (Locked, HoldRenewed)):
             self._judge(f"{delivered.node} grants or renews")
 
     def at_member(self, effects: Effects) -> None:

@@ -39,7 +39,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.invariants import INVARIANTS as LOG_INVARIANTS
 from fencelock.actors.paxos.message import NO_BALLOT, Promise, Propose
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.state import INVARIANTS
+from fencelock.actors.table.state import INVARIANTS as TABLE_INVARIANTS
 from fencelock.actors.table.wire import LogCommand, Queued
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.verification.simulation.faults import PPM
@@ -86,7 +86,7 @@ class LockState:
 
 
 JUDGED_LOCKS = {
-    name: INVARIANTS[name]
+    name: TABLE_INVARIANTS[name]
     for name in (
         "one-holder",
         "fences-rise",
