@@ -101,15 +101,16 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"--{name} is {value:g}, and must be from {low:,} to {high:,g}")
 
     @property
-    def interval_s(self) -> float:
+    def point_s(self) -> float:
+        """The time between two points of the series (s)."""
         return max(self.seconds / POINTS_MAX, min(1.0, self.seconds / POINTS_MIN))
 
     @property
     def points(self) -> int:
-        return round(self.seconds / self.interval_s)
+        return round(self.seconds / self.point_s)
 
     def plan(self, subject: str) -> LoadPlan:
-        return LoadPlan(**msgspec.structs.asdict(self), subject=subject, interval_s=self.interval_s)
+        return LoadPlan(**msgspec.structs.asdict(self), subject=subject, interval_s=self.point_s)
 
 
 class LoadPlan(LoadOptions, frozen=True, kw_only=True):

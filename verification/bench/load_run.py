@@ -276,14 +276,14 @@ class _Run:
         options = self._options
         done = 0
         for number in range(options.points + 1):
-            limit = options.interval_s + self._warm_s + 2 * OPERATION_S + LATE_S
+            limit = options.point_s + self._warm_s + 2 * OPERATION_S + LATE_S
             lines = [worker.answer(limit) for worker in workers]
             one = self._interval(lines, first=number == 0)
             if number == 0:
                 continue  # The time to warm up.
             self._intervals.append(one)
             done = sum(each.total() for each in one.took.values())
-            at, rate = number * options.interval_s, done / one.seconds
+            at, rate = number * options.point_s, done / one.seconds
             self._say(f"measuring, {at:,.0f} of {options.seconds:,.0f} s, {rate:,.0f}/s")
 
     @property
@@ -301,7 +301,7 @@ class _Run:
             address=subject.address,
             cluster=subject.cluster,
             key=subject.key,
-            seconds=options.interval_s,
+            seconds=options.point_s,
             warm_s=self._warm_s,
             rounds=options.points,
             lock=f"bench-{token_hex(4)}",
