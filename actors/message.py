@@ -140,7 +140,7 @@ def _check_order(message: Any) -> None:
     optional = [default_of.get(name, NODEFAULT) is not NODEFAULT for name in own]
     if optional != sorted(optional):
         required = own[optional.index(False, optional.index(True))]
-        raise TypeError(f"Required field {required!r} cannot follow optional fields")
+        raise TypeError(f"Required field '{required}' cannot follow optional fields")
 
 
 def _check_fields_known(message: type) -> None:

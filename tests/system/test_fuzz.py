@@ -120,7 +120,7 @@ def plant_rule_that_raises(patch: pytest.MonkeyPatch) -> None:
     sound = table_requests.has_room
 
     def broken(table: Any, owner_state: Any, *how: Any) -> bool:
-        assert not owner_state.owner.isdigit(), "planted bug"
+        assert owner_state.owner.isascii(), "planted bug"
         return sound(table, owner_state, *how)
 
     patch.setattr(table_requests, "has_room", broken)
