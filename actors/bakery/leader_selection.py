@@ -175,7 +175,7 @@ class ClusterView(NamedTuple):
         return teams.change(lacking, leaves=any(leader.node not in staying for leader in led))
 
     def reelected(self) -> tuple[Chosen, ...]:
-        """Return the leaders to propose if a quorum obeys the present ones no more.
+        """Return the leaders to propose if a quorum no longer obeys the present ones.
 
         They are the same ones, unless one was lost: two of three go on without the third as long as
         they are obeyed, also where nobody could take its seat, since too few tables are left.

@@ -151,10 +151,10 @@ def run(seed: int) -> str | None:
 
 
 FEW_TABLES = 990_267
-"""Two leaders of three live and are obeyed no more, and too few tables are left for a third."""
+"""Two of three leaders live but are no longer obeyed; too few tables are left for a third."""
 
 
-def test_leaders_that_are_obeyed_no_more_are_replaced_though_few_tables_are_left() -> None:
+def test_leaders_that_are_no_longer_obeyed_are_replaced_though_few_tables_are_left() -> None:
     assert run_seed("bakery", FEW_TABLES).violation is None
 
 
