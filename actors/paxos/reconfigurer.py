@@ -327,7 +327,12 @@ class LogChanges(MemberChanges):
 
     def pending(self) -> str:
         """Return the condition that a decided change waits for; empty if there is none."""
-        return f"change {self.number} is not in force yet" if self.role.config.pending else ""
+        config = self.role.config
+        if config.pending:
+            return f"change {self.number} is not in force yet"
+        if self.number and config.applied <= config.confirmed_by:
+            return f"change {self.number} is in force, but a majority does not know that yet"
+        return ""
 
     def votes(self, member: str) -> bool:
         return self.facts.votes(member)

@@ -28,17 +28,21 @@ from fencelock.actors.paxos.config import (
     LogConfig,
     View,
     acceptor_of,
+    leader_of,
     members_of,
     monitor_of,
     replica_of,
 )
 from fencelock.actors.paxos.event import (
     Applied,
+    Decided,
     DescribeNodes,
+    Leadership,
     Learned,
     LocateDue,
     NodeFacts,
     NodesDescribed,
+    Order,
     ProposeChange,
     Resign,
     TargetDue,
@@ -210,6 +214,28 @@ def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided()
         if ViewChanged() in sent:
             turns.append([*sent])
     assert turns == [[Applied(slot=slot), ViewChanged()] for slot in (2, 1 + WINDOW)]
+
+
+def test_a_leader_gives_one_slot_after_a_change_is_in_force_and_its_votes_say_so() -> None:
+    replica = replica_of_a(config=config())
+    commander = address_of("a", "commander-3")
+    leadership = Leadership(
+        ballot=Ballot(3, leader_of("a")), commander=commander, first=1, time_ms=0
+    )
+    effects = replica.handle(leader_of("a"), leadership, T0)
+    given: list[int] = []
+    for _ in range(2):
+        while orders := sent(effects, Order):
+            given += [order.slot for order in orders]
+            decided = [Decided(slot=order.slot, batch=order.batch) for order in orders]
+            effects = [effect for one in decided for effect in replica.handle(commander, one, T0)]
+        if len(given) == 1:
+            change = ProposeChange(membership=THREE.with_member(D))
+            effects = replica.handle(members_of("a"), change, T0)
+
+    in_force = 2 + WINDOW
+    assert given == list(range(1, in_force + 1))
+    assert replica.config.confirmed_by == in_force
 
 
 def test_ballots_of_a_new_view_are_above_those_of_the_one_before(views: LogConfig) -> None:
@@ -431,6 +457,24 @@ def test_a_change_that_is_done_is_done_however_often_it_is_asked_for() -> None:
 
     assert isinstance(answer, MembersChanged)
     assert (answer.done, proposed) == (True, [])
+
+
+def test_a_change_is_done_once_a_majority_knows_that_it_is_in_force(views: LogConfig) -> None:
+    in_force = 10 + WINDOW
+    views.change(10, THREE.with_member(D))
+    views.advance(in_force)
+    views.confirmed_by = in_force
+    role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
+    join = ChangeMembers(action=MemberAction.JOIN, node="d")
+    answers: list[MembersChanged] = []
+    for views.applied in (in_force, in_force + 1):
+        role.handle(members_of("b"), join, T0)
+        described = NodesDescribed(leader="a", nodes=heard("b", "c", "d"))
+        effects = role.handle(monitor_of("a"), described, T0)
+        answers += [one.message for one in effects if isinstance(one, Send)]
+
+    assert [answer.done for answer in answers] == [False, True]
+    assert "a majority does not know that yet" in answers[0].detail
 
 
 def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:

@@ -174,6 +174,26 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
         assert [node.node for node in other.members().nodes] == ["n4", "n5"]
 
 
+def test_a_disk_that_is_lost_right_after_a_join_leaves_a_group(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    """The other two restart. They must know that the former two members decide nothing any more."""
+    members = storm.members
+    members.kill("n3")
+    change(watcher, MemberAction.REMOVE, "n3")
+    members.add("n4")
+    change(watcher, MemberAction.JOIN, "n4")
+    leader = leader_among(described(watcher))
+    for node in sorted({"n1", "n2", "n4"} - {leader}):
+        members.kill(node)
+    members.kill(leader)
+    shutil.rmtree(storm.folder / "data" / leader)
+    for node in ("n1", "n2", "n4"):
+        members.start(node)
+
+    assert watcher.lock("a").acquire(timeout=LONG_S)
+
+
 @pytest.mark.long
 def test_a_member_without_its_disk_is_replaced(loaded: Storm, watcher: fencelock.Client) -> None:
     storm, members = loaded, loaded.members

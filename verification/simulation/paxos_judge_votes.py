@@ -51,6 +51,8 @@ class Image:
         self.led = 0
         self.votes: dict[int, Vote] = {}
         """The last vote for each slot."""
+        self.committed: dict[Ballot, int] = {}
+        """For each ballot the slot before which its votes have won, as this disk shows."""
         self.covered = 1
         """The replica's own records replace all slots before it."""
         self._parts: dict[int, set[int]] = {}
@@ -63,12 +65,22 @@ class Image:
             case Accept():
                 self.promised = max(self.promised, record.ballot)
                 self.votes[record.slot] = Vote(record.slot, record.ballot, record.batch)
+                known = self.committed.get(record.ballot, 0)
+                self.committed[record.ballot] = max(known, record.committed)
             case Pledged() if record.pledge is Pledge.PROMISED:
                 self.promised = max(self.promised, record.ballot)
             case Pledged() if record.pledge is Pledge.LED:
                 self.led = max(self.led, record.ballot.round)
             case _:
                 pass
+
+    def shows_decided(self, end: int) -> bool:
+        """Return whether its node knows what was decided before slot ``end``, after a restart."""
+        for slot in range(self.covered, end):
+            vote = self.votes.get(slot)
+            if vote is None or self.committed[vote.ballot] <= slot:
+                return False
+        return True
 
     def cover(self, record: Message) -> None:
         """Add the next record of the replica: parts of a state, or slots to apply to it."""
@@ -129,11 +141,6 @@ class Electorates:
     def voters(self) -> tuple[Voter, ...]:
         """The last voters that were decided, empty before the founding."""
         return self.past[-1].voters if self.past else ()
-
-    @property
-    def may_lose_disk(self) -> bool:
-        """Whether a slot of the newest is decided; before, members may found another group."""
-        return max(1, self.newest.first) < self.next
 
     def at(self, slot: int) -> Electorate:
         """Return the voters of ``slot``, as far as they are decided."""
@@ -285,6 +292,28 @@ class AcceptorJudge:
         self.silenced: set[Voter] = set()
         """The voters whose journal was lost or replaced by an old copy."""
 
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The last voters that were decided, empty before the founding."""
+        return self.choices.electorates.voters
+
+    @property
+    def may_lose_disk(self) -> bool:
+        """Whether the newest voters alone decide, and a majority of them will always know that.
+
+        Before a slot of theirs is decided, members may found another group. And while only one
+        voter knows that all earlier slots are decided, its loss takes a vote on these slots away,
+        which may leave less than a majority of the former voters.
+        """
+        electorates = self.choices.electorates
+        newest = electorates.newest
+        knowing = [
+            voter
+            for voter in newest.voters
+            if self.images[voter.member].shows_decided(newest.first)
+        ]
+        return max(1, newest.first) < electorates.next and newest.is_majority(knowing)
+
     def voter(self, node: str) -> Voter:
         return Voter(node, self.journal_of(node))
 
@@ -305,7 +334,7 @@ class AcceptorJudge:
         image = self.images[node]
         self.journals[node] = self.journal_of(node)
         if alone and role == "acceptor":
-            image.promised, image.votes = NO_BALLOT, {}
+            image.promised, image.votes, image.committed = NO_BALLOT, {}, {}
         for record in records:
             if role == "replica":
                 image.cover(record)

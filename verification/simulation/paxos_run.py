@@ -117,15 +117,15 @@ class _LogRun:
             self._add_client(f"c{number + 1}", members[turned:] + members[:turned])
         self.users = self._add_users(plan.locks, judged) if plan.locks else None
         self.nemesis = Nemesis(self.world, members, self.founders)
-        electorates = self.judge.choices.electorates
+        decided = self.judge.votes
         self.changes = MemberChanges(
             self.world,
-            electorates,
+            decided,
             members,
             plan.change_every_ms,
             (MemberAction.TRANSFER,),
         )
-        self.loss = FounderLoss(self.world, electorates, self.founders)
+        self.loss = FounderLoss(self.world, decided, self.founders)
         self.world.may_die_in_sync = frozenset(members)
 
     def _member(self, context: NodeContext) -> RoleSet:
