@@ -471,7 +471,7 @@ def test_a_change_is_done_once_a_majority_knows_that_it_is_in_force(views: LogCo
         role.handle(members_of("b"), join, T0)
         described = NodesDescribed(leader="a", nodes=heard("b", "c", "d"))
         effects = role.handle(monitor_of("a"), described, T0)
-        answers += [one.message for one in effects if isinstance(one, Send)]
+        answers += sent(effects, MembersChanged)
 
     assert [answer.done for answer in answers] == [False, True]
     assert "a majority does not know that yet" in answers[0].detail
