@@ -272,7 +272,13 @@ LOSES_THE_LAST_DISK = 981_748
 """A founder keeps its disk as the others lose theirs, and loses it before it is up again."""
 
 
-@pytest.mark.parametrize("seed", [0, 1, EXPIRES_LATE, ARRIVES_LATE, LOSES_THE_LAST_DISK])
+LOST_ONE_BEFORE = 1_102_359
+"""The founder that keeps its disk as the others lose theirs has lost its former one before."""
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, EXPIRES_LATE, ARRIVES_LATE, LOSES_THE_LAST_DISK, LOST_ONE_BEFORE]
+)
 def test_the_members_change_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_members_plan(seed))
 

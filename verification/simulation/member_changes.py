@@ -223,8 +223,9 @@ class FounderLoss:
         self.decided = decided
         self.founders = founders
         self._random = world.streams.fork("founders")
-        self._kept: set[str] = set()
-        """The founders whose disks still show that there is a group."""
+        self._left = set(founders)
+        """The founders that never lost their disks, which show that there is a group."""
+        self._began = False
         world.disk_watchers.append(self._disk_replaced)
 
     def begin(self) -> None:
@@ -254,17 +255,17 @@ class FounderLoss:
             if name in lost:
                 self.world.nodes[name].disk.lose()
                 self.world.disk_replaced(name)
-        self._kept = set(self.founders) - set(lost)
-        self.world.may_found = bool(self._kept)
+        self._began = True
+        self.world.may_found = bool(self._left)
         for name in self.founders:
             down = self._random.randrange(DOWN_MS * NS_PER_MS)
             self.world.after(down, self.world.power_on, name)
 
     def _disk_replaced(self, node: str) -> None:
-        """Let the operator found no more once another fault has taken the last founder's disk."""
-        if node in self._kept:
-            self._kept.remove(node)
-            self.world.may_found = bool(self._kept)
+        """Let the operator found no more once the last founder's disk was lost, by any fault."""
+        self._left.discard(node)
+        if self._began:
+            self.world.may_found = bool(self._left)
 
     def _cut(self) -> None:
         ends = self.world.time + CUT_MS * NS_PER_MS
