@@ -363,8 +363,9 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             batch.time_ms > config.latest_ms(slot)
         ):
             return self._refuse_impossible(commander, accept, now)
-        if ballot < self.promised:
-            return (Send(commander, Preempted(ballot=self.promised)),)
+        # Also before it votes: the journal's vote for the slot must not give way to a lower one.
+        if ballot < (promised := max(self.promised, self.kept)):
+            return (Send(commander, Preempted(ballot=promised)),)
         reply: Effects = ()
         # Where it is decided, votes are no longer counted.
         if accept.committed <= slot and slot in self.seat:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from support.role_harness import HOST, T0, sent
 from support.table_scene import config_of
 
+from fencelock.actors.bootstrap_message import StartVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import message as messages
@@ -102,6 +103,18 @@ def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
     assert acceptor.handle(SCOUT, accept(1), T0) == no
     assert acceptor.handle(SCOUT, beat(), T0) == no
     assert acceptor.votes.by_slot == {}
+
+
+def test_before_it_knows_that_it_votes_it_writes_nothing_below_its_promise() -> None:
+    """After a restart it may not know the view that counts it yet. Its vote must still stand."""
+    vote = messages.Vote(3, HIGH, BATCH)
+    recovered = Recovered(promised=HIGH, votes={3: vote})
+    acceptor = Acceptor(ACCEPTOR, HOST, node="a", config=CONFIG, recovered=recovered, votes=False)
+
+    assert acceptor.handle(COMMANDER, accept(3), T0) == []
+
+    acceptor.handle(ACCEPTOR, StartVoting(), T0)
+    assert acceptor.votes.at(3) == vote
 
 
 def test_a_vote_is_written_then_said_and_told_to_the_next_leader(acceptor: Acceptor) -> None:

@@ -276,8 +276,21 @@ LOST_ONE_BEFORE = 1_102_359
 """The founder that keeps its disk as the others lose theirs has lost its former one before."""
 
 
+HEARS_AN_EARLIER_LEADER = 1_102_452
+"""A member restarts, does not know that it is one, and receives a proposal below its promise."""
+
+
 @pytest.mark.parametrize(
-    "seed", [0, 1, EXPIRES_LATE, ARRIVES_LATE, LOSES_THE_LAST_DISK, LOST_ONE_BEFORE]
+    "seed",
+    [
+        0,
+        1,
+        EXPIRES_LATE,
+        ARRIVES_LATE,
+        LOSES_THE_LAST_DISK,
+        LOST_ONE_BEFORE,
+        HEARS_AN_EARLIER_LEADER,
+    ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_members_plan(seed))
