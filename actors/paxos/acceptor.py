@@ -363,7 +363,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             batch.time_ms > config.latest_ms(slot)
         ):
             return self._refuse_impossible(commander, accept, now)
-        # Also before it votes: the journal's vote for the slot must not give way to a lower one.
+        # This also holds before it votes: a lower ballot must not replace a vote in the journal.
         if ballot < (promised := max(self.promised, self.kept)):
             return (Send(commander, Preempted(ballot=promised)),)
         reply: Effects = ()

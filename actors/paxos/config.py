@@ -230,9 +230,9 @@ class LogConfig:
         self.time_ms = 0
         """Log time after the slots before it (ms)."""
         self.confirmed_by = 0
-        """At the leader, a slot that it gave after it knew that the newest view is in force. The
-        votes for it say so. Once it is decided, a majority has that on disk, and no loss of a
-        minority makes the votes of former members necessary again."""
+        """At the leader: a slot proposed after the newest view came into force, as each vote for it
+        records. Once it is decided, a majority has stored that, and the votes of former members
+        are not needed again, even if a minority loses its disks."""
         self.lower_versions: dict[str, int] = {}
         """The log version of each member that has a lower one than this node, which leads them.
         Only the failure detector changes it."""

@@ -273,7 +273,7 @@ LOSES_THE_LAST_DISK = 981_748
 
 
 LOST_ONE_BEFORE = 1_102_359
-"""The founder that keeps its disk as the others lose theirs has lost its former one before."""
+"""The founder that keeps its disk when the others lose theirs had lost an earlier disk."""
 
 
 HEARS_AN_EARLIER_LEADER = 1_102_452

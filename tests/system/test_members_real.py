@@ -177,7 +177,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
 def test_a_disk_that_is_lost_right_after_a_join_leaves_a_group(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
-    """The other two restart. They must know that the former two members decide nothing any more."""
+    """The other two restart, and must know that the two former members no longer decide alone."""
     members = storm.members
     members.kill("n3")
     change(watcher, MemberAction.REMOVE, "n3")

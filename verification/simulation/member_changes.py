@@ -262,7 +262,7 @@ class FounderLoss:
             self.world.after(down, self.world.power_on, name)
 
     def _disk_replaced(self, node: str) -> None:
-        """Let the operator found no more once the last founder's disk was lost, by any fault."""
+        """Stop the operator from founding once every founder has lost its disk, by any fault."""
         self._left.discard(node)
         if self._began:
             self.world.may_found = bool(self._left)

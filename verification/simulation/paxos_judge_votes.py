@@ -52,7 +52,7 @@ class Image:
         self.votes: dict[int, Vote] = {}
         """The last vote for each slot."""
         self.committed: dict[Ballot, int] = {}
-        """For each ballot the slot before which its votes have won, as this disk shows."""
+        """By ballot, the slot before which its votes have won, according to this disk."""
         self.covered = 1
         """The replica's own records replace all slots before it."""
         self._parts: dict[int, set[int]] = {}
@@ -75,7 +75,7 @@ class Image:
                 pass
 
     def shows_decided(self, end: int) -> bool:
-        """Return whether its node knows what was decided before slot ``end``, after a restart."""
+        """Return whether a restarted node would know all that was decided before slot ``end``."""
         for slot in range(self.covered, end):
             vote = self.votes.get(slot)
             if vote is None or self.committed[vote.ballot] <= slot:
@@ -299,11 +299,11 @@ class AcceptorJudge:
 
     @property
     def may_lose_disk(self) -> bool:
-        """Whether the newest voters alone decide, and a majority of them will always know that.
+        """Whether the group survives the loss of a voter's disk.
 
-        Before a slot of theirs is decided, members may found another group. And while only one
-        voter knows that all earlier slots are decided, its loss takes a vote on these slots away,
-        which may leave less than a majority of the former voters.
+        Before the newest voters have decided a slot, members may found another group. Before a
+        majority of them has stored that all earlier slots are decided, these slots may need the
+        votes of former voters, of which the lost disk may have had one.
         """
         electorates = self.choices.electorates
         newest = electorates.newest
