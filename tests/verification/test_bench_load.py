@@ -35,6 +35,7 @@ from fencelock.verification.bench.load_result import (
     trend_of,
 )
 from fencelock.verification.bench.machine import ROOT, CoreShares, listener_at, processor_s
+from fencelock.verification.bench.members import NodeProcesses
 from fencelock.verification.bench.mixed import bucket_of, us_of
 from fencelock.verification.bench.report import bar_chart, line_chart
 from fencelock.verification.bench.thesis import EXPERIMENTS, Measured, charts, report
@@ -73,7 +74,14 @@ def test_another_mix_is_refused_in_words(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"connections": 0}, {"connections": 1_025}, {"payload": 65_537}, {"seconds": 0.5}]
+    "wrong",
+    [
+        {"connections": 0},
+        {"connections": 1_025},
+        {"payload": 65_537},
+        {"seconds": 0.5},
+        {"rate": 0.5},
+    ],
 )
 def test_a_load_beyond_its_limits_is_refused_in_words(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"--\w+ is .*, and must be from"):
@@ -251,6 +259,31 @@ def test_an_early_end_shows_what_was_measured() -> None:
         said, _ = running.communicate(timeout=LONG_S)
     assert running.returncode == 0
     assert "p99 us" in said
+
+
+def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) -> None:
+    """It stands still for a third of the run: without a rate, that would be four operations."""
+    with NodeProcesses(tmp_path, "paxos", 1, durable=False) as members:
+        members.ready_client().close()
+        file, node = tmp_path / "result.json", members.processes["n1"]
+        where = ("--connect", members.connect, "--cluster", members.cluster)
+        load = ("--rate", "100", "--connections", "4", "--seconds", "6", "--write", str(file))
+        with subprocess.Popen(
+            [sys.executable, "-m", "fencelock", "bench", "load", *where, *load],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as running:
+            for line in present(running.stdout):
+                if line.startswith("measuring, 2 "):
+                    node.send_signal(signal.SIGSTOP)
+                elif line.startswith("measuring, 4 "):
+                    node.send_signal(signal.SIGCONT)
+        assert running.returncode == 0
+    result = read_result(file)
+    whole = next(one for one in result.latencies if one.operation == ALL)
+    assert whole.times == pytest.approx(600, rel=0.1)
+    assert whole.p95_us > 500_000
+    assert result.plan.in_words().endswith(", free, 100/s")
 
 
 @pytest.mark.parametrize(

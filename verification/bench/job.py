@@ -270,6 +270,8 @@ class Job:
         in_flight: the number of threads of each connection.
         names: the number of locks or entries that a connection uses.
         payload: the size of values (bytes).
+        period_s: the time between two operations of a thread (s); 0 if the next one begins when
+            the last one ends.
         key: the file of the clients' key.
 
     """
@@ -297,6 +299,7 @@ class Job:
     in_flight: int = 1
     names: int = 1
     payload: int = 0
+    period_s: float = 0.0
     key: str = ""
 
     def lock_of(self, number: int) -> str:

@@ -42,6 +42,7 @@ CONNECTIONS_MAX = 1_024
 IN_FLIGHT_MAX = 256
 NAMES_MAX = 1_000
 SECONDS_MAX = 86_400.0
+RATE_MIN, RATE_MAX = 1.0, 1e6
 
 POINTS_MIN, POINTS_MAX = 20, 600
 """Points of a series: intervals are a second, or as long as these bounds need."""
@@ -72,6 +73,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
         local_reads: whether reads may be a second old, from the node of the connection.
         at: where the connections are.
         seconds: the duration (s).
+        rate: operations that begin in a second, `RATE_MIN` to `RATE_MAX`; None if the next one of a
+            client begins when the last one ends.
 
     Raises:
         ConfigError: something is out of its limits.
@@ -87,15 +90,18 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     local_reads: bool = False
     at: Place = Place.FREE
     seconds: float = 10.0
+    rate: float | None = None
 
     def __post_init__(self) -> None:
-        limits = {
+        limits: dict[str, tuple[float, float, float]] = {
             "connections": (self.connections, 1, CONNECTIONS_MAX),
             "in-flight": (self.in_flight, 1, IN_FLIGHT_MAX),
             "names": (self.names, 1, NAMES_MAX),
             "payload": (self.payload, 0, VALUE_BYTES_MAX),
             "seconds": (self.seconds, 1, SECONDS_MAX),
         }
+        if self.rate is not None:
+            limits["rate"] = self.rate, RATE_MIN, RATE_MAX
         for name, (value, low, high) in limits.items():
             if not low <= value <= high:
                 raise ConfigError(f"--{name} is {value:g}, and must be from {low:,} to {high:,g}")
@@ -104,6 +110,11 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     def point_s(self) -> float:
         """The time between two points of the series (s)."""
         return max(self.seconds / POINTS_MAX, min(1.0, self.seconds / POINTS_MIN))
+
+    @property
+    def period_s(self) -> float:
+        """The time between two operations of one thread (s); 0 without a rate."""
+        return self.connections * self.in_flight / self.rate if self.rate else 0.0
 
     @property
     def points(self) -> int:
@@ -132,7 +143,8 @@ class LoadPlan(LoadOptions, frozen=True, kw_only=True):
         local = ", local reads" if self.local_reads and Operation.GET in self.mix else ""
         many = f"{self.connections} connection{'s' if self.connections > 1 else ''}"
         many += f" x {self.in_flight}" if self.in_flight > 1 else ""
-        return f"{self.subject}: {', '.join(shares)}{size}{local}, {many}, {self.at}"
+        rate = f", {self.rate:,g}/s" if self.rate else ""
+        return f"{self.subject}: {', '.join(shares)}{size}{local}, {many}, {self.at}{rate}"
 
 
 class Latency(Struct, frozen=True):

@@ -312,6 +312,7 @@ class _Run:
             in_flight=options.in_flight,
             names=options.names,
             payload=options.payload,
+            period_s=options.period_s,
         )
         ends = [options.connections * part // processes for part in range(processes + 1)]
         return [replace(job, first=first, at_once=end - first) for first, end in pairwise(ends)]

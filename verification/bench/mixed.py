@@ -40,7 +40,7 @@ DRAWN = 2_000
 """Operations that a thread draws before it begins, and then repeats."""
 
 DRAIN_S = 0.25
-"""Pause between two looks at what the threads have done (s)."""
+"""Pause between two looks at what the threads have done, or at whether the run is over (s)."""
 
 SWITCH_S = 1.0
 """How long a thread waits for the interpreter before it asks the running one to stop (s). All soon
@@ -160,12 +160,19 @@ class _Load:
             if one not in uses:
                 uses[one] = target.use(*one)
         done, over, clock = self._done, self._over, time.perf_counter
+        period_s = self._job.period_s
         self._begun.wait()
+        due = clock() + random.random() * period_s
         try:
             for one in cycle(plan):
+                while (early_s := due - clock()) > 0 and not over.is_set():
+                    time.sleep(min(early_s, DRAIN_S))
                 if over.is_set():
                     return
                 began = clock()
+                if period_s:  # A wait for the operation before counts, too.
+                    began = due
+                    due += period_s
                 try:
                     uses[one]()
                 except target.failures as error:

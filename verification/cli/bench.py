@@ -34,6 +34,8 @@ from fencelock.verification.bench.load_result import (
     CONNECTIONS_MAX,
     IN_FLIGHT_MAX,
     NAMES_MAX,
+    RATE_MAX,
+    RATE_MIN,
     LoadOptions,
     LoadResult,
     Place,
@@ -153,6 +155,15 @@ def load(
         typer.Option(help="Where clients stay. free: they choose, and move to the leader."),
     ] = Place.FREE,
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="The duration (s).")] = 10.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=RATE_MIN,
+            max=RATE_MAX,
+            help="Begin so many operations a second in all, and measure each from when it was due. "
+            "By default, the next one of a client begins when the last one ends.",
+        ),
+    ] = None,
     payload: Annotated[int, typer.Option(min=0, help="The size of values (bytes).")] = 100,
     names: Annotated[
         int, typer.Option(min=1, max=NAMES_MAX, help="Locks or entries that each client uses.")
@@ -207,6 +218,8 @@ def load(
 
       [cyan]fencelock bench load --nodes 5 --node-cores 0.1 --mix put --at leader[/cyan]
 
+      [cyan]fencelock bench load --rate 2000 --seconds 60 --write result.json[/cyan]
+
       [cyan]fencelock bench load --seconds 3600 --flat 5 --write hour.json --write hour.svg[/cyan]
 
       [cyan]fencelock bench load --redis redis://127.0.0.1:6379 --mix lock[/cyan]
@@ -222,6 +235,7 @@ def load(
         local_reads=local_reads,
         at=at,
         seconds=seconds,
+        rate=rate,
     )
     _check_files(write or [])
     with (
