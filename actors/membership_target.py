@@ -147,20 +147,20 @@ class TargetKeeper:
         self.decides_since, self.wished = {}, ""
 
     def note_down(
-        self, members: Iterable[str], heard_ms: Callable[[str, int], int], now: Instant
+        self, members: Iterable[str], silence_ms: Callable[[str, int], int], now: Instant
     ) -> list[Effect]:
         """Note which ``members`` have been silent for too long; log each change.
 
         Args:
             members: the members; none if another node watches them.
-            heard_ms: returns for how long a member has been silent, of the time for which this node
+            silence_ms: returns how long a member has been silent, of the time for which this node
                 has watched it (ms).
             now: the time.
 
         """
         others = [one for one in members if one != self.node]
         since = self.watched_since = {one: self.watched_since.get(one, now) for one in others}
-        silent_ms = {one: heard_ms(one, ms_between(at, now)) for one, at in since.items()}
+        silent_ms = {one: silence_ms(one, ms_between(at, now)) for one, at in since.items()}
         before, after_ms = self.down, self.target.down_ms
         self.down = {one: None for one in others if silent_ms[one] >= after_ms}
         lost = f"is down: it has been silent for {after_ms / 1_000:g} s"
@@ -183,7 +183,7 @@ class TargetKeeper:
         self,
         changes: MemberChanges,
         facts: GroupFacts,
-        heard_ms: Callable[[str, int], int],
+        silence_ms: Callable[[str, int], int],
         now: Instant,
     ) -> list[Effect]:
         """Take the next step, if one is due; log why, once.
@@ -191,7 +191,7 @@ class TargetKeeper:
         Args:
             changes: the changes that this node can make.
             facts: its knowledge of other nodes.
-            heard_ms: returns for how long a member has been silent, of the time for which this node
+            silence_ms: returns how long a member has been silent, of the time for which this node
                 has decided about it (ms).
             now: the time.
 
@@ -202,7 +202,7 @@ class TargetKeeper:
         }
         if now < self.quiet_until or changes.pending():
             return []
-        silent_ms = {name: heard_ms(name, ms_between(at, now)) for (name, _), at in since.items()}
+        silent_ms = {name: silence_ms(name, ms_between(at, now)) for (name, _), at in since.items()}
         wish = wish_of(changes.members, self.target, facts, silent_ms.__getitem__)
         level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
         if wish is not None and wish.request is not None:

@@ -21,7 +21,7 @@ READY_S = 60.0
 """Time limit for clients to connect, and for a change of the members (s); they need seconds."""
 
 HERE = Path(__file__).resolve().parent
-SAID_MAX = 500
+LOG_MAX = 500
 """Characters of a client's last output that are shown: the logs are removed."""
 
 
@@ -86,23 +86,23 @@ class Contenders:
     def _read(self, name: str, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            said: dict[str, Any] = json.loads(line)
-            if said["event"] == "granted":
-                self._count(name, said)
-            elif said["event"] == "ready":
+            record: dict[str, Any] = json.loads(line)
+            if record["event"] == "granted":
+                self._count(name, record)
+            elif record["event"] == "ready":
                 self._ready.release()
             else:
-                self.done[name] = said
+                self.done[name] = record
         if not self.alive():
             self._over.set()
 
-    def _count(self, name: str, said: dict[str, Any]) -> None:
+    def _count(self, name: str, record: dict[str, Any]) -> None:
         with self._counting:
             self.grants[name] += 1
-            self.grants_by_kind[said["kind"]] += 1
-            self.waits_ms.append(said["waited_ms"])
-            self._pass(said["at_ms"])
-            self.unserved = [kill for kill in self.unserved if kill >= said["at_ms"]]
+            self.grants_by_kind[record["kind"]] += 1
+            self.waits_ms.append(record["waited_ms"])
+            self._pass(record["at_ms"])
+            self.unserved = [kill for kill in self.unserved if kill >= record["at_ms"]]
 
     def _pass(self, at_ms: int) -> None:
         self.longest_gap_ms = max(self.longest_gap_ms, at_ms - self._last_grant_ms)
@@ -185,8 +185,8 @@ class Contenders:
                 self.problems.append(f"client {name} did not finish in {grace_s} s")
                 continue
             if code != 0:
-                said = self._log_of(name).read_text(encoding="utf-8", errors="replace").strip()
-                self.problems.append(f"client {name} ended with {code}: {said[-SAID_MAX:]}")
+                log = self._log_of(name).read_text(encoding="utf-8", errors="replace").strip()
+                self.problems.append(f"client {name} ended with {code}: {log[-LOG_MAX:]}")
         for reader in self._readers:
             reader.join(STOP_S)
         return not self.problems

@@ -68,8 +68,8 @@ class LocalCluster(NodeProcesses):
 
 def leaders_of(statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
     """Return the nodes that lead, as far as is known; several only where they are elected."""
-    told = [status.elected for status in statuses if status.elected is not None]
-    if told:
-        return max(told, key=lambda elected: elected.epoch).leaders
+    known = [status.elected for status in statuses if status.elected is not None]
+    if known:
+        return max(known, key=lambda elected: elected.epoch).leaders
     leader = leader_among(statuses)
     return (leader,) if leader else ()

@@ -29,8 +29,8 @@ def main(addresses: str, cluster: str) -> None:
                     balances[target] += 1
             return f"{source} sent {TRANSFERS} to {target}"
 
-        for told in threads.map(transfer, permutations(balances, 2), timeout=LONG_S):
-            print(told)
+        for line in threads.map(transfer, permutations(balances, 2), timeout=LONG_S):
+            print(line)
     print(f"all together: {sum(balances.values())}")
 
 

@@ -37,8 +37,8 @@ def main(addresses: str, cluster: str) -> None:
                 rw.write().downgrade()  # Readers are let in, writers are not.
                 return f"changed to {settings['colour']} under fence {hold.fence}"
 
-        for told in threads.map(read, range(1, READERS + 1)):
-            print(told)
+        for line in threads.map(read, range(1, READERS + 1)):
+            print(line)
         print(threads.submit(change).result(LONG_S))
 
 

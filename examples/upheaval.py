@@ -118,8 +118,8 @@ class LeaderKiller(Background):
         """Return who leads once all nodes are ready; empty if it is too late for that."""
         while time.monotonic() < self._last:
             if ended := self.cluster.ended():
-                said = self.cluster.log_of(ended)
-                self.contenders.problems.append(f"node {ended} ended by itself:\n{said}")
+                log = self.cluster.log_of(ended)
+                self.contenders.problems.append(f"node {ended} ended by itself:\n{log}")
                 return ""
             statuses = described(self.watcher)
             ready = {status.node for status in statuses if status.ready}

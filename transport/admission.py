@@ -224,7 +224,7 @@ class FrameValidator:
         return Dropped("wire.other_group", Mismatch.GROUP, detail)
 
     def has_received(self, link: str) -> bool:
-        """Return whether a frame of ``link`` passed lately, or ever while there are few links."""
+        """Return whether a frame of ``link`` passed recently, or ever while there are few links."""
         passed = chain(self._passed, self._passed_ungrouped)
         return any(name == link for name, _, _ in passed)
 

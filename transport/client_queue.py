@@ -17,7 +17,7 @@ for at most one frame of each other client. The frames of one owner stay in orde
     ------  ---------------------------------  ------------------------------------------------
     new     those whose client is not known    one before all others; after `known`, NEW_SHARE
     known   all others                         all that wait, in turn
-    behind  those of which much waited lately  BEHIND_SHARE, if their bucket is not in debt
+    behind  those of which much has waited     BEHIND_SHARE, if their bucket is not in debt
 
     from     to      when
     -------  ------  --------------------------------------------------------------------------

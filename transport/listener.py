@@ -325,7 +325,7 @@ class Listener:
             self._count("wire.newer_message", frame.newer)
         if is_usual:
             clients.used(name)
-        elif clients.heard(name, identity, source):
+        elif clients.note(name, identity, source):
             self._count("wire.client_forgotten", 1)
         return frame
 
@@ -435,7 +435,7 @@ class Clients:
         self._open: dict[str, float] = {}
         """Of clients whose ids other processes use: the time until which they count as open (s)."""
 
-    def heard(self, client: str, identity: bytes, descriptor: int) -> bool:
+    def note(self, client: str, identity: bytes, descriptor: int) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
         self._connections[client] = ClientConnection(identity, descriptor)
         self._connections.move_to_end(client)

@@ -32,7 +32,7 @@ class MemberAction(IntEnum):
     LEAVE = 2
     """``node``, which runs, is a member no longer; if it leads, another node takes over first."""
     REMOVE = 3
-    """``node``, which may be gone for ever, is a member no longer."""
+    """``node``, which may be gone forever, is a member no longer."""
     REPLACE = 4
     """``replacement`` becomes a member in place of ``node``; it may be the same node with an
     empty journal."""

@@ -28,7 +28,7 @@ class AcquireReadWrite(PermitRequest, tag=0x9B):
     """Acquire ``rwlock`` to read, or with ``write`` to write. Replies are those to an `Acquire`.
 
     An owner that reads and requests to write is refused: two readers that both wait for the other
-    to release would wait for ever. ``wait_ms``, ``label``, ``hold_ms`` and ``grace_ms`` are those
+    to release would wait forever. ``wait_ms``, ``label``, ``hold_ms`` and ``grace_ms`` are those
     of `Acquire`.
     """
 

@@ -296,8 +296,8 @@ class LeaderRequests:
             # Too many have ended it, or voted for another: no quorum has it.
             release.replied = True
             effects.append(Send(release.proxy, not_held_here(release.number)))
-        heard = release.answered.keys() | release.refused
-        if heard >= {*epoch_state.others} and (release.replied or release.refused):
+        responded = release.answered.keys() | release.refused
+        if responded >= {*epoch_state.others} and (release.replied or release.refused):
             self._end(number)
         return effects
 
@@ -332,10 +332,10 @@ class LeaderRequests:
                 continue
             release.due = later(now, self.epoch_state.timing.resend_ms)
             self.pending[number] = self.pending.pop(number)  # Keeps the order of deadlines.
-            heard = release.answered.keys() | release.refused
-            effects += self.epoch_state.send(release.message, heard)
+            responded = release.answered.keys() | release.refused
+            effects += self.epoch_state.send(release.message, responded)
             if release.copied and not release.replied:
-                effects += self.epoch_state.copy(release.message, heard)
+                effects += self.epoch_state.copy(release.message, responded)
             effects += self._settle(number, release, now)
         return effects
 

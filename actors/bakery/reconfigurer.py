@@ -159,8 +159,8 @@ class Reconfigurer(Role[Received]):
         before, self.electorate = self.electorate, readiness.electorate
         known = {one.node for one in self.readiness.members} if self.readiness else set[str]()
         self.readiness = readiness
-        told = self._describe({one.node for one in readiness.members} - known)
-        return told if self.electorate == before else [*told, *self._follow()]
+        described = self._describe({one.node for one in readiness.members} - known)
+        return described if self.electorate == before else [*described, *self._follow()]
 
     def _follow(self) -> list[Effect]:
         """Connect to the members, and tell this node's other roles who they are."""
@@ -204,18 +204,18 @@ class Reconfigurer(Role[Received]):
         if coordinator != self.node or self.readiness is None:
             text = "no coordinator is known at present"
             names = self.electorate.names
-            told = unchanged(request, text, self.electorate.number, names)
-            return self.requests.reply(sender, told)
+            reply = unchanged(request, text, self.electorate.number, names)
+            return self.requests.reply(sender, reply)
         changes = SeatingChanges(self, self.readiness, now)
         self.keeper.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
         return changes.answer(request, partial(self.requests.reply, sender), self.repeated, now)
 
     def _note_down(self, now: Instant) -> list[Effect]:
-        def heard_ms(member: str, watched_ms: int) -> int:
+        def silence_ms(member: str, watched_ms: int) -> int:
             info = self.infos.get(member)
             return watched_ms if info is None else min(watched_ms, ms_between(info[1], now))
 
-        return self.keeper.note_down(self.electorate.names, heard_ms, now)
+        return self.keeper.note_down(self.electorate.names, silence_ms, now)
 
     def _approach_target(self, now: Instant) -> list[Effect]:
         """Take the next step towards the target, if this node coordinates."""

@@ -184,38 +184,40 @@ class ClusterStatus(VotingRole[Received]):
         node = node_of(sender)
         if sender != status_of(node) or node == self.node:
             return (Observe("bakery.beat_of_stranger"),)
-        said = beat.member
-        if not is_sound(said.electorate) or not _sound(beat, self.names_with(said.electorate)):
+        member = beat.member
+        if not is_sound(member.electorate) or not _sound(beat, self.names_with(member.electorate)):
             return self.refusals.malformed(sender, "bakery.beat_malformed", beat, now)
-        known, epoch = self.contents.seating.epoch, said.seating.epoch
+        known, epoch = self.contents.seating.epoch, member.seating.epoch
         refused = (
-            self.refusals.epoch(sender, max(said.promised, epoch, said.serving), now)
-            or self.refusals.lease(sender, now, said.seating.bound_ms)
-            or self.refuse_electorate(sender, said.electorate, epoch, known, now)
+            self.refusals.epoch(sender, max(member.promised, epoch, member.serving), now)
+            or self.refusals.lease(sender, now, member.seating.bound_ms)
+            or self.refuse_electorate(sender, member.electorate, epoch, known, now)
         )
         if refused:
             return refused
-        named = self.voting.names(node, said.voter, said.electorate)
-        if not self.is_known(node, said.electorate if named else FOUNDERS):
+        named = self.voting.names(node, member.voter, member.electorate)
+        if not self.is_known(node, member.electorate if named else FOUNDERS):
             # What a guest says of leaders and members is ignored.
-            said = Member(node, said.life, said.priority, said.pid, 0, NOBODY, 0, 0, reaches=())
+            member = Member(
+                node, member.life, member.priority, member.pid, 0, NOBODY, 0, 0, reaches=()
+            )
         peer = self._peer(node, now)
         if peer is None:
             return (Observe("bakery.guest_ignored"),)
-        if (said.life, beat.number) == (peer.last_life, peer.last_number):
+        if (member.life, beat.number) == (peer.last_life, peer.last_number):
             return (Observe("bakery.beat_repeated"),)
-        peer.last_life, peer.last_number = said.life, beat.number
+        peer.last_life, peer.last_number = member.life, beat.number
         sent_at = self.sent_at.get(beat.echo) if beat.echo_life == self.life else None
         if sent_at is None:
             return ()
         before = peer.member
         if before is not None:
-            same = before.life == said.life
+            same = before.life == member.life
             if beat.number <= peer.number if same else beat.echo <= peer.echo:
                 return (Observe("bakery.late_beat"),)
-        peer.member, peer.number, peer.echo = said._replace(node=node), beat.number, beat.echo
+        peer.member, peer.number, peer.echo = member._replace(node=node), beat.number, beat.echo
         peer.received_at, peer.sent_at, peer.down = now, sent_at, False
-        if said.voter and not self._votes(peer.member):
+        if member.voter and not self._votes(peer.member):
             return [Observe("bakery.unregistered_vote"), *self._report(now)]
         return self._report(now)
 
@@ -280,15 +282,15 @@ class ClusterStatus(VotingRole[Received]):
 
 
 def _sound(beat: Beat, members: Collection[str]) -> bool:
-    said, reaches = beat.member, beat.member.reaches
+    member, reaches = beat.member, beat.member.reaches
     return (
         beat.number > 0
-        and min(beat.echo, said.pid) >= 0
-        and 1 <= said.priority <= OFF
-        and max(said.promised, said.serving, said.seating.epoch) <= EPOCH_MAX
-        and min(said.promised, said.serving) >= 0
+        and min(beat.echo, member.pid) >= 0
+        and 1 <= member.priority <= OFF
+        and max(member.promised, member.serving, member.seating.epoch) <= EPOCH_MAX
+        and min(member.promised, member.serving) >= 0
         and len(reaches) <= MEMBERS_MAX + 1
         and all(NODE_ID.fullmatch(one.node[:33]) for one in reaches)
-        and 0 <= said.waiting_ms <= WAITING_MS_MAX
-        and is_known_seating(said.seating, members)
+        and 0 <= member.waiting_ms <= WAITING_MS_MAX
+        and is_known_seating(member.seating, members)
     )

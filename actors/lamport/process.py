@@ -313,7 +313,7 @@ class LockProcess(Role[Received]):
         if faults:
             return (Send(self.proxy, description), *faults)
         if description.holder is None:
-            why = f"not heard in the last {PROOF_MS} ms: {', '.join(missing)}"
+            why = f"nothing received for {PROOF_MS} ms from {', '.join(missing)}"
             description = replace(description, unknown=why)
         return (Send(self.proxy, description), Observe("lamport.query_unproven"))
 
@@ -403,7 +403,7 @@ class LockProcess(Role[Received]):
     def _report_ready(self, now: Instant) -> list[Effect]:
         """Notify the proxy whether this process may request; if so, make waiting requests."""
         ready, missing = self.rejoin.ready, ", ".join(self.rejoin.missing())
-        detail = "ready" if ready else f"not heard since start: {missing}"
+        detail = "ready" if ready else f"nothing received since the start from {missing}"
         if detail == self.reported:
             return []
         self.reported = detail

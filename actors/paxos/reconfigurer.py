@@ -172,8 +172,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
             elif not leads:
                 view = self.config.newest
                 text = "no leader is known at present"
-                told = unchanged(request, text, view.number, view.members)
-                effects += self.requests.reply(sender, told)
+                refusal = unchanged(request, text, view.number, view.members)
+                effects += self.requests.reply(sender, refusal)
             else:
                 self.keeper.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
                 changes = LogChanges(self, Facts(self.node, described.nodes))
@@ -195,8 +195,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
         facts = Facts(self.node, described.nodes)
         if described.leader != self.node:
             self.keeper.rest()
-            return self.keeper.note_down((), facts.heard_ms, now)
-        noted = self.keeper.note_down(self.config.newest.members, facts.heard_ms, now)
+            return self.keeper.note_down((), facts.silence_ms, now)
+        noted = self.keeper.note_down(self.config.newest.members, facts.silence_ms, now)
         if not self.keeper.target.members:
             return noted
         changes = LogChanges(self, facts)
@@ -278,7 +278,7 @@ class Facts:
         facts = self.members.get(member)
         return led_ms if facts is None else min(led_ms, facts.last_message_ms)
 
-    def heard_ms(self, node: str, led_ms: int) -> int:
+    def silence_ms(self, node: str, led_ms: int) -> int:
         """Return the time for which ``node`` has sent a leader of ``led_ms`` nothing (ms).
 
         A member without its journal sends what a learner does.

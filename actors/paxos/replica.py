@@ -543,8 +543,8 @@ class Forwarding:
             client, first = run.client, after
             after += len(run.commands)
             if node_of(client) != self.node:
-                told = chain.from_iterable(outcomes[first:after])
-                effects += [Send(client, outcome) for outcome in told]
+                of_run = chain.from_iterable(outcomes[first:after])
+                effects += [Send(client, outcome) for outcome in of_run]
         return effects
 
     def decline(self, propose: Propose, why: Decline) -> Send:

@@ -263,17 +263,17 @@ class RedisDoor(Role[DoorEvent]):
         return self._serve(connection, b"", now)
 
     def _on_answer(self, answer: Answer | Refused, now: Instant) -> Effects:
-        told, effects = self.channels.answered(answer)
-        if told is not None:
-            self.attempts.turn_came(told.key)
-            message: list[Reply] = [b"message", told.channel, UNLOCKED]
-            subscriber = self.connections[told.connection]
+        subscription, effects = self.channels.answered(answer)
+        if subscription is not None:
+            self.attempts.turn_came(subscription.key)
+            message: list[Reply] = [b"message", subscription.channel, UNLOCKED]
+            subscriber = self.connections[subscription.connection]
             push = Transmit(
-                connection=told.connection,
+                connection=subscription.connection,
                 data=encode_reply(Push([message]), subscriber.version),
                 reads=subscriber.steps is None and not subscriber.waits,
             )
-            return [Observe("redis.told"), Send(self.sockets, push), *effects]
+            return [Observe("redis.notified"), Send(self.sockets, push), *effects]
         connection = self.in_flight.pop(answer.request, None)
         if connection is None or connection.steps is None:
             return tuple(effects)

@@ -249,7 +249,7 @@ class Endpoints(Struct):
                 return endpoint
         return None
 
-    def any_heard(self) -> bool:
+    def any_received(self) -> bool:
         """Return whether any endpoint has ever sent something."""
         return any(endpoint.received_at is not None for endpoint in self.table.values())
 

@@ -517,7 +517,7 @@ class SessionRequests(Struct):
         if not self.endpoints.any_usable():
             return pending.ends_at  # No node can judge the wait, or grant it.
         least = later(pending.requested_at, DECISION_MS)
-        if not self.endpoints.any_heard():
+        if not self.endpoints.any_received():
             return max(least, pending.ends_at)
         return max(least, later(pending.ends_at, MARGIN_MS))
 

@@ -248,10 +248,10 @@ def speak(state: SessionState, now: Instant) -> list[Effect]:
     if not due:
         return []
     used = state.endpoints.table[state.endpoints.current]
-    heard = used.usable and used.received_at is not None
-    if heard and used.owing_since is not None:
-        heard = ms_between(used.owing_since, now) < SPEAK_MS // 2
-    silence = "" if heard else state.endpoints.describe(now)
+    answered = used.usable and used.received_at is not None
+    if answered and used.owing_since is not None:
+        answered = ms_between(used.owing_since, now) < SPEAK_MS // 2
+    silence = "" if answered else state.endpoints.describe(now)
     more = max(0, len(due) - SPOKEN_MAX)
     return [Send(state.watcher, Waiting(waits=tuple(due[:SPOKEN_MAX]), more=more, silence=silence))]
 

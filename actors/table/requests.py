@@ -141,7 +141,7 @@ def begin_claim(table: TableState, command: AcquireRequest, out: list[Result]) -
 
 
 def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
-    """Return whether ``claim``, if it may wait for ever, would be queued now.
+    """Return whether ``claim``, if it may wait forever, would be queued now.
 
     It would be granted later than it is applied, and so may share a slot with a later command. A
     claim that makes the table recall a hold may not, since the release comes after the recall.
@@ -384,7 +384,7 @@ def _enter_again(
     command: AcquireRequest,
     out: list[Result],
 ) -> None:
-    """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
+    """Count one more hold, or deny it at once: an owner that waits for itself waits forever."""
     if command.limit and hold.count >= command.limit:
         why = Why(Cause.AT_LIMIT, (hold.count, hold.fence, command.limit))
         reason = Reason.ALREADY_HELD if command.limit == 1 else Reason.LIMIT_REACHED

@@ -239,7 +239,7 @@ class Resource(Awaited, eq=False):
         capacity-kept   The amounts of the holds and ``free`` are ``capacity`` together. No grant
             makes ``free`` negative; a smaller size may, until enough is given back.
         no-overtaking   A wait is granted only as the head of the queue, when its amount is free. So
-            a large one keeps smaller ones behind it waiting, and none is overtaken for ever.
+            a large one keeps smaller ones behind it waiting, and none is overtaken forever.
 
     Attributes:
         held: the hold while there is one, or the holds by fence, which is the order of their

@@ -50,7 +50,7 @@ EXCESS = {
 }
 RWLOCK_EXCESS = {
     Cause.TOO_FEW: "this owner holds it for reading, under fence {2}: release it before you "
-    "acquire it for writing, since two readers that do not would wait for each other for ever",
+    "acquire it for writing, since two readers that do not would wait for each other forever",
     Cause.TOO_MANY: "it is held for reading under fence {2}, so there is nothing to downgrade",
 }
 SENTENCES = {

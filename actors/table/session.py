@@ -120,7 +120,7 @@ class Session(Struct, eq=False):
 
     Attributes:
         number: its place among all sessions that ever existed.
-        id: its name with the number: unique for ever, at no cost in memory.
+        id: its name with the number: unique forever, at no cost in memory.
         name: the client's name for it.
         deadline_ms: log time at which it expires, unless a new leader extends it.
         account: the account that is charged for it, and for its holds and waits.

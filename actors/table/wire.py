@@ -41,7 +41,7 @@ commands above the lowest version of its members, and a node of a lower version 
 class ExtendSessions(Message, tag=0x83):
     """A new leader leads: no session ends before its full TTL from now. There is no reply.
 
-    The leader cannot know which sessions were kept alive lately. It must be the first command of
+    The leader cannot know which sessions were kept alive recently. It must be the first command of
     the first batch of a leadership: it takes effect before what falls due by that batch's time.
 
     Every later fence is above ``fence_floor``, 0 to `FENCE_FLOOR_MAX`. With a date as the

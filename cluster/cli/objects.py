@@ -678,7 +678,7 @@ def put_entry(
             "--ttl",
             min=0.001,
             max=TTL_MS_MAX / 1000,
-            help="How long the entry lives (s). Default: for ever.",
+            help="How long the entry lives (s). Default: forever.",
         ),
     ] = None,
     if_absent: Annotated[

@@ -109,7 +109,7 @@ class BaseSide(BaseRLock[H]):
             raise AlreadyHeldError(
                 f"{titled(own.lock)}: this owner holds it for reading, under fence "
                 f"{own.hold.fence}: release it before you acquire it for writing, since two "
-                "readers that do not would wait for each other for ever"
+                "readers that do not would wait for each other forever"
             )
 
     def _current(self) -> Ownership | None:

@@ -38,10 +38,12 @@ def test_it_is_not_ready_before_all_others_have_welcomed_it(alone: LoneProcess) 
     assert posts(alone.want(1)) == []
     effects = alone.say(PeerJoined(node="c", boot=1))
     assert posts(effects) == [(("a", "c"), Greet(boot=BOOT, round=2))]
-    assert to_proxy(effects) == [Ready(ready=False, detail="not heard since start: a, c")]
+    assert to_proxy(effects) == [
+        Ready(ready=False, detail="nothing received since the start from a, c")
+    ]
 
     assert to_proxy(alone.hear("a", welcome(2, stamp=5))) == [
-        Ready(ready=False, detail="not heard since start: c")
+        Ready(ready=False, detail="nothing received since the start from c")
     ]
     effects = alone.hear("c", welcome(2, stamp=6))
     assert to_proxy(effects) == [Ready(ready=True, detail="ready")]

@@ -222,7 +222,7 @@ def test_a_process_that_is_joining_does_not_call_a_lock_free(alone: LoneProcess)
     alone.say(messages.PeerJoined(node="a", boot=1))
     assert posts(alone.prove()) == []
     late = seen_of(alone.say(messages.ProofDue(query=1)))
-    assert (late.holder, late.unknown) == (None, "not heard in the last 2000 ms: c")
+    assert (late.holder, late.unknown) == (None, "nothing received for 2000 ms from c")
 
 
 def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) -> None:
@@ -246,7 +246,7 @@ def test_without_a_word_of_a_process_it_is_not_known_who_holds(joined: LoneProce
     joined.hear("a", messages.Acknowledge(lock="", stamp=6))
     assert (
         seen_of(joined.say(messages.ProofDue(query=1))).unknown
-        == "not heard in the last 2000 ms: c"
+        == "nothing received for 2000 ms from c"
     )
     assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=7))) == []
 

@@ -96,7 +96,7 @@ def test_a_node_of_lamport_says_for_whom_it_waits_until_ready(lines: Lines, tmp_
     with running_nodes(tmp_path, "lamport") as nodes:
         for node in nodes:
             lines.until(lambda line, node=node: line[2] == f"{node} is ready: it can grant locks")  # type: ignore[misc]
-    waits = "n1 is not ready yet: not heard since start: n2, n3"
+    waits = "n1 is not ready yet: nothing received since the start from n2, n3"
     assert ("INFO", "n1", waits) in lines.values
 
 

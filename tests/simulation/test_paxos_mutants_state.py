@@ -84,18 +84,18 @@ class Forgets(Register):
     """Appends an entry again that was appended already."""
 
     def append(self, request: AppendRequest, command: bytes) -> Appended:
-        told = super().append(request, command)
-        del self.told[request.client]
-        return told
+        last = super().append(request, command)
+        del self.last[request.client]
+        return last
 
 
 class SnapshotForgets(Register):
     """Leaves the outcomes of clients out of a snapshot."""
 
     def snapshot(self) -> Iterator[Part | None]:
-        told, self.told = self.told, {}
+        last, self.last = self.last, {}
         chunks = super().snapshot()
-        self.told = told
+        self.last = last
         return chunks
 
 
@@ -200,8 +200,8 @@ class ReadsWhatItHas(Replica):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         if isinstance(event, ReadMachine) and event.age_ms is None:
             answer = self.machine.read(event.query)
-            told = MachineRead(number=event.number, reply=answer, slot=1, age_ms=0)
-            return (Send(sender, told),)
+            read = MachineRead(number=event.number, reply=answer, slot=1, age_ms=0)
+            return (Send(sender, read),)
         return super().handle(sender, event, now)
 
 

@@ -32,8 +32,8 @@ from fencelock.verification.simulation.redis_doors import REDIS_DOORS
 from fencelock.verification.simulation.run import run_seed
 
 MET = (
-    *("door.enters", "door.granted", "door.again", "door.leaves", "door.told", "door.refused"),
-    *("redis.connected", "redis.told", *LOSSES),
+    *("door.enters", "door.granted", "door.again", "door.leaves", "door.notified", "door.refused"),
+    *("redis.connected", "redis.notified", *LOSSES),
 )
 
 

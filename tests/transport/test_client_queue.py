@@ -292,7 +292,7 @@ def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(statio
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
-    listener._clients.heard("known", b"known#1", -1)  # pyright: ignore[reportPrivateUsage]
+    listener._clients.note("known", b"known#1", -1)  # pyright: ignore[reportPrivateUsage]
     for name in [f"new{number}" for number in range(10)] + ["known"]:
         assert listener.queue.put(name, requests_of(name))
     links: list[str] = []
@@ -358,7 +358,7 @@ def test_an_id_is_taken_while_its_connection_is_open(monkeypatch: pytest.MonkeyP
     connected = {b"s#1"}
     clients = Clients(connected.__contains__)
     assert not clients.is_taken("s", b"s#2")
-    clients.heard("s", b"s#1", 5)
+    clients.note("s", b"s#1", 5)
     assert clients.is_taken("s", b"s#2")
     assert not clients.is_taken("s", b"s#1")
     assert not clients.is_taken("s", b"s#1.7")
@@ -375,7 +375,7 @@ def test_a_process_that_uses_the_id_of_another_causes_one_check_a_second() -> No
         return True
 
     clients = Clients(is_open)
-    clients.heard("s", b"s#1", 5)
+    clients.note("s", b"s#1", 5)
     assert all(clients.is_taken("s", b"s#2") for _ in range(100))
     assert checked == [b"s#1"]
 

@@ -250,10 +250,10 @@ def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
 
 def test_only_so_many_clients_are_remembered() -> None:
     clients = Clients(lambda _: True, most=2)
-    assert not clients.heard("a", b"a#1", -1)
-    assert not clients.heard("b", b"b#1", -1)
-    assert not clients.heard("a", b"a#2", -1)
-    assert clients.heard("c", b"c#1", -1)
+    assert not clients.note("a", b"a#1", -1)
+    assert not clients.note("b", b"b#1", -1)
+    assert not clients.note("a", b"a#2", -1)
+    assert clients.note("c", b"c#1", -1)
     known = {name: clients.connection(name) for name in "abc"}
     assert known == {
         "a": ClientConnection(b"a#2", -1),

@@ -195,8 +195,8 @@ class _Side:
         before = self._counted()
         (took,) = measured(self.folder, [replace(self.job, seconds=seconds)])
         pairs = took["times"] + WARM_PAIRS
-        said = self._counted() - before
-        per_lock = tuple(sum(said[name] for name in step.ours) / pairs for step in STEPS)
+        counted = self._counted() - before
+        per_lock = tuple(sum(counted[name] for name in step.ours) / pairs for step in STEPS)
         return took["p50_us"], per_lock
 
     def handover(self, seconds: float) -> float:

@@ -184,8 +184,8 @@ class NodeProcesses:
                     raise BenchFailedError(f"node {node} ended:\n{self.log_of(node)}")
             if time.monotonic() > ends:
                 missing = ", ".join(sorted(set(self.names) - ready))
-                said = "\n".join(self.log_of(node) for node in sorted(set(self.names) - ready))
-                raise BenchFailedError(f"not ready after {READY_S:g} s: {missing}\n{said}")
+                logs = "\n".join(self.log_of(node) for node in sorted(set(self.names) - ready))
+                raise BenchFailedError(f"not ready after {READY_S:g} s: {missing}\n{logs}")
             time.sleep(LOOK_AGAIN_S)
 
     def _log_of(self, node: str) -> Path:
@@ -231,8 +231,8 @@ def described(watcher: Client) -> tuple[NodeStatus, ...]:
 
 def leader_among(statuses: Sequence[NodeStatus]) -> str:
     """Return the node that most of ``statuses`` call leader; empty if none does."""
-    told = Counter(status.leader for status in statuses if status.leader)
-    return max(sorted(told), key=lambda node: told[node], default="")
+    leaders = Counter(status.leader for status in statuses if status.leader)
+    return max(sorted(leaders), key=lambda node: leaders[node], default="")
 
 
 @contextlib.contextmanager

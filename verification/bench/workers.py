@@ -21,7 +21,7 @@ READY_S = 60.0
 LATE_S = 60.0
 """Extra time for a job beyond its plan (s): an acquire may wait out an election."""
 
-SAID_CHARACTERS = 2_000
+LOG_CHARACTERS = 2_000
 
 
 class WorkerProcess:
@@ -47,7 +47,7 @@ class WorkerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._words: IO[str] = self._process.stdin
-        self._said: IO[str] = self._process.stdout
+        self._output: IO[str] = self._process.stdout
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -57,7 +57,7 @@ class WorkerProcess:
     def __exit__(self, *error: object) -> None:
         stop_all([self._process])
         self._reader.join()
-        self._said.close()
+        self._output.close()
         # Nothing reads what could not be written any more.
         try:
             self._words.close()
@@ -97,14 +97,14 @@ class WorkerProcess:
         return answer
 
     def _read(self) -> None:
-        for line in self._said:
+        for line in self._output:
             if line.startswith("{"):
                 self._lines.put(line)
         self._lines.put("")
 
     def _why(self, what: str) -> str:
-        said = self._log.read_text(encoding="utf-8", errors="replace")[-SAID_CHARACTERS:]
-        return f"the client process {self._name} {what}\n{said}".rstrip()
+        log = self._log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
+        return f"the client process {self._name} {what}\n{log}".rstrip()
 
 
 def launched(

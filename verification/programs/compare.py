@@ -26,7 +26,7 @@ from typing import Any
 
 from compare_bars import OURS, bars_table, charts, figures_table, judge, overlaps_of, wire_table
 from compare_client import MARK_BYTES, ClientTask
-from peers.peer import ComparedPeer, ReplicatedPeer, ServersFailedError, bound_to_us, said_by
+from peers.peer import ComparedPeer, ReplicatedPeer, ServersFailedError, bound_to_us, output_of
 from peers.registry import PEERS
 
 from fencelock import FencelockError
@@ -302,8 +302,8 @@ class PeerComparison:
 
     def _note(self, name: str, workload: str, figures: dict[str, float]) -> None:
         self.results["figures"].setdefault(name, {}).setdefault(workload, []).append(figures)
-        told = ", ".join(f"{key} {value:,.4g}" for key, value in figures.items())
-        say(f"  {name:11} {workload:9} {told}")
+        shown = ", ".join(f"{key} {value:,.4g}" for key, value in figures.items())
+        say(f"  {name:11} {workload:9} {shown}")
 
     def _failed(self, name: str, doing: str, error: Exception) -> None:
         self.results["failed"].append({"peer": name, "doing": doing, "error": str(error)})
@@ -314,7 +314,7 @@ def machine(folder: Path) -> dict[str, Any]:
     """Return the properties of the machine that affect the figures; servers keep data in
     ``folder``.
     """
-    file_system = said_by("stat", "--file-system", "--format=%T", str(folder))
+    file_system = output_of("stat", "--file-system", "--format=%T", str(folder))
     return {**asdict(this_machine(folder)), "file_system": file_system}
 
 
@@ -325,7 +325,7 @@ def say(text: str) -> None:
 def show(results: dict[str, Any], path: Path | None, folder: Path | None) -> bool:
     """Print the tables, write the requested files, and return whether nothing failed."""
     results["bars"] = judge(results)
-    text = told(results)
+    text = in_words(results)
     print(text)
     if path is not None:
         path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -339,7 +339,7 @@ def show(results: dict[str, Any], path: Path | None, folder: Path | None) -> boo
     return good and not results["failed"] and not overlaps_of(results, OURS)
 
 
-def told(results: dict[str, Any]) -> str:
+def in_words(results: dict[str, Any]) -> str:
     """Return everything that is known of a run, as Markdown."""
     where = results["machine"]
     rounds = len(results["wire"])

@@ -84,7 +84,7 @@ class LeasesJudge:
         self.view = ClientView(world)
         self.violation_report = violation_report
         self.clocks_true = clocks_true
-        self.heard: dict[RequestKey, int] = {}
+        self.requested_at: dict[RequestKey, int] = {}
         """True time at which a leader first received a request (ns)."""
         self.shared: set[RequestKey] = set()
         """The shared requests."""
@@ -119,22 +119,22 @@ class LeasesJudge:
         for effect in effects:
             if type(effect) is not Send or type(effect.message) is not Granted:
                 continue
-            said = effect.message
+            reply = effect.message
             boot = self.world.nodes[delivered.node].boot
-            session = said.session or effect.to
-            key = (delivered.node, boot, session, said.owner, said.lock, said.request)
+            session = reply.session or effect.to
+            key = (delivered.node, boot, session, reply.owner, reply.lock, reply.request)
             before = self.answers.get(key, 0)
-            if said.fence < before:
+            if reply.fence < before:
                 self.violation_report(
-                    "one-reply", f"{delivered.to} says {said}, and fence {before} was said before"
+                    "one-reply", f"{delivered.to} says {reply}, and fence {before} was sent before"
                 )
-            self.answers[key] = said.fence
+            self.answers[key] = reply.fence
 
     def at_leader(self, delivered: Delivery, effects: Effects) -> None:
         event = delivered.event
         match event:
             case Lock():
-                self.heard.setdefault(event.key, self.world.time)
+                self.requested_at.setdefault(event.key, self.world.time)
                 if event.shared:
                     self.shared.add(event.key)
             case RenewHold():
@@ -203,22 +203,22 @@ class LeasesJudge:
             if shared and other.shared:
                 continue
             if self.clocks_true and other.believed is not None and self.lives(other):
-                told = f"{other.client} believes in fence {fence}"
+                text = f"{other.client} believes in fence {fence}"
                 self.violation_report(
-                    "lease-outlives-belief", f"{delivered.node} grants {locked}, and {told}"
+                    "lease-outlives-belief", f"{delivered.node} grants {locked}, and {text}"
                 )
-        since = self.heard.get(key, self.world.time)
+        since = self.requested_at.get(key, self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
         until = since + lease_ns * PER_MILLE // 1_000
         leases[locked.fence] = LeaseSpan(key, until, role.epoch_state.epoch, shared)
 
-    def _prolonged(self, proxy: Address, said: HoldRenewed) -> None:
+    def _prolonged(self, proxy: Address, renewed: HoldRenewed) -> None:
         """Extend a lease; its client, if there is one, reports its belief itself."""
-        lock, since = self.renewals.get((proxy, said.number), ("", 0))
-        lease = self.leases.get(lock, {}).get(said.fence)
+        lock, since = self.renewals.get((proxy, renewed.number), ("", 0))
+        lease = self.leases.get(lock, {}).get(renewed.fence)
         if lease is not None:
-            lease_ns = (said.hold_ms + said.grace_ms) * NS_PER_MS
+            lease_ns = (renewed.hold_ms + renewed.grace_ms) * NS_PER_MS
             lease.until = max(lease.until, since + lease_ns * PER_MILLE // 1_000)
 
     def _merged(self, delivered: Delivery, merged: Merged) -> None:
@@ -235,10 +235,10 @@ class LeasesJudge:
                     continue
                 entry = role.tickets.get(lease.key)
                 if entry is None or entry.phase is not TicketPhase.HOLDING:
-                    told = f"fence {fence} of {lease.key} at {lock!r}"
+                    text = f"fence {fence} of {lease.key} at {lock!r}"
                     self.violation_report(
                         "merged-tables-complete",
-                        f"{delivered.node} is ready for {merged}, without {told}",
+                        f"{delivered.node} is ready for {merged}, without {text}",
                     )
 
 

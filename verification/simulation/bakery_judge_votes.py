@@ -68,7 +68,7 @@ class ElectionJudge:
         """The journal under which each member first promised. It never votes under another one."""
         self.lives: dict[str, list[int]] = {}
         """For each member, the lives that ended."""
-        self.said: dict[tuple[str, int], tuple[int, int]] = {}
+        self.shown: dict[tuple[str, int], tuple[int, int]] = {}
         """By member and life: the highest seating in its beats."""
         self.gone: dict[str, list[int]] = {}
         """For each member with a replaced disk, the lives before that."""
@@ -84,9 +84,9 @@ class ElectionJudge:
                 seating = sender.seating
                 self.changes.hear(seating.epoch, self._resolved(sender.electorate))
                 self._seated(seating.epoch, seating.keepers)
-                self._said(node_of(delivered.sender), delivered.boot, seating)
+                self._note_seating(node_of(delivered.sender), delivered.boot, seating)
             case Promised():
-                self._heard(node_of(delivered.sender), delivered.boot, event)
+                self._note_promise(node_of(delivered.sender), delivered.boot, event)
             case Serve() if delivered.to == leader_of(delivered.node):
                 self._serves(delivered.node, event)
                 self._is_the_chosen_one(delivered.node, event)
@@ -117,8 +117,8 @@ class ElectionJudge:
         self.gone[node] = list(self.lives.get(node, ()))
         self.replaced_at[node] = self.world.time
 
-    def _said(self, node: str, boot: int, seating: Seating) -> None:
-        self.said[node, boot] = max(_height(seating), self.said.get((node, boot), (0, 0)))
+    def _note_seating(self, node: str, boot: int, seating: Seating) -> None:
+        self.shown[node, boot] = max(_height(seating), self.shown.get((node, boot), (0, 0)))
 
     def _resolved(self, electorate: Electorate) -> Electorate:
         """Return ``electorate``, or that of the founders, according to any disk."""
@@ -172,7 +172,7 @@ class ElectionJudge:
                 break
             self.left_at[node, lower] = self.world.time
 
-    def _heard(self, node: str, boot: int, promised: Promised) -> None:
+    def _note_promise(self, node: str, boot: int, promised: Promised) -> None:
         keepers = self.given.get((node, boot, promised.epoch), ())
         before = self.kept.get(node, (0, ()))
         if promised.epoch > before[0]:
@@ -193,10 +193,10 @@ class ElectionJudge:
         for group in electorate.groups:
             know = [seat.name for seat in group if self._knows(seat, _height(seating))]
             if len(know) < quorum(len(group)):
-                told = f"leases of {seating.bound_ms} ms in epoch {seating.epoch}"
+                text = f"leases of {seating.bound_ms} ms in epoch {seating.epoch}"
                 self.violation_report(
                     "seating-known-by-majority",
-                    f"{node} is let serve, with {told}, and only {know} know, durably",
+                    f"{node} is let serve, with {text}, and only {know} know, durably",
                 )
 
     def electorate_of(self, epoch: int) -> Electorate:
@@ -226,7 +226,7 @@ class ElectionJudge:
     def _knows(self, seat: Member, wanted: tuple[int, int]) -> bool:
         """Return whether a voter knows an epoch with its bound, or a higher one, durably."""
         member = seat.name
-        past = [self.said.get((member, life), (0, 0)) for life in self.gone.get(member, ())]
+        past = [self.shown.get((member, life), (0, 0)) for life in self.gone.get(member, ())]
         if max(past, default=(0, 0)) >= wanted:
             return True
         if self.world.nodes[member].disk.journal_id != seat.journal:
@@ -494,37 +494,37 @@ class TicketJudge:
         life: Life,
         role: Any,
         delivered: Delivery,
-        said: Message | Any,
+        message: Message | Any,
         now: Instant,
     ) -> None:
         event = delivered.event
-        match said:
+        match message:
             case MaxTicket():
-                self.election.obeys(node, said.epoch, "MaxTicket")
-                self._takes_up(node, life, said.key)
+                self.election.obeys(node, message.epoch, "MaxTicket")
+                self._takes_up(node, life, message.key)
             case Collected():
-                self.election.obeys(node, said.epoch, "Collected")
-                self._takes_up(node, life, said.key)
-                if said.voted and isinstance(event, AddTicket):
+                self.election.obeys(node, message.epoch, "Collected")
+                self._takes_up(node, life, message.key)
+                if message.voted and isinstance(event, AddTicket):
                     self._keeps(node, role, event)
                     if role.epoch_state.leads:
                         self._votes(node, life, role, node_of(delivered.sender), event, now)
             case Extended():
-                self.election.obeys(node, said.epoch, "Extended")
-                if said.kept and isinstance(event, Extend) and role.epoch_state.leads:
+                self.election.obeys(node, message.epoch, "Extended")
+                if message.kept and isinstance(event, Extend) and role.epoch_state.leads:
                     self._extends(life, event, node_of(delivered.sender), now)
             case Entering():
-                self._takes_up(node, life, said.ticket.key)
+                self._takes_up(node, life, message.ticket.key)
             case AddTicket():
-                self._asks(node, life, role, said, now)
+                self._asks(node, life, role, message, now)
             case Yield():
-                self._give_back(life, role, said, node)
-            case DropTicket() if said.mine:
-                self._give_back(life, role, said, node)
+                self._give_back(life, role, message, node)
+            case DropTicket() if message.mine:
+                self._give_back(life, role, message, node)
             case DropTicket():
-                self._drop(life, said)
+                self._drop(life, message)
             case Locked():
-                self._grants(node, life, role, said)
+                self._grants(node, life, role, message)
             case _:
                 pass
 
@@ -730,8 +730,8 @@ class DropsJudge:
             ticket = entry.ticket
             gone = self.gone.get((ticket.lock, ticket.who), {})
             if any(ticket.request <= gone[epoch] for epoch in gone if epoch < ready_for):
-                told = f"request {ticket.request} of {ticket.who} at {ticket.lock!r}"
+                text = f"request {ticket.request} of {ticket.who} at {ticket.lock!r}"
                 self.violation_report(
                     "dropped-stays-dropped",
-                    f"{node} is ready to lead with {told}, which a quorum dropped",
+                    f"{node} is ready to lead with {text}, which a quorum dropped",
                 )

@@ -198,9 +198,9 @@ class LockJudge:
         if other is not None and (other.contender, other.fence) == (contender, hold.fence):
             return  # It enters a lock again that it holds.
         if not self._believes(hold):
-            raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
+            raise ViolationError(f"belief: {_shown(hold)}, which it cannot rely on")
         if other is not None and self.clocks_true and self.may_be_inside(other):
-            raise ViolationError(f"mutual exclusion: {_told(hold)} while {_told(other)}")
+            raise ViolationError(f"mutual exclusion: {_shown(hold)} while {_shown(other)}")
         self.inside[hold.lock] = hold
 
     def _note_holds(self, delivered: Delivery, effects: Effects) -> None:
@@ -246,10 +246,10 @@ class LockJudge:
     def _judge_fence(self, hold: JudgedHold, *, may_be_late: bool) -> None:
         shown = self.fences.setdefault(hold.lock, {})
         if hold.fence in shown:
-            raise ViolationError(f"fences: {_told(hold)}, a fence {shown[hold.fence]} had before")
+            raise ViolationError(f"fences: {_shown(hold)}, a fence {shown[hold.fence]} had before")
         highest = self.highest.get(hold.lock, 0)
         if hold.fence <= highest and not may_be_late:
-            raise ViolationError(f"fences: {_told(hold)} after fence {highest} was shown")
+            raise ViolationError(f"fences: {_shown(hold)} after fence {highest} was shown")
         shown[hold.fence] = hold.contender
         self.highest[hold.lock] = max(highest, hold.fence)
 
@@ -259,7 +259,7 @@ class LockJudge:
             del self.inside[lock]
 
 
-def _told(hold: JudgedHold) -> str:
+def _shown(hold: JudgedHold) -> str:
     since = f"{hold.since / NS_PER_MS:.3f} ms"
     through = f" through {hold.node}" if hold.node else ""
     return f"{hold.contender} is in {hold.lock!r} with fence {hold.fence}{through} since {since}"
@@ -448,5 +448,5 @@ class RetainedJudge:
                 )
 
 
-def _broken(name: str, told: str) -> str:
-    return f"{name}: {told} ({RETAINED_INVARIANTS[name]})"
+def _broken(name: str, text: str) -> str:
+    return f"{name}: {text} ({RETAINED_INVARIANTS[name]})"

@@ -489,9 +489,9 @@ class LeaderNemesis(Judge):
         if not links:
             return
         ends = self.world.time + length
-        told = ", ".join(f"{source} to {to}" for source, to in links)
+        text = ", ".join(f"{source} to {to}" for source, to in links)
         until = "late" if holds else "lost"
-        self.world.mishap("-", f"{told}: everything is {until} until {ends // NS_PER_MS} ms")
+        self.world.mishap("-", f"{text}: everything is {until} until {ends // NS_PER_MS} ms")
         self.world.network.cut(links, Cut(ends, holds=holds))
         if not holds:
             self.world.links.cut(links)

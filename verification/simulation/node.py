@@ -198,8 +198,8 @@ class SimulatedScheduler(Scheduler):
 
     def note_fault(self, doing: str, error: Exception) -> None:
         """Fail the seed: what a node survives in production is a bug all the same."""
-        told = "".join(traceback.format_exception(error))
-        raise ViolationError(f"{self.node} raised at {doing}\n{told}") from error
+        trace = "".join(traceback.format_exception(error))
+        raise ViolationError(f"{self.node} raised at {doing}\n{trace}") from error
 
     def _failed(
         self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
@@ -207,9 +207,9 @@ class SimulatedScheduler(Scheduler):
         if isinstance(error, ViolationError):  # A judge's.
             raise error
         doing = "its first turn" if event is None else f"{event!r} from {sender}"
-        told = "".join(traceback.format_exception(error))
+        trace = "".join(traceback.format_exception(error))
         state = _shown(role_slot.role.state())
-        return ViolationError(f"{role_slot.address} broke in {doing}\n{told}with {state}")
+        return ViolationError(f"{role_slot.address} broke in {doing}\n{trace}with {state}")
 
 
 def _shown(state: Mapping[str, Any]) -> str:
@@ -390,8 +390,8 @@ class SimulatedNode:
         except ViolationError:
             raise
         except Exception as error:
-            told = "".join(traceback.format_exception(error))
-            raise ViolationError(f"{self.name} broke\n{told}") from error
+            trace = "".join(traceback.format_exception(error))
+            raise ViolationError(f"{self.name} broke\n{trace}") from error
 
     def _begin_sync(self) -> None:
         """Wait for the disk, as a dispatcher does; nothing is handled meanwhile."""

@@ -62,10 +62,10 @@ class BarrierUser(LockUser):
     ) -> Effects:
         match event:
             case BarrierPassed():
-                told = Observe(f"contender.passes_as_{event.index}")
+                observed = Observe(f"contender.passes_as_{event.index}")
                 if self.last_tries:
                     self.phase = ContenderPhase.DONE
-                return [told, *self._next()]
+                return [observed, *self._next()]
             case Refused():
                 return [Observe(f"contender.refused_{event.reason.name.lower()}"), *self._next()]
             case PauseEnded() if self.phase is ContenderPhase.DONE:
@@ -230,8 +230,8 @@ class LatchUser(LockUser):
             case LatchPassed():
                 return [Observe("contender.passes"), *self._on_end(left=0)]
             case Refused():
-                told = Observe(f"contender.refused_{event.reason.name.lower()}")
-                return [told, *self._on_end(left=0)]
+                observed = Observe(f"contender.refused_{event.reason.name.lower()}")
+                return [observed, *self._on_end(left=0)]
             case _:
                 return super().handle(sender, event, now)
 
@@ -366,8 +366,8 @@ class PoolUser(LockUser):
                 given = Observe(f"contender.gives{'' if changed else '_too_many'}")
                 return [given, *self._on_end(left=0)]
             case Refused():
-                told = Observe(f"contender.refused_{event.reason.name.lower()}")
-                return [told, *self._on_end(left=0)]
+                observed = Observe(f"contender.refused_{event.reason.name.lower()}")
+                return [observed, *self._on_end(left=0)]
             case _:
                 return super().handle(sender, event, now)
 

@@ -305,7 +305,7 @@ class StateJudge:
         """For each answer that a client received, the entry, and the true time until which its
         client may
         believe in its session because of it; both rising."""
-        self.heard: list[tuple[int, int]] = [(0, 0)]
+        self.known: list[tuple[int, int]] = [(0, 0)]
         """Times of acknowledgements and reads, and the latest entry known then, both rising."""
         self.reads: dict[tuple[Address, int], tuple[int, int | None]] = {}
         """For each read, the least entry it must see if linearizable, and else its age (ms)."""
@@ -371,12 +371,12 @@ class StateJudge:
         if request is not None:
             self.asked_at.setdefault((request.client, request.number), time)
 
-    def has_applied(self, node: str, told: SlotOutcomes, time: int) -> None:
+    def has_applied(self, node: str, applied: SlotOutcomes, time: int) -> None:
         """Judge a replica's outcomes of a slot."""
-        self.tells(node, told.outcomes, time)
-        right = self._follow(node, told.slot + 1) and self.outcomes[told.slot]
-        if right is not False and right != told.outcomes and node not in self.wrong:
-            self.violation_report("slots-in-order", f"{node} says {told}, not {right}")
+        self.tells(node, applied.outcomes, time)
+        right = self._follow(node, applied.slot + 1) and self.outcomes[applied.slot]
+        if right is not False and right != applied.outcomes and node not in self.wrong:
+            self.violation_report("slots-in-order", f"{node} says {applied}, not {right}")
 
     def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
         if node in self.wrong:
@@ -387,16 +387,16 @@ class StateJudge:
             elif type(outcome) is SessionDropped:
                 self._judge_end(node, outcome, time)
 
-    def _judge_answer(self, node: str, told: Appended) -> None:
-        key = (told.client, told.number)
+    def _judge_answer(self, node: str, appended: Appended) -> None:
+        key = (appended.client, appended.number)
         if key not in self.asked_at:
-            self.violation_report("chosen-was-proposed", f"{node} says {told}, nobody asked")
-        before = self.answers.setdefault(key, told)
-        if before != told:
-            self.violation_report("one-outcome", f"{node} says {told}, said was {before}")
-        maker = self.entries.setdefault(told.position, key)
+            self.violation_report("chosen-was-proposed", f"{node} says {appended}, nobody asked")
+        before = self.answers.setdefault(key, appended)
+        if before != appended:
+            self.violation_report("one-outcome", f"{node} says {appended}, said was {before}")
+        maker = self.entries.setdefault(appended.position, key)
         if maker != key:
-            self.violation_report("one-outcome", f"{node} says {told}, the entry is of {maker}")
+            self.violation_report("one-outcome", f"{node} says {appended}, the entry is of {maker}")
 
     def _judge_end(self, node: str, expired: SessionDropped, time: int) -> None:
         beliefs = self.beliefs.get(expired.client, [])
@@ -408,19 +408,19 @@ class StateJudge:
                 "session-outlives-trust", f"{node} says {expired}, {early} ms before it may"
             )
 
-    def answered(self, told: Appended, time: int) -> None:
+    def answered(self, appended: Appended, time: int) -> None:
         """Record that a client received its outcome: it may believe, and others must see."""
-        sent = self.asked_at.get((told.client, told.number), time)
-        beliefs = self.beliefs.setdefault(told.client, [])
-        beliefs.append((told.position, sent + self.belief_ns))
-        self._hear(told.position, time)
+        sent = self.asked_at.get((appended.client, appended.number), time)
+        beliefs = self.beliefs.setdefault(appended.client, [])
+        beliefs.append((appended.position, sent + self.belief_ns))
+        self._hear(appended.position, time)
 
     def _hear(self, position: int, time: int) -> None:
-        if position > self.heard[-1][1]:
-            self.heard.append((time, position))
+        if position > self.known[-1][1]:
+            self.known.append((time, position))
 
     def asks(self, reader: Address, read_request: ReadMachine) -> None:
-        self.reads[reader, read_request.number] = (self.heard[-1][1], read_request.age_ms)
+        self.reads[reader, read_request.number] = (self.known[-1][1], read_request.age_ms)
 
     def reads_out(self, reader: Address, machine_read: MachineRead, time: int) -> None:
         """Judge a replica's answer when it is sent: it may wait for the disk after that."""
@@ -444,8 +444,8 @@ class StateJudge:
         self._hear(peeked.position, time)
 
     def _heard_at(self, time: int) -> int:
-        at = bisect_right(self.heard, (time, MAX_TIME))
-        return self.heard[max(0, at - 1)][1] if at else 0
+        at = bisect_right(self.known, (time, MAX_TIME))
+        return self.known[max(0, at - 1)][1] if at else 0
 
 
 class DivergenceJudge:

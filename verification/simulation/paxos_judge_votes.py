@@ -277,7 +277,7 @@ class AcceptorJudge:
         self.images = {member: Image() for member in members}
         self.led: dict[Ballot, tuple[str, int]] = {}
         """The node and the life that lead each ballot."""
-        self.said = dict.fromkeys(members, NO_BALLOT)
+        self.shown = dict.fromkeys(members, NO_BALLOT)
         """The highest ballot that an acceptor named as promised, before this turn."""
         self.fresh = dict.fromkeys(members, NO_BALLOT)
         """The same in this turn; only the disk knows its order."""
@@ -328,7 +328,7 @@ class AcceptorJudge:
         image = self.images[node] = image_of(records)
         for record in records:
             image.cover(record)
-        self.said[node] = self.fresh[node] = self.emitted[node] = NO_BALLOT
+        self.shown[node] = self.fresh[node] = self.emitted[node] = NO_BALLOT
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
         image = self.images[node]
@@ -387,10 +387,10 @@ class AcceptorJudge:
     def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
         for sender, message in letters:
             self.says(node, boot, sender, message, local=False)
-        self.said[node] = max(self.said[node], self.fresh[node])
+        self.shown[node] = max(self.shown[node], self.fresh[node])
 
     def crashed(self, node: str) -> None:
-        self.emitted[node] = self.fresh[node] = self.said[node]
+        self.emitted[node] = self.fresh[node] = self.shown[node]
 
     def emits(self, node: str, message: Followed) -> None:
         """Judge an answer of an acceptor when its role returns it: promises rise in that order."""
@@ -434,14 +434,14 @@ class AcceptorJudge:
     def _judge_proposal(self, accept: Accept) -> None:
         """Judge the first proposal for a slot under a ballot."""
         reports = self.reports.get(accept.ballot, {})
-        told = [voter for voter, one in reports.items() if one.complete]
+        complete = [voter for voter, one in reports.items() if one.complete]
         floor = max((one.floor for one in reports.values() if one.complete), default=0)
         first = max(floor, min((one.asked for one in reports.values()), default=0))
         found = accept.slot <= self._last_found(accept.ballot)
         for slot in (first, accept.slot if found else min(accept.slot, first + WINDOW - 1)):
-            if not self.choices.electorates.at(slot).is_majority(told):
+            if not self.choices.electorates.at(slot).is_majority(complete):
                 self.violation_report(
-                    "distinct-majority", f"{told} promised {accept.ballot}, yet {accept}"
+                    "distinct-majority", f"{complete} promised {accept.ballot}, yet {accept}"
                 )
         self._judge_choice(accept)
         if change_in(accept.batch) is not None:
@@ -511,15 +511,15 @@ class AcceptorJudge:
             for voter, one in self.reports.get(accept.ballot, {}).items()
             if voter in electorate.voters
         ]
-        told = [one for one in reports if one.complete or accept.slot < one.end]
-        if any(one.floor > accept.slot for one in told):
+        covering = [one for one in reports if one.complete or accept.slot < one.end]
+        if any(one.floor > accept.slot for one in covering):
             if self.choices.chosen.get(accept.slot) != accept.batch:
                 self.violation_report(
                     "highest-vote-proposed",
                     f"slot {accept.slot} was reported as decided, yet {accept}",
                 )
             return
-        votes = [one.votes.get(accept.slot) for one in told]
+        votes = [one.votes.get(accept.slot) for one in covering]
         same = [vote.ballot for vote in votes if vote is not None and vote.batch == accept.batch]
         highest = max(same, default=NO_BALLOT)
         backing = sum(vote is None or vote.ballot <= highest for vote in votes)
@@ -534,9 +534,9 @@ class AcceptorJudge:
 
     def _judge_followed(self, node: str, message: Followed, *, local: bool) -> None:
         ballot = message.ballot
-        if ballot < self.said[node] and not local:
+        if ballot < self.shown[node] and not local:
             self.violation_report(
-                "promises-kept", f"{node} spoke of {self.said[node]}, and now says {message}"
+                "promises-kept", f"{node} spoke of {self.shown[node]}, and now says {message}"
             )
         self.fresh[node] = max(self.fresh[node], ballot)
         image = self.images[node]
@@ -563,10 +563,10 @@ class AcceptorJudge:
 
     def _judge_report(self, node: str, promise: Promise) -> None:
         """Check that a promise has all votes of its slots that are on the disk."""
-        told = {vote.slot: vote for vote in promise.votes}
+        reported = {vote.slot: vote for vote in promise.votes}
         for slot, vote in self.images[node].votes.items():
             inside = promise.first <= slot and (promise.more is None or slot < promise.more)
-            if inside and vote.ballot < promise.ballot and told.get(slot) != vote:
+            if inside and vote.ballot < promise.ballot and reported.get(slot) != vote:
                 self.violation_report(
                     "promises-report-votes", f"{node} has {vote}, and says {promise}"
                 )
@@ -580,13 +580,13 @@ class AcceptorJudge:
         """Record that a promise reached its scout."""
         node = node_of(acceptor)
         voter = self.promisers.get((node, promise.ballot), self.voter(node))
-        told = self.reports.setdefault(promise.ballot, {}).setdefault(voter, VotesReported())
-        told.asked = promise.asked if not told.end else told.asked
-        told.votes.update((vote.slot, vote) for vote in promise.votes)
+        report = self.reports.setdefault(promise.ballot, {}).setdefault(voter, VotesReported())
+        report.asked = promise.asked if not report.end else report.asked
+        report.votes.update((vote.slot, vote) for vote in promise.votes)
         if promise.first > promise.asked:
-            told.floor = promise.first
-        told.end = max(told.end, promise.more or 0)
-        told.complete = told.complete or promise.more is None
+            report.floor = promise.first
+        report.end = max(report.end, promise.more or 0)
+        report.complete = report.complete or promise.more is None
 
     def decided(self, node: str, slots: Iterable[tuple[int, Message]], *, counted: bool) -> None:
         """Judge decisions that reach a replica, from votes ``counted`` here or by others."""
@@ -611,7 +611,7 @@ class TargetJudge:
     electorates: Electorates
     """The members, as they are decided."""
     violation_report: ViolationReport
-    heard: dict[tuple[str, str], Instant] = field(default_factory=dict[tuple[str, str], Instant])
+    received: dict[tuple[str, str], Instant] = field(default_factory=dict[tuple[str, str], Instant])
     """The true time at which a leader last received an answer, or a report, of a node."""
     led: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """The highest ballot of each leader that another node answered."""
@@ -628,9 +628,9 @@ class TargetJudge:
             case HeartbeatAck() if event.ballot.leader == leader_of(node):
                 if event.ballot >= self.led.get(node, NO_BALLOT):
                     self.led[node] = event.ballot
-                    self.heard[node, other] = Instant(delivered.time)
+                    self.received[node, other] = Instant(delivered.time)
             case Locate() if other not in self.members:
-                self.heard[node, other] = Instant(delivered.time)
+                self.received[node, other] = Instant(delivered.time)
             case _:
                 pass
 
@@ -646,12 +646,14 @@ class TargetJudge:
             return  # The leader asks again for what it does not know to be decided.
         slow, quick = PPM - self.plan.drift_ppm, PPM + self.plan.drift_ppm
         for gone in self.members - new:
-            silent = time - self.heard.get((node, gone), -self.plan.chaos_ms * NS_PER_MS)
+            silent = time - self.received.get((node, gone), -self.plan.chaos_ms * NS_PER_MS)
             if silent * quick < (self.plan.replace_after_ms - 1) * NS_PER_MS * PPM:
-                told = f"{node} removes {gone}, which it heard {silent // NS_PER_MS} ms ago"
-                self.violation_report("only-silent-replaced", told)
+                text = f"{node} removes {gone}, which it heard {silent // NS_PER_MS} ms ago"
+                self.violation_report("only-silent-replaced", text)
         recent = time - HEARD_MS * NS_PER_MS * PPM // slow - NS_PER_MS
-        there = {one for one in new if one == node or self.heard.get((node, one), recent) > recent}
+        there = {
+            one for one in new if one == node or self.received.get((node, one), recent) > recent
+        }
         if 2 * len(there) <= len(new):
             self.violation_report(
                 "only-silent-replaced", f"{node} hears {sorted(there)} of {sorted(new)}"

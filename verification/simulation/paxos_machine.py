@@ -118,7 +118,7 @@ class Register:
         self.chain = b""
         self.made = 0
         """The sum of all hashes that this process computed."""
-        self.told: dict[str, Appended] = {}
+        self.last: dict[str, Appended] = {}
         """The last outcome, by client."""
         self.sessions: dict[str, tuple[int, int]] = {}
         """The end (log time) and the lifetime without a message (ms) of each session, by client."""
@@ -164,9 +164,9 @@ class Register:
             return self.advance(now)
         self.sessions[request.client] = (now + request.ttl_ms, request.ttl_ms)
         expired = self.advance(now)
-        told = self.told.get(request.client)
-        if told is not None and request.number <= told.number:
-            return [*expired, told] if request.number == told.number else expired
+        last = self.last.get(request.client)
+        if last is not None and request.number <= last.number:
+            return [*expired, last] if request.number == last.number else expired
         return [*expired, self.append(request, command)]
 
     def extend(self, now: int) -> None:
@@ -177,14 +177,14 @@ class Register:
         self.position += 1
         self.chain = sha256(self.chain + command).digest()
         self.made += int.from_bytes(self.chain[:7])
-        told = Appended(
+        last = Appended(
             client=request.client,
             number=request.number,
             position=self.position,
             chain=self.chain,
         )
-        self.told[request.client] = told
-        return told
+        self.last[request.client] = last
+        return last
 
     def due_ms(self, before: int | None = None) -> int | None:
         return min((due for due, _ in self.sessions.values()), default=None)
@@ -204,11 +204,11 @@ class Register:
         return iter((None, *map(EncodedPart, parts)))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        time_ms, position, chain, told, sessions = json.loads(b"".join(chunks))
+        time_ms, position, chain, last, sessions = json.loads(b"".join(chunks))
         self.time_ms, self.position, self.chain = time_ms, position, bytes.fromhex(chain)
-        self.told = {
+        self.last = {
             client: Appended(client=client, number=number, position=at, chain=bytes.fromhex(link))
-            for client, number, at, link in told
+            for client, number, at, link in last
         }
         self.sessions = {name: (due, ttl) for name, (due, ttl) in sessions.items()}
 
@@ -219,14 +219,14 @@ class Register:
         """Return a digest of the state, and a digest of all entries, which is part of it."""
         chain = int.from_bytes(self.chain[:7])
         due = sum(due for due, _ in self.sessions.values())
-        state = state_of((self.time_ms, self.position, chain, len(self.told), due))
+        state = state_of((self.time_ms, self.position, chain, len(self.last), due))
         return Fingerprint(state, self.made, (Figure("entries", self.position),))
 
     def frozen(self) -> bytes:
-        told = [
-            (one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()
+        last = [
+            (one.client, one.number, one.position, one.chain.hex()) for one in self.last.values()
         ]
-        state = (self.time_ms, self.position, self.chain.hex(), told, self.sessions)
+        state = (self.time_ms, self.position, self.chain.hex(), last, self.sessions)
         return json.dumps(state).encode()
 
 

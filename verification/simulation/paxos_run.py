@@ -262,8 +262,8 @@ class _LogRun:
 
     def _wait(self, most_ms: int, what: str, left: Callable[[], list[str]]) -> None:
         if not self.world.run_until(lambda: not left(), most_ms):
-            told = f"{most_ms} ms after all faults ended, {what}: {left()}"
-            self.judge.violation_report("all-served-in-the-end", told)
+            text = f"{most_ms} ms after all faults ended, {what}: {left()}"
+            self.judge.violation_report("all-served-in-the-end", text)
 
 
 def run_members_seed(seed: int) -> RunReport:

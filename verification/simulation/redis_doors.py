@@ -116,7 +116,7 @@ class Step(Enum):
     """An unlock that was sent twice had two replies."""
 
 
-class ClientTold(Local):
+class ClientReport(Local):
     """To itself, for the judge: the client with that token takes a step with a key."""
 
     step: Step
@@ -172,7 +172,7 @@ class DoorClient:
     received: bytes = b""
 
 
-DoorEvent = Transmit | DoorPause | ClientTold | Finish
+DoorEvent = Transmit | DoorPause | ClientReport | Finish
 
 
 class DoorClients(Role[DoorEvent]):
@@ -197,7 +197,7 @@ class DoorClients(Role[DoorEvent]):
 
     def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
         match event:
-            case ClientTold():
+            case ClientReport():
                 return ()
             case Finish():
                 self.finishing = True
@@ -221,16 +221,16 @@ class DoorClients(Role[DoorEvent]):
     def _cut(self, client: DoorClient) -> list[Effect]:
         """Cut a connection, and let its client begin anew on another one."""
         del self.clients[client.connection]
-        told = self._told(client, Step.LEAVES)
+        report = self._report(client, Step.LEAVES)
         gone = Send(self.door, Disconnected(connection=client.connection))
-        return [told, gone, *(() if self.finishing else self._connect())]
+        return [report, gone, *(() if self.finishing else self._connect())]
 
     def _pause(self, client: DoorClient, most_ms: int = PAUSE_MS_MAX) -> Wake:
         return Wake(self.random.randint(1, most_ms), DoorPause(connection=client.connection))
 
-    def _told(self, client: DoorClient, step: Step, ttl_ms: int = 0) -> Send:
-        told = ClientTold(step=step, lock=client.lock, token=client.token, ttl_ms=ttl_ms)
-        return Send(self.address, told)
+    def _report(self, client: DoorClient, step: Step, ttl_ms: int = 0) -> Send:
+        report = ClientReport(step=step, lock=client.lock, token=client.token, ttl_ms=ttl_ms)
+        return Send(self.address, report)
 
     def _send(self, client: DoorClient, *commands: list[bytes]) -> list[Effect]:
         """Send commands in one piece; now and then the connection is cut with it."""
@@ -264,7 +264,7 @@ class DoorClients(Role[DoorEvent]):
         if chance < READ_SHARE + EXTEND_SHARE:
             client.doing, client.ttl_ms = Doing.EXTENDING, self.random.choice(TTL_MS)
             ttl = str(client.ttl_ms).encode()
-            asks = self._told(client, Step.ASKS, client.ttl_ms)
+            asks = self._report(client, Step.ASKS, client.ttl_ms)
             extend = [EXTEND, b"1", key, token, ttl]
             renew = [RENEW, b"1", key, ttl, token]
             return [asks, *self._send(client, [b"EVAL", *(renew if client.counts else extend)])]
@@ -273,7 +273,7 @@ class DoorClients(Role[DoorEvent]):
         client.doing = Doing.RELEASING
         release = [b"EVAL", RELEASE, b"1", key, token]
         twice = self.random.random() < TWICE_SHARE
-        leaves = self._told(client, Step.LEAVES)
+        leaves = self._report(client, Step.LEAVES)
         return [leaves, *self._send(client, *([release, release] if twice else [release]))]
 
     def _set(self, client: DoorClient) -> list[Effect]:
@@ -281,14 +281,14 @@ class DoorClients(Role[DoorEvent]):
         ttl = str(client.ttl_ms).encode()
         command = [b"SET", client.lock.encode(), client.token, b"PX", ttl]
         step = Step.FORCES if client.forces else Step.ASKS
-        asks = self._told(client, step, client.ttl_ms)
+        asks = self._report(client, step, client.ttl_ms)
         return [asks, *self._send(client, command if client.forces else [*command, b"NX"])]
 
     def _enter(self, client: DoorClient) -> list[Effect]:
         """Hold the key, once more if it is held."""
         client.doing, client.ttl_ms = Doing.SETTING, self.random.choice(TTL_MS)
         ttl = str(client.ttl_ms).encode()
-        asks = self._told(client, Step.ASKS, client.ttl_ms)
+        asks = self._report(client, Step.ASKS, client.ttl_ms)
         enter = [b"EVAL", ENTER, b"1", client.lock.encode(), ttl, client.token]
         return [asks, *self._send(client, enter)]
 
@@ -303,9 +303,9 @@ class DoorClients(Role[DoorEvent]):
         keys = [b"3", client.lock.encode(), b"channel", receipt]
         ttl = str(client.ttl_ms).encode()
         leave = [b"EVAL", LEAVE, *keys, b"0", ttl, client.token, b"PUBLISH", RECEIPT_MS]
-        told = self._told(client, Step.LEAVES if last else Step.LEAVES_ONE, client.ttl_ms)
+        report = self._report(client, Step.LEAVES if last else Step.LEAVES_ONE, client.ttl_ms)
         twice = self.random.random() < TWICE_SHARE
-        return [told, *self._send(client, *([leave, leave] if twice else [leave]))]
+        return [report, *self._send(client, *([leave, leave] if twice else [leave]))]
 
     def _listen(self, client: DoorClient) -> list[Effect]:
         """Wait for the message that the key is free, and a while longer than that takes."""
@@ -327,7 +327,7 @@ class DoorClients(Role[DoorEvent]):
             client.received = rest
             if reply.startswith(b">"):
                 if client.doing is Doing.LISTENING and b"\r\nmessage\r\n" in pushed:
-                    effects += [Observe("door.told"), *self._enter(client)]
+                    effects += [Observe("door.notified"), *self._enter(client)]
                 continue
             client.expects -= 1
             effects += self._on_reply(client, reply)
@@ -359,7 +359,7 @@ class DoorClients(Role[DoorEvent]):
                 client.doing = Doing.HOLDING
                 return [self._pause(client)]
             case Doing.RELEASING:
-                deleted = [self._told(client, Step.DELETED)] if reply == b":1" else []
+                deleted = [self._report(client, Step.DELETED)] if reply == b":1" else []
                 return [*deleted, *self._end(client)]
             case _:
                 return self._end(client)
@@ -374,17 +374,17 @@ class DoorClients(Role[DoorEvent]):
             return self._listen(client) if waits and not client.times else self._end(client)
         differs = client.unlocked not in (b"", reply)
         client.unlocked = reply
-        told: list[Effect] = [self._told(client, Step.DIFFERS)] if differs else []
+        report: list[Effect] = [self._report(client, Step.DIFFERS)] if differs else []
         if client.expects:
-            return told
+            return report
         if client.doing is Doing.RELEASING or reply != b":0":
-            return [*told, *self._end(client)]
+            return [*report, *self._end(client)]
         client.times -= 1
-        return [*told, *self._hold(client, "door.leaves")]
+        return [*report, *self._hold(client, "door.leaves")]
 
     def _hold(self, client: DoorClient, counter: str) -> list[Effect]:
         client.doing = Doing.HOLDING
-        entered: list[Effect] = [self._told(client, Step.ENTERS), Observe(counter)]
+        entered: list[Effect] = [self._report(client, Step.ENTERS), Observe(counter)]
         if counter == "door.enters" and client.counts and self.random.random() < AGAIN_SHARE:
             return [*entered, *self._enter(client)]
         return [*entered, self._pause(client, client.ttl_ms // (2 if client.counts else 1))]
@@ -394,7 +394,7 @@ class DoorClients(Role[DoorEvent]):
         if client.expects:
             return []
         client.doing = Doing.PAUSING
-        leaves: list[Effect] = [self._told(client, Step.LEAVES), self._pause(client)]
+        leaves: list[Effect] = [self._report(client, Step.LEAVES), self._pause(client)]
         if client.channel:
             client.channel = b""
             ends = self._send(client, [b"UNSUBSCRIBE"])
@@ -685,8 +685,8 @@ class RedisJudge(LogJudge):
                 self._read(delivered.node, event)
             case _:
                 pass
-        for told in sent(effects, ClientTold):
-            self._step(delivered, told)
+        for report in sent(effects, ClientReport):
+            self._step(delivered, report)
         super().handled(delivered, effects)
 
     def may_be_inside(self, hold: JudgedHold) -> bool:
@@ -731,15 +731,15 @@ class RedisJudge(LogJudge):
                 self.inside.pop(name, None)
                 self.taken[name][self.taking[name]] = one.fence
 
-    def _step(self, delivered: Delivery, told: ClientTold) -> None:
-        lock, token = told.lock, told.token
-        match told.step:
+    def _step(self, delivered: Delivery, report: ClientReport) -> None:
+        lock, token = report.lock, report.token
+        match report.step:
             case Step.ASKS | Step.FORCES | Step.LEAVES_ONE:
-                lasts = told.ttl_ms * NS_PER_MS * (PPM - 2 * DRIFT_PPM) // PPM
-                self.asked[token] = delivered.time + lasts, told.step is Step.FORCES
+                lasts = report.ttl_ms * NS_PER_MS * (PPM - 2 * DRIFT_PPM) // PPM
+                self.asked[token] = delivered.time + lasts, report.step is Step.FORCES
                 if self.tokens.get(lock) == token:  # It may be for a shorter time than before.
                     self.until[lock] = min(self.until[lock], delivered.time + lasts)
-                if told.step is Step.LEAVES_ONE and token in self.miscounted:
+                if report.step is Step.LEAVES_ONE and token in self.miscounted:
                     self._leave_key(
                         lock, token
                     )  # Until the reply says that it still holds the key.

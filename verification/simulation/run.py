@@ -456,9 +456,9 @@ class _LockRun:
         auditor: Any = self.world.role_at(address)
         self.world.run_until(lambda: not auditor.left, self.plan.drained_ms)
         if auditor.left:
-            told = "; ".join(f"{proxy}: {what}" for proxy, what in auditor.left.items())
+            text = "; ".join(f"{proxy}: {what}" for proxy, what in auditor.left.items())
             bound_ms = self.plan.drained_ms
-            raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
+            raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {text}")
 
     def _end_sessions(self) -> None:
         """Close every client, and check that nothing is held in an ended session."""
@@ -470,9 +470,9 @@ class _LockRun:
 
         self.world.run_until(lambda: not held(), self.plan.drained_ms)
         if left := held():
-            told = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
+            text = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
             bound_ms = self.plan.drained_ms
-            raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {told}")
+            raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {text}")
 
     def _demand_single_grants(self) -> None:
         twice = self.world.marks["proxy.granted_twice"]

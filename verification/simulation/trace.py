@@ -46,7 +46,7 @@ def _line(entry: Delivery | Mishap) -> str:
     ms, rest = divmod(entry.time, NS_PER_MS)
     match entry:
         case Delivery():
-            told = f"{entry.sender}->{entry.to} {entry.event!r}"
+            text = f"{entry.sender}->{entry.to} {entry.event!r}"
         case Mishap():
-            told = f"** {entry.what}"
-    return f"{ms}.{rest:06d} {entry.node} {told}"
+            text = f"** {entry.what}"
+    return f"{ms}.{rest:06d} {entry.node} {text}"

@@ -51,8 +51,8 @@ class ViolationReport:
         self.invariants = invariants
         self.judged = judged
 
-    def __call__(self, name: str, told: str) -> None:
+    def __call__(self, name: str, text: str) -> None:
         """Report that the invariant ``name`` is broken."""
         assert name in self.invariants, name
         if self.judged is None or name in self.judged:
-            raise ViolationError(f"{name}, {self.invariants[name]}: {told}")
+            raise ViolationError(f"{name}, {self.invariants[name]}: {text}")

@@ -180,8 +180,8 @@ class World:
             return
         self.may_found = self.may_found and not first
         if len(self.groups) > 1:
-            told = ", ".join(f"{one:x} of {first}" for one, first in self.groups.items())
-            raise ViolationError(f"one-group: {node} belongs to group {group:x}; there are {told}")
+            text = ", ".join(f"{one:x} of {first}" for one, first in self.groups.items())
+            raise ViolationError(f"one-group: {node} belongs to group {group:x}; there are {text}")
 
     def run(self, until: int) -> None:
         """Let everything happen that is due up to true time ``until`` (ns).

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import Handle, ReplicatedPeer, Spec, said_by
+from peers.peer import Handle, ReplicatedPeer, Spec, output_of
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -107,7 +107,7 @@ class Etcd(ReplicatedPeer):
         return None if missing is None else missing.replace("install grpc", "install grpcio")
 
     def version(self) -> str:
-        return f"{said_by('etcd', '--version')}, grpcio {metadata.version('grpcio')}, v3lock"
+        return f"{output_of('etcd', '--version')}, grpcio {metadata.version('grpcio')}, v3lock"
 
     def start(self, folder: Path) -> None:
         ports = free_ports(2 * MEMBERS)
@@ -150,12 +150,12 @@ def _status(port: int) -> tuple[int, int] | None:
     grpc: Any = import_module("grpc")
     with grpc.insecure_channel(f"127.0.0.1:{port}", CHANNEL) as channel:
         try:
-            said = decode(channel.unary_unary(STATUS)(b"", timeout=1.0))
+            status = decode(channel.unary_unary(STATUS)(b"", timeout=1.0))
         except grpc.RpcError:
             return None
-    header = said.get(1)
+    header = status.get(1)
     member = decode(header).get(2, 0) if isinstance(header, bytes) else 0
-    leader = said.get(4, 0)
+    leader = status.get(4, 0)
     return (member, leader) if isinstance(member, int) and isinstance(leader, int) else None
 
 

@@ -19,7 +19,7 @@ READY_S = 60.0
 """Time in which servers must serve (s): a Java one on a busy machine needs 10."""
 STOP_S = 10.0
 """Time in which a process must end by itself (s)."""
-SAID_MAX = 2000
+LOG_MAX = 2000
 """Length of a failed server's log that is shown (characters): the logs are removed."""
 
 
@@ -58,8 +58,8 @@ class Servers:
         while not serves():
             for index, process in self._processes.items():
                 if process.poll() is not None or time.monotonic() > ends:
-                    said = self._log_of(index).read_text(encoding="utf-8", errors="replace")
-                    raise ServersFailedError(f"server {index} does not serve:\n{said[-SAID_MAX:]}")
+                    log = self._log_of(index).read_text(encoding="utf-8", errors="replace")
+                    raise ServersFailedError(f"server {index} does not serve:\n{log[-LOG_MAX:]}")
             time.sleep(0.02)
 
     def kill(self, index: int) -> None:
@@ -107,7 +107,7 @@ def answers(port: int, question: bytes = b"", patience_s: float = 1.0) -> bytes 
         return None
 
 
-def said_by(*command: str) -> str:
+def output_of(*command: str) -> str:
     """Return the first line that a program prints about itself, or ``""``."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.testing.ports import free_ports
-from peers.peer import LOCK_S, ComparedPeer, Handle, Spec, answers, said_by
+from peers.peer import LOCK_S, ComparedPeer, Handle, Spec, answers, output_of
 
 POLL_S = 0.0005
 """Time for which a client sleeps between two tries (s).
@@ -40,7 +40,7 @@ class RedisServers(ComparedPeer):
     programs = (("redis-server", "redis-server"),)
 
     def version(self) -> str:
-        server = said_by("redis-server", "--version").split(" sha=")[0]
+        server = output_of("redis-server", "--version").split(" sha=")[0]
         return f"{server}, redis-py {metadata.version('redis')} with hiredis"
 
     def start(self, folder: Path) -> None:

@@ -80,8 +80,8 @@ class ZooKeeper(ReplicatedPeer):
 
 
 def _mode(port: int) -> str:
-    said = answers(port, b"srvr") or b""
-    found = re.search(rb"^Mode: (\w+)", said, re.MULTILINE)
+    answer = answers(port, b"srvr") or b""
+    found = re.search(rb"^Mode: (\w+)", answer, re.MULTILINE)
     return found[1].decode() if found else ""
 
 
