@@ -16,7 +16,7 @@ SECRET_BYTES = 16
 
 
 class Founding(Enum):
-    """What an operator wants of a node that finds no group. It holds for one life of the node."""
+    """An operator's choice for a node that finds no group. It holds for one life of the node."""
 
     NO = "no"
     """Wait, and ask for a group."""

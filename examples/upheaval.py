@@ -1,4 +1,4 @@
-"""What happens to the cluster while clients work: ``--kill-leader`` and ``--grow``."""
+"""Changes of the cluster while clients work: ``--kill-leader`` and ``--grow``."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ class ClientQueue:
 
 @dataclass(slots=True)
 class Sender:
-    """What was dropped of a sender."""
+    """The dropped frames of a sender."""
 
     dropped: int = 0
     """Frames in this second."""

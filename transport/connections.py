@@ -70,7 +70,7 @@ class Connection:
     peer: Any
     """The address of the other side."""
     address: str
-    """What that counts as."""
+    """The address under which it counts: the host, or a whole network."""
     since: float
     """The time of its acceptance (s)."""
     state: State = State.FRESH

@@ -8,11 +8,12 @@ that does not read its replies fills it from the other side.
 The kernel knows how many bytes came over a connection and were read from it: libzmq has read
 ``tcpi_bytes_received`` less those that still wait (`FIONREAD`). The listener counts the bytes of
 the frames that it took. The difference is what libzmq *holds*. In the same way, bytes that were
-sent and that the other side has not acknowledged (``tcpi_bytes_acked``) are *unread*. A thread of
-its own compares them, because the node's thread may wait for its disk while libzmq goes on to
-receive. It looks at one connection after the other, at the more the more processor time the process
-uses: libzmq cannot receive much without using it. It even sleeps by that time, so an idle node does
-not wake for it, and the looks of a busy one take at most a few hundredths of its time.
+sent and that the other side has not acknowledged (``tcpi_bytes_acked``) are *unread*.
+
+A thread of its own compares these figures, because the node's thread may wait for its disk while
+libzmq goes on to receive. The thread looks at the connections in turn. The number of its looks
+follows the processor time that the process has used, since libzmq cannot receive much without using
+some. So an idle node hardly wakes for it, and in a busy one it takes a few hundredths of the time.
 
 A connection is ended when
 
@@ -22,13 +23,13 @@ A connection is ended when
 - *all held*: all connections hold more than `HELD_MAX`, and this one holds the most.
 - *all unread*: all together have not read more than `UNREAD_MAX`, and this one the most.
 - *stalled*: more than `STALLED_BYTES` wait for it, and it has read nothing for `STALLED_S`.
-- *deaf*: more than `DEAF_BYTES` wait for it, and it has read nothing for `DEAF_S`, but sent as
+- *deaf*: more than `DEAF_BYTES` wait for it, and it has read nothing for `DEAF_S`, but has sent as
   much. Many such clients would take the time of the others, for replies that nobody reads. A client
   that is only paused, or cut off, sends nothing.
 
-Heartbeats are received, but never taken. So the count of what a connection holds grows slowly,
-until a frame comes over it that was complete only after an earlier look: then nothing from before
-that look is held. Every link therefore sends an empty frame now and then (`hub.BEAT_S`).
+Heartbeats are received, but never taken. So the count of what a connection holds grows slowly. It
+is corrected when a frame is taken that was complete only after an earlier look: then nothing from
+before that look is held. Every link therefore sends an empty frame now and then (`hub.BEAT_S`).
 
 A message of several parts that has ended ends its connection as well (`HeldBytes.end`).
 
@@ -149,11 +150,11 @@ class _Watched:
     descriptor: int
     peer: object
     taken_before: int
-    """What `HeldBytes.taken` was for its descriptor when it was accepted."""
+    """`HeldBytes.taken` of its descriptor when it was accepted."""
     sent_before: int
     member: bool = False
     most: int = CLIENT_BYTES_MAX + SLACK_BYTES
-    """What it may hold of a frame, and beside it."""
+    """The most that it may hold (bytes): a frame, and some more."""
     passed: int = 0
     """Bytes that were read, never taken as a frame, and are gone, such as heartbeats."""
     read: int = 0
@@ -164,13 +165,13 @@ class _Watched:
     acked_at: float = 0.0
     """The time at which ``acked`` changed last (s)."""
     taken_then: int = 0
-    """What had been taken at that time."""
+    """The bytes that had been taken at that time."""
     held: int = 0
     mark: int = 0
     """An earlier ``read``."""
     mark_empties: int = 0
     mark_taken: int | None = None
-    """What was taken when all frames within ``mark`` had been; None if that is not known yet."""
+    """The bytes taken when all frames within ``mark`` had been; None if not known yet."""
 
 
 class HeldBytes:
@@ -208,12 +209,12 @@ class HeldBytes:
         added = CURVE_BYTES if curve else 0
         self.short_max, self.extra, self.extra_long = SHORT_MAX - added, added + 2, added + 9
         self._news: deque[Callable[[], None]] = deque()
-        """What the listener reported since the last look."""
+        """Reports of the listener since the last look."""
         self._watched: dict[int, _Watched] = {}
         self._turns: deque[_Watched] = deque()
         """Connections in the order of the next looks, also some that were closed."""
         self._suspects: dict[int, tuple[int, int]] = {}
-        """What connections had read that hold more than a frame, and ``empties`` at that time."""
+        """The ``read`` of connections that hold more than a frame, and ``empties`` at that time."""
         self._readers: dict[int, _Watched] = {}
         """Those with much to read."""
         self._readers_due = 0.0

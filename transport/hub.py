@@ -97,7 +97,7 @@ class Link:
         self.beaten = 0
         """``sent`` when an empty frame was last due."""
         self.unread = UnreadBytes(-1, None, 0)
-        """What was sent and not received."""
+        """The bytes that were sent and not received."""
         self._refusal = ""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is

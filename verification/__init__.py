@@ -1,1 +1,1 @@
-"""What the product is checked and measured with: simulator, judges, benchmarks."""
+"""The checks and measurements of the product: simulator, judges, benchmarks."""

@@ -90,7 +90,7 @@ class QuotaSet(Outcome, tag=0xFD):
 
 
 class AccountUsage(NamedTuple):
-    """What one key has, and may have."""
+    """The use and the limits of one key."""
 
     account: str
     """The name of the key, `NO_KEY`, or `EVERY_KEY`, which has nothing itself."""

@@ -41,7 +41,7 @@ ONCE = "once"
 ``fencelock.contrib.celery.once_a_period``."""
 
 PERIOD_PERCENT = 95
-"""How long such an entry lasts (percent of the period): schedules begin seconds early or late."""
+"""The lifetime of such an entry (percent of the period): schedules begin seconds early or late."""
 
 VALUE_BYTES_MAX = 64 << 10
 """Maximum length of a value (bytes, 64 KiB): a map is for configuration, not for documents."""

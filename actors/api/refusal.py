@@ -1,4 +1,4 @@
-"""Why the replicated table refused a request or took a hold, and what the audit says: facts.
+"""The facts of a refusal, of a hold that was taken, and of an entry of the audit.
 
 Every member keeps them, in outcomes, snapshots and digests. The node that answers writes the
 sentences: `fencelock.actors.table.sentences`.
@@ -13,7 +13,7 @@ from fencelock.actors.message import Int64
 
 
 class Cause(IntEnum):
-    """What a sentence is about. Numbers are in snapshots and on the wire, and never reused."""
+    """The subject of a sentence. Numbers are in snapshots and on the wire, and never reused."""
 
     INVALID = 1
     """A field exceeds its limits, as the request's own check says."""
@@ -91,7 +91,7 @@ class Obstacle(NamedTuple):
     lock: str
     holders: Int64 = 0
     free: Int64 = 0
-    """What is free of ``capacity``; of a latch, the present count."""
+    """The free part of ``capacity``; of a latch, the present count."""
     capacity: Int64 = 0
     """Of a barrier, the number of parties."""
     waiting: Int64 = 0

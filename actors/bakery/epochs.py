@@ -96,7 +96,7 @@ class EpochLimit:
 
 
 class Refusals(ImpossibleMessages):
-    """What one role reports of messages that no honest member sends; see `bounds.py`."""
+    """One role's reports of messages that no honest member sends; see `bounds.py`."""
 
     def __init__(self, node: str, limit: EpochLimit) -> None:
         super().__init__(node)

@@ -169,7 +169,7 @@ class InFlightRequest:
     poll: Poll | None = None
     """The replies to the current round of a read."""
     refusal: LockFailed | None = None
-    """What a leader replied to an acquire, while a quorum is asked whether it is true."""
+    """A leader's reply to an acquire, while a quorum is asked whether it is true."""
 
     def reply(self, message: Message, *counters: str) -> list[Effect]:
         """Send the client its reply, if one waits for it."""

@@ -1,4 +1,4 @@
-"""What no honest member of `bakery` can have in its journal, and what can be mended. Pure.
+"""The records that no honest member of `bakery` has in its journal, and their repair. Pure.
 
 A member refuses what `bounds` describes, and `EpochLimit` allows. So it is in a journal only if the
 content was altered, or was written without these bounds.

@@ -545,9 +545,9 @@ class UnlockAll(Message, tag=0xCC):
 
 
 ToLeader = Lock | Unlock | UnlockAll | RenewHold | Query
-"""What a proxy sends to leaders."""
+"""The messages from proxies to leaders."""
 
 ToProxy = (
     Locked | LockFailed | Unlocked | NotLeading | Unlocking | Expired | HoldRenewed | QueryResult
 )
-"""What a leader sends to proxies."""
+"""The messages from leaders to proxies."""

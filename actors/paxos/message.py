@@ -435,7 +435,7 @@ class Skip(Message, tag=0xAC):
 
     slot: Int64
     operator: str
-    """Who repaired this member; only for its log."""
+    """The operator who repaired this member; only for its log."""
 
 
 class Diverged(Message, tag=0xAE):

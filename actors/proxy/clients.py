@@ -132,7 +132,7 @@ class RemoteClients:
         self.quotas = DEFAULT_QUOTAS
         self.keyed = False
         self._by_key: dict[str, Usage] = {}
-        """What the clients with each key use together."""
+        """The joint use of the clients with each key."""
         self.node = node
         self.silence_ms = silence_ms
         self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()

@@ -35,9 +35,9 @@ class PendingQuery:
     request: LockQuery
     since: Instant
     owner: str
-    """Whose quota it uses."""
+    """The client whose quota it uses."""
     turns: QueryTurns | None = None
-    """Where it waits for its turn, unless it waits for a change."""
+    """The queue in which it waits for its turn, unless it waits for a change."""
 
 
 class PendingQueries:

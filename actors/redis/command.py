@@ -91,9 +91,9 @@ class Attempts:
     def __init__(self) -> None:
         self._values: OrderedDict[tuple[int, str], bytes] = OrderedDict()
         self._failed: OrderedDict[tuple[bytes, str], int] = OrderedDict()
-        """When each value first failed."""
+        """The time at which each value first failed."""
         self._turns: OrderedDict[str, int] = OrderedDict()
-        """When the last turn at each key came at this door."""
+        """The time of the last turn at each key at this door."""
         self._now = 0
         """A number that rises."""
 

@@ -139,7 +139,7 @@ class Connection:
     """Its request in flight."""
     date_ms: int = 0
     incomplete_at: Instant | None = None
-    """When the bytes of an incomplete request began to wait."""
+    """The time from which the bytes of an incomplete request have waited."""
     held: int = 0
     """The bytes that wait, as they are counted."""
     waits: bool = False

@@ -88,7 +88,7 @@ class NodeLink(Struct):
     node: str = ""
     """The node behind it, once it has replied to a probe over this link."""
     refused: str = ""
-    """Why the process there does not accept this client."""
+    """The reason why the process there does not accept this client."""
 
 
 class OpenAsk(Struct):

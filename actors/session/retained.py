@@ -126,7 +126,7 @@ RETAINED_INVARIANTS = {
     "released-unused": "the lock is given back only while no local owner has it",
     "local-queue-in-order": "waiting local owners are admitted in the order of their requests",
 }
-"""What holds after each call, by name."""
+"""The invariants after each call, by name."""
 
 
 class RetainedState(StrEnum):
@@ -227,7 +227,7 @@ class GiveBack(NamedTuple):
 
 
 Act = Admit | Divert | Refuse | Lose | Request | Withdraw | GiveBack
-"""What the caller must do, in this order, before it lets anybody else call."""
+"""The actions that the caller must take, in this order, before it lets anybody else call."""
 
 
 class Recalls(Struct):
@@ -245,7 +245,7 @@ class Recalls(Struct):
 
 
 class RetainTerms(NamedTuple):
-    """What a lock object says about retaining its lock."""
+    """A lock object's options for retaining its lock."""
 
     retain_ms: int
     """Time for which the lock is kept idle (ms), above 0."""
@@ -615,7 +615,7 @@ class RetainedLock(Struct, gc=False):
 
 
 LockAct = tuple[LockKey, Act]
-"""What the caller must do about a lock."""
+"""The actions that the caller must take for a lock."""
 
 
 class RetainedLocks:

@@ -49,17 +49,17 @@ SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
 
 WHOLE = Amounts(ENTRIES_MAX, BYTES_MAX, OBJECTS_MAX, CLAIMS_MAX, SESSIONS_MAX)
-"""What all accounts together may have, and what the account without a key may have by default."""
+"""The limit of all accounts together, and by default of the account without a key."""
 
 SHARES = 4
 """A key may have the whole divided by this by default, so that one key leaves room for others."""
 
 SHARE = Amounts(*(most // SHARES for most in WHOLE))
-"""What a key may have by default."""
+"""The limits of a key by default."""
 
 
 class Account(Struct, eq=False):
-    """What one key has in the table, and may have.
+    """The use and the limits of one key in the table.
 
     Attributes:
         name: the name of the key, or `NO_KEY`.

@@ -96,7 +96,7 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
 
     @property
     def holder(self) -> str:
-        """Who detached it, or its value: as it is if it is printable ASCII, else hexadecimal."""
+        """The client that detached it, or its value, in hexadecimal unless printable ASCII."""
         value = self.key.value
         if self.key.detached_by:
             return self.key.detached_by

@@ -67,7 +67,7 @@ class Awaited(Struct, eq=False, kw_only=True):
 
 
 class ClaimDetails(Struct, frozen=True):
-    """What only some claims have, besides their amount.
+    """The fields that only some claims have, besides their amount.
 
     ``label`` is a text for people. ``locks`` are the names of a claim for several locks, ``value``
     is that of a candidate in an election, and ``durations`` are those of a hold with a deadline.
@@ -88,7 +88,7 @@ PLAIN = ClaimDetails()
 
 
 class Claim(Struct, eq=False):
-    """What an owner has in the table of an object: a hold, or a wait."""
+    """An owner's claim to an object of the table: a hold, or a wait."""
 
     owner_state: OwnerState
     details: ClaimDetails

@@ -42,7 +42,7 @@ CHARGED = {
     "claims": ("holds and waits", "release locks, or give up waits"),
     "sessions": ("open sessions", "close clients, or let their sessions expire"),
 }
-"""What is charged in words, and what its owner can do about it."""
+"""The name of each charge, and what its owner can do about it."""
 
 EXCESS = {
     Cause.TOO_FEW: "{0} permits were requested, this owner has {1} under fence {2}",
@@ -88,7 +88,7 @@ CLOSED = {
     CloseReason.EXPIRED: "nothing was received from its client for its TTL",
     CloseReason.FORCED: "an operator ended it",
 }
-"""Why a session has ended."""
+"""The reason why a session has ended."""
 
 
 def _arguments(sentence: str) -> tuple[int, int, bool]:

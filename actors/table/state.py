@@ -56,7 +56,7 @@ INVARIANTS = {
     "one-outcome": "a request takes effect once and has one outcome, however often it is sent",
     "free-leaves-nothing": "a free object leaves no state: a resource is held or awaited",
 }
-"""What holds after each command, by name. Judges and tests cite the names.
+"""The invariants after each command, by name. Judges and tests cite the names.
 
 There is one exception to ``one-outcome``: an acquire whose hold was taken by force is refused when
 it is sent again, since its owner would otherwise believe that it still holds.

@@ -300,7 +300,7 @@ WHY = {
         "node instead. Move its folder away, start it with an empty one, and run: fencelock replace"
     ),
 }
-"""Why it is safe to remove what a journal of each protocol cannot have."""
+"""The reason why it is safe to remove what a journal of each protocol cannot have."""
 
 
 def repair(

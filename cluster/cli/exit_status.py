@@ -12,7 +12,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a command tells the shell. A status has the same meaning in all commands.
+    """The exit status of a command. A status has the same meaning in all commands.
 
     A command under `fencelock lock` that ends by itself passes its own status on; one that ends by
     signal ``n`` gives `SIGNALLED` + ``n``, as in a shell.

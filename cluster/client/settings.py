@@ -211,7 +211,7 @@ class LockOptions(Struct, frozen=True):
 
     @property
     def terms(self) -> RetainTerms | None:
-        """How the lock is retained, None if it is not."""
+        """The options for retaining the lock, None if it is not retained."""
         return _terms(self.retain_ms, self.cohort, self.label) if self.retain_ms else None
 
     def acquire(self) -> Acquire:

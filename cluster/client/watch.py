@@ -65,7 +65,7 @@ class BaseWatch(Generic[T]):
         self._closed = False
         """Whether `close` was called."""
         self._woken = AskReply()
-        """What the caller waits for: replies and `close` wake it. Each wait makes another one."""
+        """The event for which the caller waits; replies and `close` set it. Each wait makes one."""
         self._items: deque[T] = deque()
         """Items that were received and not returned yet."""
         self.resyncs = 0

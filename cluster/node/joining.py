@@ -104,7 +104,7 @@ def give_config(node: str, text: str, dispatcher: Dispatcher) -> None:
 
 
 class Joining(NamedTuple):
-    """What an operator says of a node that joins; None for what is to be found out."""
+    """An operator's options for a node that joins; None for what it shall find out."""
 
     seed: str
     """The address of a node of the cluster."""

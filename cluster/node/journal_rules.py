@@ -1,4 +1,4 @@
-"""What a journal cannot have: the rules of each protocol whose members vote."""
+"""The rules of each protocol whose members vote: records that no journal can have."""
 
 from __future__ import annotations
 

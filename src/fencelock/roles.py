@@ -1,4 +1,4 @@
-"""What a service needs to put a role of its own on a node: see docs/own-roles.md.
+"""Everything that a service needs to put a role of its own on a node: docs/own-roles.md.
 
 For example::
 

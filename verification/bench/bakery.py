@@ -127,7 +127,7 @@ class Cluster(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """How long to measure, and where."""
+    """The duration and the place of a measurement."""
 
     folder: Path
     rounds: int

@@ -63,7 +63,7 @@ class _Half:
         self.other: _Half | None = None
         self.unsent = bytearray()
         self.in_transit: deque[tuple[float, bytes]] = deque()
-        """What is on its way to this socket, with its time of arrival; no bytes end it."""
+        """The bytes on their way to this socket, each with its time of arrival; no bytes end it."""
         self.bytes_in_transit = 0
         self.ended = False
         """Whether the other side has ended, and nothing more is read from this one."""

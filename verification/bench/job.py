@@ -18,7 +18,7 @@ import fencelock
 from fencelock.actors.error import ConfigError, FencelockError, LockTimeoutError, UnavailableError
 
 OPERATION_S = 10.0
-"""How long an acquire waits (s). A longer one counts as an error."""
+"""Timeout of an acquire (s). A longer one counts as an error."""
 
 LOCK_S = 60.0
 """Timeout of a Redis lock (s): no pair of a run takes so long."""

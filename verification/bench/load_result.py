@@ -49,7 +49,7 @@ POINTS_MIN, POINTS_MAX = 20, 600
 
 
 class Place(StrEnum):
-    """Where the connections are."""
+    """The nodes of the connections."""
 
     FREE = "free"
     """Each client chooses its node, as clients do by default: it moves to the leader."""
@@ -173,7 +173,7 @@ class Latency(Struct, frozen=True):
 
 
 class ProcessUse(Struct, frozen=True):
-    """What a node, or the `CLIENTS`, used of this machine.
+    """The use of this machine by a node, or by the `CLIENTS`.
 
     Attributes:
         process: the node.

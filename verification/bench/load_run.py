@@ -62,7 +62,7 @@ LOCAL_AGE_MS = 1_000
 
 
 class Interval(NamedTuple):
-    """What happened in one interval."""
+    """The measurements of one interval."""
 
     seconds: float
     """Its duration: a busy process ends it late."""
@@ -75,7 +75,7 @@ class Interval(NamedTuple):
 
 @dataclass(slots=True)
 class Subject:
-    """What a load is for.
+    """The cluster or server that a load is for.
 
     Attributes:
         words: a description.

@@ -43,7 +43,7 @@ DRAIN_S = 0.25
 """Pause between two looks at what the threads have done, or at whether the run is over (s)."""
 
 SWITCH_S = 1.0
-"""How long a thread waits for the interpreter before it asks the running one to stop (s). All soon
+"""The time after which a thread that waits for the interpreter stops the running one (s). All soon
 wait by themselves, and hundreds that ask every 5 ms take more time than the work does."""
 
 CROWD = 64

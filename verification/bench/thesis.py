@@ -54,7 +54,7 @@ class Experiment(NamedTuple):
     key: str
     title: str
     author: str
-    """What the author measured."""
+    """The author's figures."""
     runs: tuple[Run, ...]
     axis: str = ""
     """The text of the horizontal axis; empty for bars."""

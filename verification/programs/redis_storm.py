@@ -58,7 +58,7 @@ LOST = redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError
 
 @dataclass
 class Judge:
-    """What the clients did, and what must not have happened."""
+    """The counts of what clients did, and of what must not happen."""
 
     grants: Counter[str] = field(default_factory=Counter[str])
     """By kind of client."""

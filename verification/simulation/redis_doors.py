@@ -99,7 +99,7 @@ def key_named(lock: str) -> str:
 
 
 class Step(Enum):
-    """What the client of a door tells the judge."""
+    """A report of a door's client to the judge."""
 
     ASKS = auto()
     """It sends a request that may set the key, or extend it."""
@@ -132,7 +132,7 @@ class DoorPause(Timer):
 
 
 class Doing(Enum):
-    """What a client is doing."""
+    """The state of a client."""
 
     PAUSING = auto()
     LOOKING = auto()
@@ -463,7 +463,7 @@ class KeyLog(SlotSequence):
         self.time = LogTime()
         self.held: dict[str, JudgedKey] = {}
         self.forced: dict[str, JudgedKey] = {}
-        """What was taken by force in this slot."""
+        """The keys that were taken by force in this slot."""
         self.values: dict[str, list[tuple[int, bytes | None]]] = defaultdict(lambda: [(0, None)])
         """By key, the slots after which its value changed, and the value from there on."""
         self.fence = 0

@@ -93,7 +93,7 @@ class LocalHold:
     reads: bool
     """Whether it may only read."""
     acquisitions: int = 1
-    """How many of its acquires it has not released."""
+    """The number of its acquires that it has not released."""
 
 
 OwnersEvent = (

@@ -1,4 +1,4 @@
-"""What a judge sees of a run, and how it reports that a promise or an invariant is broken."""
+"""The view that a judge has of a run, and its reports of broken promises and invariants."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ UNAWAITED = 1
 
 
 class ContenderPhase(Enum):
-    """What a contender is doing."""
+    """The state of a contender."""
 
     PAUSED = "is paused"
     WAITING = "waits"
