@@ -244,7 +244,7 @@ def _clients(scheduler: Scheduler, proxy: Proxy) -> Iterator[Metric]:
     yield _gauge("clients", "Clients of this node", len(by_id))
     quiet = next(iter(by_id.values())).received_at if by_id else scheduler.now()
     lag_ns = scheduler.now() - quiet
-    text = "Time since the client of this node was heard that is silent for longest"
+    text = "Time since the last message of the client that has been silent for longest"
     yield _gauge("client_lag_seconds", text, lag_ns / NS_PER_MS / 1_000)
     yield _gauge("requests", "Requests in flight", len(proxy.backend))
     times = proxy.backend.latencies
