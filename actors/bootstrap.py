@@ -6,11 +6,11 @@ Majorities of two groups share nothing. So a cluster has one group, however many
 their disks.
 
 A voter is a member together with the random id of its *journal*: an acceptor that forgot its
-promises could help to decide two batches for one slot. A node without a disk has a new journal in
+promises could help to decide two batches for one slot. A node without a disk gets a new journal in
 each life.
 
-What moves. A node announces its start (`Join`) to all configured nodes, until each has replied. Who
-knows a group replies with it (`GroupConfig`), whether it is a founder, a later member or an
+What moves. A node announces its start (`Join`) to all configured nodes, until each has replied. One
+that knows a group replies with it (`GroupConfig`), be it a founder, a later member or an
 observer. A node without a group also asks those that contact it. The first configured node *founds*
 a group, once it may, and once all others follow its journal (`JoinAck`).
 
@@ -20,11 +20,11 @@ it must carry a proof, which only a copy of the journal can make (`Start`).
 
 Why there is one group. Nothing that a node can know shows that there is none: founders that lost
 their disks while they were cut off from members that joined later have the configuration of a new
-cluster, and reach the same nodes. So no state of nodes founds a group, but an act of an operator:
+cluster, and reach the same nodes. So a group is founded only by an act of an operator:
 
 1.  Each group has an act of its own. `_found` alone makes groups, and needs an act. That is on the
     command line of this life (`fencelock serve --found`), or is a request to it (`fencelock
-    found`), which is over `ACT_MS` after it was last repeated. It is in no journal and no
+    found`), which expires `ACT_MS` after it was last repeated. It is in no journal and no
     configuration, so it ends with the life. A life founds once: then it knows a group, and never
     forgets it. Restarts found nothing, whatever was lost before.
 2.  An act founds nothing if one of the configured nodes knows a group, or one that knows it reaches
@@ -38,15 +38,15 @@ cluster, and reach the same nodes. So no state of nodes founds a group, but an a
     admits to the roles of a node with a group only frames of that group; over a link of which one
     end has none pass only clients' requests and the messages of this role. A node's group never
     changes. A vote names its voter's journal and group besides (`vote_id`).
-4.  A founding that fails halfway leaves no second one behind. Let ``k`` be the journal of the first
-    member that founded ``B``, lost before others received ``B``, and let a second act found ``B'``
+4.  A founding that fails halfway leaves no second group. Let the first member found ``B`` with its
+    journal ``k``, lost before others received ``B``, and let a second act found ``B'``
     with its next journal ``k'``. Every journal in ``B'`` confirmed that it follows ``k'``, and
     wrote that down. It never returns to a journal that it left, and does not vote in a group of a
     journal that it does not follow, so it never votes in ``B``, and all journals that may were lost
     with ``k``.
 
 A group without disks (`durability = "memory"`) ends when its voters do, and the next one may found
-itself without an act. For it keeps to its founders: it admits no member that did not found it. So
+itself without an act, since it keeps to its founders: it admits nobody who did not found it. So
 all that ever voted in ``B`` are lives of the configured nodes. ``B'`` needs all these nodes, each
 in a life that knew no group when it followed, and such a life has not voted: all lives that voted
 in ``B`` until then have ended.
@@ -371,7 +371,7 @@ class Bootstrap(Role[BootstrapEvent]):
 
     @property
     def is_removed(self) -> bool:
-        """Whether this node was a member of its group, is none, and has lost all of that."""
+        """Whether this node was a member of its group, no longer is, and lost its journal."""
         return self.group is not None and self.group.removed and not self.is_registered
 
     def may_found(self, now: Instant) -> bool:
@@ -513,7 +513,7 @@ class Bootstrap(Role[BootstrapEvent]):
         return [*sent, self._confirm(to, join.start)]
 
     def _confirm(self, to: Address, start: Start) -> Send:
-        """Confirm a start from a journal that may be registered later: none is known after it."""
+        """Confirm a start of a journal that may be registered later: no later start is known."""
         return Send(to, JoinAck(to=start.boot, start=self.own, follows=False))
 
     def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:

@@ -47,7 +47,7 @@ SMALL_BYTES = 1024
 """A frame up to this size is decoded unchecked: that takes a quarter of a millisecond at worst."""
 
 ARRAY_SHARE = 8
-"""A frame has at most one array for so many bytes, and `ARRAYS_FREE` more. An array costs a
+"""A frame has at most one array per so many bytes, and `ARRAYS_FREE` more. An array costs a
 decoder ten times as much as another item. Clients' messages stay below: each of their arrays
 holds a name or several numbers."""
 
@@ -320,10 +320,10 @@ def _refused(frame: Frame, dropped: Dropped) -> Dropped:
 
 
 def check_client_size(frame: Frame, size: int, *, client: bool) -> None:
-    """Refuse to send a frame of ``size`` bytes, above a client's limit, that can be split.
+    """Refuse a frame of ``size`` bytes, above a client's limit, that can be split.
 
-    A node that is no member yet, or no more, is a client to those that it sends to, and does not
-    know for certain. Only members send single messages that are so large.
+    A node that is not yet, or no longer, a member is a client to its peers, and may not know it.
+    Only members send single messages that are so large.
 
     Raises:
         FrameTooLargeError: the sender is a ``client``, or the frame has several messages.

@@ -1,14 +1,14 @@
 """The frames of clients that wait to be decoded: whose turn is next, and who is cut off.
 
-One thread serves all clients and the other members. Decoding a frame and doing what it asks takes
-some 100 us, and a turn of the node serves what it took before it looks at its sockets again. So two
+One thread serves all clients and the other members. Decoding and handling a frame takes some
+100 us, and a turn handles all frames that it took before the node reads its sockets again. So two
 things decide how long a request waits: the frames before it, and the length of turns, because a
 request crosses about four of them. The queue keeps both short for clients that ask for little,
 whatever the others do.
 
 **Owners.** Frames wait by owner: the client or, with keys, its key. So many processes with one key
 have one place in the queue, and opening connections gains nothing. Owners take turns: each is
-served one frame, of a large one `SHARE` envelopes, and goes behind the others. Hence a client waits
+served one frame, or `SHARE` envelopes of a large one, and goes last. Hence a client waits
 for at most one frame of each other client. The frames of one owner stay in order.
 
 **Lanes.** Each owner is in one of three lanes. A turn serves them as follows.
@@ -22,13 +22,13 @@ for at most one frame of each other client. The frames of one owner stay in orde
     from     to      when
     -------  ------  --------------------------------------------------------------------------
     new      known   its first frame was taken
-    any      behind  more of it waits than a client sends that waits for its replies: half of the
-                     frames that may wait, or BACKLOG_BYTES
-    behind   known   BEHIND_NS have passed since that was last so, also if it connected anew
+    any      behind  more of it waits than a client that awaits its replies would send: half of
+                     the frames that may wait, or BACKLOG_BYTES
+    behind   known   BEHIND_NS have passed since that was last so, even if it reconnected
 
 A stranger who opens thousands of connections makes `new` long, and a client that sends without end
-makes itself `behind`. Neither delays those that are known by more than its share of a turn. The
-share of `new` is there in every turn, so that clients that move here from another node get in
+falls `behind`. Neither delays the owners in `known` by more than its share of a turn. The lane
+`new` has its share in every turn, so that clients that move here from another node get in
 quickly. One of them goes first, so that they are served however long `known` is.
 
 **The bucket.** A share of each turn would still make all turns longer. So the owners behind have a
@@ -36,20 +36,20 @@ bucket of the node's time. It pays for each whole turn in which they are served,
 disk included, earns a quarter of the time between these turns, and saves nothing. So they have a
 fifth of all time: after a turn of 2 ms they pause for 8 ms, in which the turns of others are short.
 It counts time and not frames, so it needs no figure for the speed of the machine. The pause has a
-limit, `PAUSE_NS`, since one long turn is rather the fault of the disk or of another process.
+limit, `PAUSE_NS`: one long turn is more likely the fault of the disk or another process.
 
-There is one bucket for the lane and not one each: without keys a stranger can be any number of
-clients, and would have the time of as many buckets.
+The lane has one bucket, not one per owner: without keys a stranger can pose as any number of
+clients, and would get the time of as many buckets.
 
 **Alone.** The bucket and the share protect others. If none in `new` or `known` waits, and none was
-served for `SHARED_NS`, those behind take whole turns, which serve most requests in a second. Where
+served for `SHARED_NS`, those behind take whole turns, which gives the most throughput. Where
 all clients send as much as they can, all are behind, and take turns as equals. A client whose
 threads wait for their replies is never behind, however many turns it fills.
 
 **Bounds.** A frame is dropped when `CLIENT_FRAMES_MAX` (of a key `KEY_FRAMES_MAX`) or
 `CLIENT_WAITING_MAX` bytes of its owner wait, or `WAITING_MAX` of all. Clients send again what is
 not answered. A sender of which `FLOOD_FRAMES` are dropped within a second does not listen: `Floods`
-has its connection closed, and what comes under its routing id for `CLOSED_S` dropped unread.
+closes its connection, and for `CLOSED_S` what comes under its routing id is dropped unread.
 
 Source: J. Nagle, "On packet switches with infinite storage", RFC 970, for turns by owner.
 """
@@ -93,19 +93,19 @@ BACKLOG_BYTES = 32 << 10
 """Waiting bytes at which an owner is behind (32 KiB): some 300 requests."""
 
 BEHIND_NS = 1_000_000_000
-"""Time for which it then is (ns, 1 s)."""
+"""How long it stays behind (ns, 1 s)."""
 
 SHARED_NS = 100_000_000
 """Time for which a client that was served counts as present (ns, 100 ms)."""
 
 EARNING = 4
-"""The bucket of owners behind earns one part in so many of the time in which none is served."""
+"""The bucket earns one part in so many of the time in which no owner behind is served."""
 
 PAUSE_NS = 10_000_000
 """Longest pause of owners behind (ns, 10 ms)."""
 
 FLOOD_FRAMES = 2_000
-"""Dropped frames of a connection in a second, at which it is closed."""
+"""A connection is closed at so many dropped frames in a second."""
 
 WARNED_FRAMES = FLOOD_FRAMES // 2
 """Dropped frames at which the sender is notified."""
@@ -296,7 +296,7 @@ class ClientQueue:
             self._enter(owner, self._known)
 
     def pause_ns(self) -> int:
-        """Return how long no frame that waits is due (ns)."""
+        """Return how soon a waiting frame is due (ns)."""
         if self._new.owners or self._known.owners:
             return 0
         now = self._now = self._clock()
@@ -304,7 +304,7 @@ class ClientQueue:
         return 0 if self._is_alone() else -self._bucket.tokens * EARNING
 
     def _is_alone(self) -> bool:
-        """Return whether nobody is there but owners behind."""
+        """Return whether only owners behind are present."""
         return self._now >= self._shared_until and not (self._new.owners or self._known.owners)
 
     def _enter(self, owner: Owner, lane: Lane) -> None:

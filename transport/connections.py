@@ -100,10 +100,10 @@ class Connections:
         FRESH    it has sent nothing: BEATING after `SILENT_S`, or ENDED without heartbeats
         BEATING  it has sent heartbeats, but no frame
         USED     it has sent a frame; from FRESH and BEATING
-        MEMBER   the latest link of a member; from any but ENDED, and USED once there is a later one
+        MEMBER   the latest link of a member; from any but ENDED. A later one makes it USED
         ENDED    it was shut down; from any
 
-    Too many are ended in this order: FRESH ones, longest first; BEATING ones; the newest, when it
+    Excess ones are ended in this order: FRESH ones, oldest first; BEATING ones; the newest, when it
     becomes USED. So a stranger who opens connections takes no place of a client that uses its own.
     If the process still runs out of descriptors, the node stops listening for a moment, since
     libzmq would try to accept the next one all the time.
@@ -120,7 +120,7 @@ class Connections:
     Attributes:
         fresh: the connections that are FRESH, by descriptor, oldest first.
         beating: those that are BEATING.
-        is_behind: whether events may wait, so that frames come over connections not known yet.
+        is_behind: whether events may wait: then frames come over connections not known yet.
         tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
     """

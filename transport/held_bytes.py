@@ -11,29 +11,29 @@ the frames that it took. The difference is what libzmq *holds*. In the same way,
 sent and that the other side has not acknowledged (``tcpi_bytes_acked``) are *unread*.
 
 A thread of its own compares these figures, because the node's thread may wait for its disk while
-libzmq goes on to receive. The thread looks at the connections in turn. The number of its looks
-follows the processor time that the process has used, since libzmq cannot receive much without using
-some. So an idle node hardly wakes for it, and in a busy one it takes a few hundredths of the time.
+libzmq goes on receiving. The thread looks at the connections in turn, the more often the
+more processor time the process has used, since libzmq cannot receive much without using
+some. So an idle node hardly wakes for it, and in a busy one it takes a few percent of the time.
 
 A connection is ended when
 
 - *unfinished*: it holds more than a frame may have, and the listener has since found the ROUTER
   empty. So these bytes belong to a message that has not ended. A frame has one part only.
-- *waiting*: it holds more than `CLIENT_HELD_MAX`, whatever it is. Members are excepted.
+- *waiting*: it holds more than `CLIENT_HELD_MAX` of any kind. Members are exempt.
 - *all held*: all connections hold more than `HELD_MAX`, and this one holds the most.
-- *all unread*: all together have not read more than `UNREAD_MAX`, and this one the most.
+- *all unread*: more than `UNREAD_MAX` is unread in all, and this one has the most.
 - *stalled*: more than `STALLED_BYTES` wait for it, and it has read nothing for `STALLED_S`.
-- *deaf*: more than `DEAF_BYTES` wait for it, and it has read nothing for `DEAF_S`, but has sent as
-  much. Many such clients would take the time of the others, for replies that nobody reads. A client
+- *deaf*: more than `DEAF_BYTES` wait for it, and in `DEAF_S` it read nothing, but sent more than
+  that. Many such clients would take the time of the others, for replies that nobody reads. A client
   that is only paused, or cut off, sends nothing.
 
 Heartbeats are received, but never taken. So the count of what a connection holds grows slowly. It
-is corrected when a frame is taken that was complete only after an earlier look: then nothing from
-before that look is held. Every link therefore sends an empty frame now and then (`hub.BEAT_S`).
+is corrected when a frame is taken that an earlier look had found incomplete: nothing from
+before that look is then held. So every link sends an empty frame now and then (`hub.BEAT_S`).
 
 A message of several parts that has ended ends its connection as well (`HeldBytes.end`).
 
-`UnreadReplies` is the quota of single clients, or keys, of what they have not read, and is checked
+`UnreadReplies` is the quota of unread bytes of each client, or key, and is checked
 before a large reply is sent.
 """
 
@@ -87,7 +87,7 @@ UNFINISHED_BARRED_S = 1.0
 """The address of a message that does not end is barred for so long (s)."""
 
 LARGER_BYTES = 8 << 10
-"""A connection that holds more than that is ended with another one of its address (8 KiB)."""
+"""A connection that holds more than this is ended with another of its address (8 KiB)."""
 
 HELD_MAX = 16 << 20
 """Limit of the bytes that all connections hold (16 MiB): in empty parts they take 512 MiB."""

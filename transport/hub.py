@@ -71,7 +71,7 @@ BEAT_S = 30.0
 """Interval of empty frames over a link that has sent nothing else (s), see `held_bytes`."""
 
 BEAT_POLLS = 64
-"""A busy hub looks at the clock for them after so many polls."""
+"""A busy hub checks whether they are due after so many polls."""
 
 
 class Link:

@@ -55,7 +55,7 @@ from fencelock.transport.sockets import (
 )
 
 WEIGHT_BYTES = 4 << 10
-"""A frame counts once more for each of these (bytes, 4 KiB): large ones end a turn sooner."""
+"""A frame counts once more per so many bytes (4 KiB): large ones end a turn sooner."""
 
 DROPPED_BYTES = 8 * WEIGHT_BYTES
 """A frame that is dropped unread counts as this many bytes."""
@@ -65,8 +65,8 @@ PARTS_MAX = 2048
 
 PARTS_BARRED_S = 0.1
 PARTS_BARRED_EACH_S = 20e-6
-"""An address is barred for so long after a message of several parts, and for so much longer for
-each of its parts (s). Discarding one takes 0.6 us: so it takes at most 3 % of the node's time."""
+"""Time for which an address is barred after a message of several parts, and more for each
+part (s). Discarding one takes 0.6 us: so it takes at most 3 % of the node's time."""
 
 OPEN_S = 1.0
 """Time for which a connection that was found open is taken to be open (s)."""
@@ -192,7 +192,7 @@ class Listener:
     def _end_sender(self, part: zmq.Frame) -> None:
         """End the connection of the first of several parts: no version of ours sends that.
 
-        A part of an old version of ZMTP, as garbage may seem to be, names no connection.
+        Garbage may look like an old version of ZMTP; such a part names no connection.
         """
         try:
             source = int(part.get(_SRCFD))

@@ -28,8 +28,8 @@ follows is known, when it takes too long, or when this node does not vote any mo
 2. Each member promises an epoch once, durably, and nothing lower after it (one-seating-an-epoch).
    With the promise it reports the highest seating that it knows to be installed, and the bounds of
    leases that leaders stated.
-3. The highest seating that a quorum reports is the *former* one: no later one has served, or ever
-   will below this epoch. The coordinator sends `Lead` to the proposed leaders and copies, the new
+3. The highest seating that a quorum reports is the *former* one: below this epoch, no later one
+   has served or ever will. The coordinator sends `Lead` to the proposed leaders and copies, the new
    *keepers*, and they fetch the tables of the former ones (`state_transfer.py`). A former keeper
    accepts no lower epoch from then on. With the tables of two of three keepers, or of three of
    five, they know everything that any quorum agreed (merged-tables-complete, `voting.py`).
@@ -47,8 +47,8 @@ majority obeys it: their answers to its beats are no older than `TRUST_MS_MAX`, 
 promised nothing higher. With its promise each member reports for how long it has not obeyed the
 former leaders. And a leader votes for no lease beyond the *bound* that it stated to the members
 before (longest-lease-known, `max_lease.py`). So the coordinator waits for `TRUST_MS_MAX` and the
-longest bound, counted from the last time at which one of the members that promised obeyed them,
-with the drift of two clocks given away (`Election.left_ms`). Then ``Lead.empty`` tells the new
+longest bound, counted from when the last of the members that promised stopped obeying them, plus
+the drift of two clocks (`Election.left_ms`). Then ``Lead.empty`` tells the new
 leaders to begin with empty tables. Members and clients see the seconds left.
 
 Duels
@@ -194,7 +194,7 @@ class ElectionCoordinator(VotingRole[Received]):
         self.highest = self.promises.promised
         """The highest known epoch."""
         self.barred = 0
-        """The epoch below which the leader of this node obeys none."""
+        """The lowest epoch that the leader of this node still obeys."""
         self.not_before = Instant(0)
         """Time before which nothing is proposed: another coordinator may be under way."""
         self.patient_until = Instant(0)
@@ -319,7 +319,7 @@ class ElectionCoordinator(VotingRole[Received]):
     def _recount(self) -> None:
         """Let those vote whom the electorate has, once the members have ever changed.
 
-        The cluster status may not know the electorate yet, or knew it before.
+        The cluster status may learn of the electorate later, or earlier.
         """
         if self.electorate.number:
             voting, electorate = self.voting, self.electorate
@@ -465,9 +465,9 @@ class ElectionCoordinator(VotingRole[Received]):
         return [*effects, *self._report(now)]
 
     def _coordinates(self, now: Instant) -> bool:
-        """Return whether this is the smallest voter that reaches a quorum, and has been for long.
+        """Return whether this is, and has been, the smallest voter that reaches a quorum.
 
-        The beats of a smaller one show only a moment later whom it reaches.
+        A smaller one's beats show whom it reaches only a moment later.
         """
         first = next((member.node for member in self.seen if member.votes), "")
         chosen = self.view.coordinator() == self.node
@@ -507,7 +507,7 @@ class ElectionCoordinator(VotingRole[Received]):
             return []
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= self.timing.stall_ms
         if not leaders and not why_not and stalled:
-            leaders = view.reelected()  # A quorum promised more.
+            leaders = view.reelected()  # A quorum promised a higher epoch.
         newcomers = self._has_newcomers(now)
         if not leaders and not why_not and newcomers:
             leaders = tuple(view.living())
@@ -527,7 +527,7 @@ class ElectionCoordinator(VotingRole[Received]):
         return [*self._repeat(), Observe("bakery.election_begun")]
 
     def _has_newcomers(self, now: Instant) -> bool:
-        """Return whether voters are here that keep no copies yet, and have been for a moment.
+        """Return whether voters that keep no copies have been connected for a moment.
 
         Members that start one after the other take part from one epoch on.
         """
@@ -583,7 +583,7 @@ class ElectionCoordinator(VotingRole[Received]):
         return (self._beat_contents(now),) if self.barred > self.promises.promised else ()
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
-        """Store a leader's statement, unless a higher epoch was promised, with the last one."""
+        """Store a leader's statement with the seating, unless a higher epoch was promised."""
         if refused := self.refusals.lease(sender, now, vouch.bound_ms):
             return refused
         promises = self.promises
@@ -633,9 +633,9 @@ class ElectionCoordinator(VotingRole[Received]):
 OVERRULED_MS_MAX = 1_600
 """Longest mean pause of a coordinator that is overruled again and again (ms).
 
-It pauses at most half as long again. Then a leader that it cannot reach may be lost, and is
-replaced. Until then each replaces the other's leaders about as often, for less than a tenth of a
-second each time.
+A pause is at most half as long again. After it, a leader that it cannot reach may be lost, and is
+replaced. Until then the two replace each other's leaders, for less than a tenth of a second
+each time.
 """
 
 CALM_MS = 10_000
@@ -743,7 +743,7 @@ class Election:
         """Request the former keepers' tables, or continue at once if none are needed.
 
         If too few tables are left, wait until all leases are over. If they are there, but leaders
-        of this election were lost meanwhile, the phase ends late, and others are proposed.
+        of this election were lost meanwhile, the phase times out, and others are proposed.
         """
         self.phase, self.began = ElectionPhase.MERGING, now
         view = ClusterView(self.former.seating, members, self.electorate)
@@ -760,7 +760,7 @@ class Election:
 
         A majority obeyed them until ``quiet_at``. So they granted nothing later than
         `TRUST_MS_MAX` after that, and nothing for longer than they had stated. A member whose
-        promise counts, but reported an older seating, has been quiet since it promised now.
+        promise counts, but reported an older seating, has been quiet since `promised_at`.
         """
         quiet = max(
             at if self.promised[member].epoch == self.former.seating.epoch else self.promised_at

@@ -15,8 +15,8 @@ highest number, and accepts none once it has promised a higher epoch.
 *Raising.* A leader that is to vote for a longer lease states a higher bound first, and gives the
 vote once a quorum of the electorate has confirmed it. This also holds for the votes that another
 leader or a renewal requests, and for a vote of a former epoch before it counts in a round of this
-one. The bound of the seating covers only what the leaders found that were the first to merge: a
-vote that only the last one has may be for a longer lease, which no client was granted yet.
+one. The bound of the seating covers only what the first leaders to merge found: a vote that
+only the last one has may be for a longer lease, which no client was granted yet.
 
 *Lowering.* Now and then a leader looks at its table. If all leases there, and those that it voted
 for of late, are much shorter than its bound, it obeys the lower bound from then on, and states
@@ -24,12 +24,12 @@ it.
 
 *Why it is safe.* Let a client rely on a lease that has ``left_ms`` left. At each instant a quorum
 of the leaders has votes for it (no-conflicting-votes, lease-outlives-belief), which end no earlier.
-Consider one of these leaders, and its statement with the highest number that any of the members
-reports who promise the next epoch. If it made the vote, or prolonged it, before that statement, the
+Consider one of these leaders, and its highest-numbered statement among those that members who
+promise the next epoch report. If it made or prolonged the vote before that statement, the
 lease was in its table then, so the stated bound is not shorter. If it made the vote later, it
 obeyed the stated bound, or a later one that a quorum had confirmed; but then one of the members
-that promise reports the later one. So at least as many leaders as make a quorum state ``left_ms``
-or more, and the bound at that place, from the highest on, covers every lease (`longest_lease_ms`).
+that promise reports the later one. So at least a quorum of the leaders state ``left_ms``
+or more, and the quorum-th highest bound covers every lease (`longest_lease_ms`).
 A leader that is gone cannot lower its own, and need not: the others are enough.
 """
 
@@ -128,7 +128,7 @@ class OwnBound:
 
     @property
     def is_raised(self) -> bool:
-        """Whether the bound is to be lowered some time."""
+        """Whether the bound is to be lowered later."""
         return self.stated_ms > self.default_ms or not self.known
 
     def _state(self, bound_ms: int) -> None:

@@ -17,7 +17,7 @@ What moves
               ticket ahead ends, and every
               REFRESH_MS
     VOTING    a quorum of votes (Collected)   HELD, once a quorum voted in this round
-                                              WAITING, if so many refused that none can vote (Yield)
+                                              WAITING, if too many refused for it to win (Yield)
     HELD      its release (DropTicket)        gone; at the end of its duration the holder is warned,
                                               after its grace the lease ends and the hold with it
 
@@ -62,7 +62,7 @@ A hold that is taken over
 After a change of leaders, or when a proxy chose another leader, a ticket may have been granted
 already, under a fence that its new owner learns from a quorum (``held``). Then nothing may be
 decided anew: the owner only collects votes for that fence, waits in no queue, and never gives a
-vote back, since the client may rely on it. It asks for votes only if it has itself no vote for a
+vote back, since the client may rely on it. It asks for votes only while it has given none to a
 ticket that conflicts; it first gives back its own votes in rounds that it has not won. While a
 ticket of another leader has its vote, it tries again. Otherwise it could renew the hold with one of
 the other leaders, and win a round for another ticket with the third, at which the lease of the hold

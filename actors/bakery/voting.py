@@ -14,7 +14,7 @@ Of ``k`` keepers a quorum is ``k // 2 + 1``, and ``k - quorum + 1`` of them (`ex
 include a member of every quorum.
 
 1. *Grant.* The owner asks the leaders for votes. Once a quorum of the leaders voted in one round,
-   the hold is *decided*. Only then it is sent to copies (`AddTicket`), which confirm that they keep
+   the hold is *decided*. Only then is it sent to copies (`AddTicket`), which confirm that they keep
    it (`Collected`). The owner grants once a quorum of the keepers has it (kept-by-quorum).
    Leaders that voted are keepers, too. So of five members three votes are enough, and the copies
    are asked only for those that do not come within `COPY_AFTER_MS`, that were refused, or whose
@@ -74,7 +74,7 @@ keepers for a quorum: nobody waits, whichever members led. With three or four me
 of the leaders alone, so they have no copies. If fewer are left, nobody can tell what was held, and
 the coordinator waits until all leases have ended (`election.py`).
 
-A member that has just restarted lives, and is no keeper for a moment: 0.3 s, and the time of a
+A member that has just restarted is alive, but no keeper yet, for 0.3 s and the time of a
 hand-over. Until then it counts as lost.
 
 The members may change: the electorate says who elects, the former seating whose tables are merged.
@@ -84,8 +84,8 @@ What is kept too long
 ---------------------
 
 A copy that did not receive a release keeps the hold until its lease ends. It does no harm: copies
-give no votes, and a table that is merged beside it says that it was dropped. Only if that was so
-long ago that no list of ended requests has it (`ENDED_MAX`) the lock is free later, when the lease
+give no votes, and a table that is merged beside it says that it was dropped. If that was so long
+ago that no list of ended requests has it (`ENDED_MAX`), the lock is free only when the lease
 is over. A waiting copy ends after `COPY_MS` unless its owner repeats it.
 
 Source: the essay *snaplock*, which plans it: "Later we will add a stronger failsafe by having

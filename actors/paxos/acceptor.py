@@ -98,7 +98,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     forgot could help to choose two batches for one slot.
 
     Invariants:
-        promises-kept: ``promised`` never decreases, not over a restart either.
+        promises-kept: ``promised`` never decreases, not even over a restart.
         no-vote-below-promise: Every accepted batch was proposed under a ballot not below
             ``promised``.
         trimmed-is-durable: A vote is removed from the journal only when the replica's stream, which
@@ -154,10 +154,10 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.votes = Votes(recovered.votes)
         self.applied = recovered.next
         """The first slot that this node has not applied, as its replica last reported; it reports
-        every few slots. No votes are kept from before: a promise that began earlier would hide
+        every few slots. Earlier votes are dropped: a promise that began before it would hide
         them."""
         self.known = recovered.next
-        """The first slot that is not applied, at least, as far as the journal tells."""
+        """A lower bound on the first slot that is not applied, as the journal has it."""
         self.lease = LeasePromise()
         self.commander: Address | None = None
         """Sender of the last message that a leader was entitled to send, with its ballot."""
@@ -255,7 +255,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return ()
 
     def _refuse_stranger(self, sender: Address, event: LeaderMessage) -> Effects:
-        """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
+        """Refuse what ``sender`` may not send, or a round too far away; else return nothing.
 
         A scout is sent the round known here, so that it can lead this acceptor up. The leader of
         this node is trusted: no other process can send under its name.
@@ -273,7 +273,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return (Send(sender, Preempted(ballot=Ballot(named, promised.leader))), TOO_FAR)
 
     def _correct(self, sender: Address, event: LeaderMessage) -> Effects:
-        """Let the one of two nodes that knows an older view than the other learn the newer one."""
+        """If one of two nodes knows an older view than the other, let it learn the newer one."""
         node, view = node_of(sender), self.config.newest.number
         if not isinstance(event, Prepare | Heartbeat):
             return ()
@@ -363,11 +363,11 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             batch.time_ms > config.latest_ms(slot)
         ):
             return self._refuse_impossible(commander, accept, now)
-        # This also holds before it votes: a lower ballot must not replace a vote in the journal.
+        # Also while it may not vote: a lower ballot must not replace a vote in the journal.
         if ballot < (promised := max(self.promised, self.kept)):
             return (Send(commander, Preempted(ballot=promised)),)
         reply: Effects = ()
-        # Where it is decided, votes are no longer counted.
+        # Votes on a decided slot no longer count.
         if accept.committed <= slot and slot in self.seat:
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             reply = (Send(commander, accepted),)
@@ -376,7 +376,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if before is not None and before.ballot == ballot:
             return self._on_repeated(before, accept, reply)
         if before is None and slot >= config.applied + NEAR_SLOTS and votes.is_full(size):
-            return (Observe("paxos.votes_full"),)  # Nearer ones the group needs to go on.
+            return (Observe("paxos.votes_full"),)  # Nearer ones are needed to go on.
         if slot >= self.applied:  # What was applied is known to be decided.
             votes.size += size if before is None else size - before.batch.size
             votes.by_slot[slot] = accept
@@ -426,7 +426,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return self.bounds.report(commander, "paxos.impossible_batch", text, now)
 
     def _refuse_far(self, commander: Address, accept: Accept, now: Instant) -> Effects:
-        """Drop a vote that this node must first catch up for, or that is forged."""
+        """Drop a proposal that is forged, or too far ahead of what this node applied."""
         ahead = accept.slot - self.config.applied
         text = (
             f"a proposal for slot {accept.slot}, {ahead} slots ahead of this node, which votes on "
@@ -441,7 +441,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return self._learn(commit.ballot, commit.committed)
 
     def _refuse_growth(self, commander: Address, committed: int, now: Instant) -> Effects:
-        """Report a ``committed`` to which no log can have grown; return nothing for any other."""
+        """Report a ``committed`` that no log can have reached; return nothing otherwise."""
         return self.bounds.refuse_slot(commander, "that slots are decided up to", committed, now, 0)
 
     def _on_repeated(self, before: Vote | Accept, accept: Accept, reply: Effects) -> Effects:
@@ -459,7 +459,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if committed <= first or ballot.leader == self.leader:
             return ()  # The commander of this node notifies the replica itself.
         won: tuple[tuple[int, Batch], ...] = ()
-        if committed - first == 1:  # So it is as long as one slot is decided after another.
+        if committed - first == 1:  # As long as slots are decided one at a time.
             vote = self.votes.by_slot.get(first)
             if vote is not None and vote.ballot == ballot:
                 won = ((first, vote.batch),)

@@ -62,9 +62,9 @@ more than `ROUND_JUMP_MAX` above the one it knows, and a scout that must climb d
 Changes of members
 ------------------
 
-A leader may find a change of the members among the votes of phase one. Slots behind it are decided
+A leader may find a change of the members among the votes of phase one. Slots after it are decided
 by another view, whose members it has not asked. So it proposes only the slots that the old view
-decides (SETTLING), and then stands again, in the new view. The same if the views change while it
+decides (SETTLING), and then stands again, in the new view. Likewise if the views change while it
 stands.
 
 Hand-over

@@ -55,8 +55,8 @@ class Ordering:
     would only wait for a later one (an acquire of a lock that is held), is delayed for a moment
     while nothing is under way: usually the later one arrives, and a slot and a sync are saved.
 
-    Log time never goes back: a leader's stamps are not below any that was applied or that
-    phase one found. The time of a no-op does not count. Nor does it jump: the docstring of `config`
+    Log time never goes back: a leader's stamps are not below any that was applied or that phase
+    one found, except those of no-ops. Nor does log time jump: the docstring of `config`
     has the rule. While anything can expire, a tick follows within `TICK_MS_MAX`.
 
     Args:
@@ -124,7 +124,7 @@ class Ordering:
         return effects
 
     def fill(self, end: int, applied: int, now: Instant) -> list[Effect]:
-        """Give all slots before ``end``, so that the view that begins there comes into force."""
+        """Fill all slots before ``end``, so that the view that begins there comes into force."""
         effects = self.order(applied, now)
         while self.free < min(end, applied + WINDOW):
             effects.append(self._give_slot((), now))

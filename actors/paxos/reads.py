@@ -4,12 +4,12 @@ A read is never put into the log. It looks at the state of one replica, and the 
 that state may lack. There are three kinds:
 
 - *linearizable*: it sees everything that was acknowledged to anybody before it was sent;
-- *local*, with a greatest age: it sees everything that was decided that long ago;
+- *local*, with a maximum age: it sees everything decided at least that long ago;
 - *watched*: a local read that is answered once its object has changed.
 
-Nothing here is estimated. Each reply rests on a proof that reads one clock only, so neither the
-rate of another clock nor the delay of a message is assumed, except for the lease, which the failure
-detector keeps shorter than the promises behind it.
+Nothing here is estimated. Each reply rests on a proof that reads one clock only, and assumes
+neither the rate of another clock nor the delay of a message. Only the lease assumes a rate: the
+failure detector keeps it shorter than the promises behind it.
 
 How a read is answered
 ----------------------
@@ -50,16 +50,16 @@ A follower sends the leader `ReadIndex`. The leader makes sure of the same two t
 the first slot that it has not applied; whoever has applied all before that slot has what was
 acknowledged before the request. One request is under way at a time, and serves all reads that came
 before it was sent; later ones wait for the next. It is repeated after ``again_ms``, and a new
-leader is asked anew. Numbers begin at random in each life, so no reply to an earlier life is taken
-for one to this.
+leader is asked anew. Numbers begin at random in each life, so no reply to an earlier life
+counts.
 
 The age of a follower's state
 -----------------------------
 
 Heartbeats say which replies their leader has received, and which heartbeat a majority has answered.
-From two heartbeats an acceptor concludes that every slot known anywhere to be decided at an instant
-of its own clock is before a slot (`StalenessBound` has the argument). It sends its replica that as
-`Fresh`; the proof counts as soon as the replica has applied that far (`Freshness`). The age is the
+From two heartbeats an acceptor concludes: at some instant of its own clock, no node knew a decided
+slot at or beyond a certain slot (`StalenessBound` has the argument). It sends that to its replica
+as `Fresh`, which counts once the replica has applied all before it (`Freshness`). The age is the
 time since that instant. A node that is no member receives no heartbeats: it asks other nodes how
 old their states are (`locator.py`).
 
@@ -598,8 +598,8 @@ class StalenessBound:
     - Below ``b``: phase one of ``b`` found it, so it lies before the first slot that
       ``b`` filled itself. A heartbeat lists received replies only once that slot
       is decided, so it lies before the ``committed`` of ``j``.
-    - Under ``b``: any node knows of it only through the commander of ``b``, which sent
-      all it knew (without a gap, and nothing is applied beyond one) as ``committed`` of ``j``.
+    - Under ``b``: any node knows of it only through the commander of ``b``, which sent all it knew
+      up to the first gap (nothing is applied beyond it) as ``committed`` of ``j``.
 
     So everything known anywhere to be decided at ``a`` is before the ``committed`` of ``j``.
     Only one clock was read, and no clock rate or message delay was estimated.

@@ -86,7 +86,7 @@ class Scout(MemberRole[ScoutEvent]):
     ) -> None:
         super().__init__(address, host, **member)
         self.ballot = ballot
-        self.connected_to: dict[Address, int] = {}
+        self.asked: dict[Address, int] = {}
         """Acceptors that have not answered in full, and the slot from which each was asked."""
         self.floors: dict[Address, int] = {}
         """The slot before which each acceptor reported no votes, since it has applied all of it."""
@@ -97,7 +97,7 @@ class Scout(MemberRole[ScoutEvent]):
         self.reported: Counter[Address] = Counter()
         """The number of votes that each acceptor reported."""
         self.reporters: dict[int, Address] = {}
-        """The acceptor that reported it."""
+        """The acceptor that reported that vote."""
         self.first = first
         self.adopted = False
         self.hurried = hurried
@@ -108,11 +108,11 @@ class Scout(MemberRole[ScoutEvent]):
         """The ballot below this one that each acceptor was last asked to promise."""
 
     def begin(self, now: Instant) -> Effects:
-        """Ask the other acceptors; and the own one, if it completes a majority."""
+        """Ask the other acceptors, and this node's if it completes a majority."""
         own = self.acceptor
         for acceptor in self.config.acceptors:
             if acceptor != own:
-                self.connected_to[acceptor] = self.first
+                self.asked[acceptor] = self.first
         return [*self._ask(), *self._ask_own(), self._wake()]
 
     def handle(self, sender: Address, event: ScoutEvent, now: Instant) -> Effects:
@@ -140,34 +140,34 @@ class Scout(MemberRole[ScoutEvent]):
         """Return who promised, who is still asked, and the slots with votes of earlier ballots."""
         yield from self.summary()
         yield "promises of", ", ".join(map(node_of, self.complete))
-        yield "asks", ", ".join(map(node_of, self.connected_to))
+        yield "asks", ", ".join(map(node_of, self.asked))
         for slot, vote in sorted(self.votes.items()):
             yield f"slot {slot}", f"{vote.batch.size} bytes under {shown_ballot(vote.ballot)}"
 
     def _ask(self) -> Effects:
-        return [self._prepare(acceptor) for acceptor in self.connected_to]
+        return [self._prepare(acceptor) for acceptor in self.asked]
 
     def _prepare(self, acceptor: Address, step: Ballot | None = None) -> Send:
         view = self.config.newest.number
         ballot = self.ballot if step is None else step
-        return Send(acceptor, Prepare(ballot=ballot, first=self.connected_to[acceptor], view=view))
+        return Send(acceptor, Prepare(ballot=ballot, first=self.asked[acceptor], view=view))
 
     def _ask_own(self) -> Effects:
         own = self.acceptor
-        if own in self.connected_to or own in self.complete:
+        if own in self.asked or own in self.complete:
             return ()
         if not self._is_majority((*self.complete, own)):
             return ()
-        self.connected_to[own] = self.first
+        self.asked[own] = self.first
         return (self._prepare(own),)
 
     def _is_majority(self, acceptors: Collection[Address]) -> bool:
         return all(view.is_majority(acceptors) for view in self.views)
 
     def _on_promise(self, acceptor: Address, promise: Promise, now: Instant) -> Effects:
-        if promise.ballot == self.steps.get(acceptor) and acceptor in self.connected_to:
+        if promise.ballot == self.steps.get(acceptor) and acceptor in self.asked:
             return (self._step(acceptor, promise.ballot.round),)
-        if promise.ballot != self.ballot or self.connected_to.get(acceptor) != promise.asked:
+        if promise.ballot != self.ballot or self.asked.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # It is a repetition, or was not requested.
         if not any(view.counts(acceptor, promise.voter) for view in self.views):
             return (Observe("paxos.unregistered_vote"),)
@@ -189,9 +189,9 @@ class Scout(MemberRole[ScoutEvent]):
             effects = self._report(acceptor, first, now)
         self.reported[acceptor] += len(promise.votes)
         if promise.more is not None and self.reported[acceptor] < REPORTED_MAX:
-            self.connected_to[acceptor] = promise.more
+            self.asked[acceptor] = promise.more
             return [*effects, self._prepare(acceptor)]
-        del self.connected_to[acceptor]
+        del self.asked[acceptor]
         if promise.more is not None:
             return [*effects, Observe("paxos.endless_promise")]
         self.complete[acceptor] = None
@@ -279,11 +279,7 @@ class Scout(MemberRole[ScoutEvent]):
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         ahead = preempted.ballot.round - self.ballot.round
-        if (
-            ahead < -ROUND_JUMP_MAX
-            and preempted.ballot.round >= 0
-            and acceptor in self.connected_to
-        ):
+        if ahead < -ROUND_JUMP_MAX and preempted.ballot.round >= 0 and acceptor in self.asked:
             return (self._step(acceptor, preempted.ballot.round), Observe("paxos.round_stepped"))
         if acceptor not in self.config.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)

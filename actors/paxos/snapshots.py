@@ -9,7 +9,7 @@ streams of the journal that hold slots depend on each other in one direction::
 
     stream     holds                           dropped when
     replica    a snapshot, and batches since   a newer snapshot is whole and durable (CheckpointEnd)
-    acceptor   votes                           the replica sent Trimmed, behind its CheckpointEnd
+    acceptor   votes                           the replica sent Trimmed, after its CheckpointEnd
     catchup    slots that were fetched         the same, if the snapshot covers all of them
 
 Making one
@@ -56,8 +56,8 @@ checked: a batch that no log can have is reported and fetched from another membe
 written to the journal, because that may hold votes of older ballots for the same slots, which a
 recovery must not take for what was decided.
 
-Members are asked in the order: those that are likely to have the slots, those that answered, the
-leader, which has enough to do, and silent ones. The timeout of a fetch doubles while nobody
+Members are asked in this order: those likely to have the slots, those that answered, the leader
+(it is busy enough), silent ones. The timeout of a fetch doubles while nobody
 answers, up to three times.
 
 A member makes a snapshot for another one only if it has none that is newer than what is lacking;

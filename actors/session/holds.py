@@ -145,7 +145,7 @@ class Lease(Struct):
     ends_at: Instant
     """Before this its duration has certainly not ended."""
     until: Instant
-    """From this on another owner may hold the lock."""
+    """From then on another owner may hold the lock."""
     grace_ms: int
     warn_at: Instant | None
     """Time at which the user is notified that the duration is over; None once it was."""
@@ -223,7 +223,7 @@ class ClientHold(Struct, gc=False):
         return state
 
     def until(self) -> Instant | None:
-        """Return until when it is certain, None for without limit; for any thread."""
+        """Return until when it is certain, None for no limit; for any thread."""
         trust, lease = self.trust, self.lease
         if trust is None:
             return None if lease is None else lease.until

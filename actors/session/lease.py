@@ -12,7 +12,7 @@ however late or lost the messages are.
       │                                                                        │
       └── not confirmed within its TTL, ended by the cluster, client closed ───┘
 
-Each session of a client has a name of its own, so no message of an earlier one counts in a later.
+Each session of a client has its own name, so no message of an earlier one counts in a later one.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Mike Burrows, "The Chubby lock
 service", OSDI 2006, section 2.8 (jeopardy and grace period).
@@ -41,7 +41,7 @@ KEEPS_PER_TTL = 5
 """Keep-alives in a TTL: several may be lost before there is reason to worry."""
 
 SUSPECT_PART = 2
-"""The session is suspect when this part of its TTL (a half) has passed unconfirmed."""
+"""The session is suspect when its TTL divided by this has passed unconfirmed."""
 
 LINGER_MS = 30_000
 """Time for which an unused session is kept (ms); then it is left to expire."""
@@ -82,9 +82,9 @@ class SessionTrust(Struct):
     """A client's trust in one session. There is one object per session, and its times only grow."""
 
     suspect_at: Instant
-    """From this on there is reason to worry: the cluster should have confirmed the session."""
+    """From then on there is reason to worry: the cluster should have confirmed the session."""
     until: Instant
-    """From this on the cluster may have ended the session."""
+    """From then on the cluster may have ended the session."""
 
 
 class SessionLease(Struct):
@@ -244,7 +244,7 @@ class SessionLease(Struct):
 
     @staticmethod
     def trusted_until(sent_at: Instant, ttl_ms: int) -> Instant:
-        """Return until when a session certainly lives whose message was sent at ``sent_at``."""
+        """Return until when a session whose message was sent at ``sent_at`` surely lives."""
         return relied_until(sent_at, ttl_ms)
 
 
@@ -286,13 +286,13 @@ def open_session(state: SessionState, now: Instant) -> list[Effect]:
     session_lease.step_ms = min(2 * session_lease.step_ms, OPEN_MS_MAX)
     in_flight.number += 1
     session_lease.note_sent(in_flight.number, now)
-    times_sent = Open(
+    opening = Open(
         session=session_lease.wanted,
         ttl_ms=session_lease.ttl_ms,
         label=session_lease.label,
         request=in_flight.number,
     )
-    return [in_flight.send(endpoint, times_sent, now) for endpoint in _targets(state)]
+    return [in_flight.send(endpoint, opening, now) for endpoint in _targets(state)]
 
 
 def open_over(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:

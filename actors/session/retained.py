@@ -39,8 +39,8 @@ Trust
 A local owner is admitted only while the session is trusted: neither suspect nor lost, by the clock
 and the times by which any hold is judged (`ClientHold.state_at`). Those times only grow while a
 session lives, so a reader that finds one passed may be too careful, never too confident. What is
-not admitted takes the normal way: it is *diverted*, and acquires the lock from the cluster like an
-owner of a lock that is not retained. If the session is suspect the lock is given back before that,
+not admitted is *diverted*: it acquires the lock from the cluster like an
+owner of a lock that is not retained. If the session is suspect, the lock is given back first,
 since the diverted owner would otherwise queue behind its own client.
 
 Races
@@ -55,14 +55,14 @@ under one mutex of the client, and each decides completely, so calls are ordered
 - *Expiry against a local grant.* Only IDLE expires. A grant that came first has left IDLE.
 - *Loss against a local grant.* The role may not have handled the loss yet: the thread that
   reacquires looks at the clock itself.
-- *A recall before its grant.* Messages may change places. A recall is remembered by its fence while
+- *A recall before its grant.* Messages may be reordered. A recall is kept by its fence while
   the lock is being acquired. A recall of any fence that is not held now is of an earlier hold.
 - *A cancel against a grant.* `withdraw` removes a waiter, and releases what was admitted meanwhile.
   When the last waiter gives up, the request is withdrawn; a grant that crosses with that has an old
   number, and is given back.
 - *A confirmation against a loss.* A thread may find the hold lost by its clock just when a message
-  confirms the session, which then keeps the hold. So what is found lost is also given back: the
-  cluster does not keep it for nobody.
+  confirms the session, which then keeps the hold. So what is found lost is also given back, lest
+  the cluster keep it for nobody.
 - *Close.* Nothing is admitted after `close`; what is in use goes with its last local owner, or with
   the session.
 
@@ -103,7 +103,7 @@ SPAN = 1_024
 """The number of fences in a retained grant."""
 
 COHORT_MS = 10
-"""Time after a recall for which further local owners may have the lock in all (ms)."""
+"""Total time after a recall for which further local owners may have the lock (ms)."""
 
 PAUSE_MS = 1_000
 """First time after a recall for which the lock is not retained (ms)."""
@@ -186,7 +186,7 @@ class Admit(NamedTuple):
 
 
 class Divert(NamedTuple):
-    """The local owner takes the normal way: it acquires the lock from the cluster itself."""
+    """The local owner must acquire the lock from the cluster itself."""
 
     token: int
 
@@ -276,8 +276,8 @@ class RetainedLock(Struct, gc=False):
     users: dict[int, int] | None = None
     """The fences of the local owners that have the lock, by their tokens."""
     queue: OrderedDict[int, bool] | None = None
-    """The local owners that wait, in order: whether each waits for others to release the lock, by
-    its token."""
+    """The waiting local owners in order, by token: whether each waits for others to release the
+    lock."""
     number: int = 0
     """The number of the last request."""
     waits: bool = True
@@ -418,7 +418,7 @@ class RetainedLock(Struct, gc=False):
         return [] if self.terms.cohort else self._divert_all()
 
     def surrender(self) -> list[Act]:
-        """Let the lock, which a local owner has, go back to the cluster when that releases it."""
+        """Give the lock back to the cluster once the local owner that has it releases it."""
         if self.state is RetainedState.HELD:
             self._move(RetainedState.RECALLED)
         if self.recalls is not None:

@@ -60,8 +60,8 @@ LATER_REQUEST = Why(Cause.LATER_REQUEST)
 def claiming(details_of: Callable[[Any], ClaimDetails]) -> Rule:
     """Return the rule that grants a claim its amount of each of its objects, queues or denies it.
 
-    ``details_of`` returns what the claim has besides; it raises InvalidRequestError for fields that
-    exceed their limits, as the ``check`` of the command does. Then nothing was done.
+    ``details_of`` returns the claim's other fields; it raises InvalidRequestError for fields that
+    exceed their limits, as the ``check`` of the command does, before anything is done.
     """
 
     def claim(table: TableState, command: AcquireRequest, out: list[Result]) -> None:

@@ -445,7 +445,7 @@ class TableState:
             one.note_end(self, wait, out)
 
     def serve(self, objects: Iterable[str], out: list[Result]) -> None:
-        """Grant what a claim leaves to the heads of the queues, and so on; drop free resources."""
+        """Grant what is free to the heads of the queues, in order; drop free resources."""
         resources, before = self.resources, self.fence
         blocked: Wait | None = None  # Grants only take, so it stays blocked in this step.
         for name in objects:

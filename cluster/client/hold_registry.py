@@ -7,8 +7,8 @@ lock began which acquire, and pairs each acquire with its release, whatever inte
 What moves
 ----------
 
-Each acquire has a token, and goes through these states. Users' threads and tasks move it, but for
-GRANTED and RELEASED, which the dispatcher's thread does. Every move but these two may be cut short
+Each acquire has a token, and goes through these states. Users' threads and tasks move it, but the
+dispatcher's thread moves it to GRANTED and RELEASED. Any move but these two may be cut short
 by a cancellation, or by an exception that a signal's handler raises between any two steps::
 
     state      where it is                              followed by
@@ -59,7 +59,7 @@ A hold is lost by the session, or found lost by a thread that looks at the clock
 Both end in `_notice_loss`, once for each ownership (loss-reported-once): callbacks are called, and
 the ownership is kept until an error has reported the loss to its owner, at most `LOST_MAX` of them.
 A hold that a thread found lost is *disowned*: it stays lost even if the session receives a
-confirmation at that moment, and is released, so that the cluster does not keep it for nobody
+confirmation at that moment, and is released, lest the cluster keep it for nobody
 (lost-is-final). If no caller waits for a release, and it finds the hold lost, callbacks are called,
 and the next call on the lock object raises the error. If the owner was granted the lock again
 before it knew of the loss, the new acquire fails with the loss: the owner must not take the second
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from fencelock.cluster.client.waiting import LocalWaits
 
 LOST_MAX = 10_000
-"""Limit of remembered losses that no error reported yet. Release of an older one raises "not
+"""Limit of remembered losses that no error reported yet. Releasing an older one raises "not
 held"."""
 
 UNREPORTED_MAX = 64
@@ -150,7 +150,7 @@ class Ownership(Struct, eq=False):
     """Whether an error has reported its loss."""
 
     def is_unreleased(self, token: int) -> bool:
-        """Return whether the acquire ``token`` was not released, or that is not confirmed."""
+        """Return whether the acquire ``token`` is unreleased, or its release unconfirmed."""
         leaving = self.leaving
         return token in self.acquisitions or (leaving is not None and leaving.token == token)
 
@@ -183,7 +183,7 @@ class ReleaseCall(AskReply):
     sent = False
     """Whether its request surely reached the session."""
     awaited = True
-    """Whether a caller waits for its reply, and is told of a loss by that."""
+    """Whether a caller waits for its reply, which also reports a loss."""
     unlimited = False
     """Whether the session replies only once it is decided. No caller waited when it began."""
     detach: Detach | None = None
@@ -586,7 +586,7 @@ class HoldRegistry:
                 del self._owners[key]  # As nearly always.
 
     def _report_later(self, leaving: ReleaseCall, error: FencelockError) -> None:
-        """Report what a release found for which no caller waited: to callbacks, and at a call."""
+        """Report what a release that no caller awaited found: to callbacks and at a later call."""
         if not leaving.awaited:
             own = leaving.own
             self._notice_loss(own, str(error).removeprefix(f"{titled(own.lock)}: "))
@@ -740,7 +740,7 @@ class HoldRegistry:
         """Return an owner of ``lock`` besides the first, and its number."""
         numbers = self._numbers.setdefault(lock, Numbers())
         free = numbers.free
-        # The last one has the owner that the table saw last, the first was undone longest ago.
+        # The table saw the last one most recently; the first was undone longest ago.
         for place in (-1, 0) if free else ():
             number = free[place]
             if not self._is_taken(lock, owner_of_acquire(number)):
@@ -750,7 +750,7 @@ class HoldRegistry:
             numbers.highest = number = numbers.highest + 1
             if not self._is_taken(lock, owner_of_acquire(number)):
                 return owner_of_acquire(number), number
-            free.append(number)  # It is undone still, since all numbers were last forgotten.
+            free.append(number)  # Still UNDOING from before the numbers were forgotten.
 
     def _is_taken(self, lock: str, owner: str) -> bool:
         """Return whether ``owner`` acquires or holds ``lock``, or an acquire of it is UNDOING."""

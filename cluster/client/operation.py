@@ -14,7 +14,7 @@ A method that both clients have is declared once, with `operation`, in the class
     class Counter(BaseCounter, InThreads): ...    # counter.get() is an int
     class AsyncCounter(BaseCounter, InTasks): ... # await counter.get() is one
 
-`asyncio` takes a tenth of the time to import of all that a client needs, so a blocking client does
+`asyncio` takes a tenth of the import time of all that a client needs, so a blocking client does
 not import it.
 """
 
@@ -140,7 +140,7 @@ Waiter = tuple["asyncio.Future[None]", Operation[Any]]
 class Bell:
     """Wakes a loop when other threads answer: once for all answers until the loop reads them.
 
-    To wake a loop costs a thread some ten times as much as the answer itself.
+    Waking a loop costs a thread some ten times as much as the answer itself.
     """
 
     latest: ClassVar[ref[Bell] | None] = None

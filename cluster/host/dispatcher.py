@@ -53,8 +53,8 @@ class Dispatcher:
     """The real-time host: a Pykka runtime in which all roles of a node share one thread.
 
     A turn takes the input of sockets, timers and other threads, runs roles until none waits
-    (bounded), and writes and syncs all records of the turn at once. Only then it sends what
-    depended on the records: one frame for each peer. Between turns it sleeps in the poller of
+    (bounded), and writes and syncs all records of the turn at once. Only then does it send
+    what depended on them: one frame for each peer. Between turns it sleeps in the poller of
     its hub.
 
     Args:
@@ -86,7 +86,7 @@ class Dispatcher:
         self.node = node
         self.failure: BaseException | None = None
         self.forks = ForkCounter.forks
-        """Another count of `ForkCounter` means that this process is a child of the node's."""
+        """If `ForkCounter` has another count, this process is a child of the node's."""
         self._pid = os.getpid()
         self.stopped = threading.Event()
         self.ended = AskReply()
@@ -161,7 +161,7 @@ class Dispatcher:
         """Stop in order: send the closings, sync the journal, end sockets and threads.
 
         Args:
-            timeout: how long to wait for it (s), None for without limit.
+            timeout: how long to wait for it (s), None for no limit.
             at_once: whether to skip the closing messages, or the rest of them.
 
         Returns:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fencelock.transport.listener import Arrival
 
 FRAME_ENVELOPES_MAX = 256
-"""Limit of messages in one frame: a receiver handles them at once; far below a frame's bytes."""
+"""Limit of messages in one frame, which a receiver handles at once; far below the byte limit."""
 
 TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
@@ -43,7 +43,7 @@ CLIENTS_MIN = 4
 
 
 class Links(Protocol):
-    """A node's connections; `SocketHub` is the real ones."""
+    """A node's connections; the real ones: `SocketHub`."""
 
     cluster: str
     waiting: Collection[str]
@@ -252,7 +252,7 @@ class Gateway:
     ) -> None:
         """Send messages that do not fit into one frame, or of which one cannot be encoded.
 
-        Encoding changes nothing, so a message that is alone in its frame is dropped for an error.
+        Encoding changes no state, so a message that fails alone in its frame is just dropped.
         """
         if len(envelopes) == 1:
             if isinstance(error, FrameTooLargeError):

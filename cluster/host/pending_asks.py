@@ -55,7 +55,7 @@ class AskReply(pykka.Future[Any]):
     _error: BaseException | None = None
     _awaited = False
     forks: int | None = None
-    """Another count of `ForkCounter` means that it will never be answered here; None if no user
+    """If `ForkCounter` has another count, it will never be answered here; None if no user
     has it."""
 
     def __init__(self, then: Then | None = None) -> None:
@@ -78,7 +78,7 @@ class AskReply(pykka.Future[Any]):
         """Return the answer, or raise it if it is an exception.
 
         Args:
-            timeout: how long to wait (s), None for without limit.
+            timeout: how long to wait (s), None for no limit.
 
         Raises:
             pykka.Timeout: there is no answer yet.

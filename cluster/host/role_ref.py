@@ -111,7 +111,7 @@ class RoleRef(pykka.ActorRef[Any]):
             message: of a type that the role accepts, or `DescribeRole` or `ReadState`, which the
                 host answers.
             block: whether to wait here; if not, a Pykka future is returned at once.
-            timeout: how long to wait here (s), None for without limit. When the wait ends
+            timeout: how long to wait here (s), None for no limit. When the wait ends
                 without an answer, the role is notified, so that it does not grant a lock to
                 a caller that has left.
 

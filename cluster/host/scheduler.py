@@ -82,7 +82,7 @@ BACKLOG_MAX = 1_000_000
 """Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
 
 PARTS_MAX = 4
-"""Parts of a checkpoint that wait for a sync of other records; then they are synced by themselves.
+"""Parts of a checkpoint that may wait for a sync of other records; with the last, one is due.
 A sync of 512 KiB takes hardly longer than one of 128."""
 
 READ_CLOCK = cast("Callable[[], Instant]", partial(time.clock_gettime_ns, CLOCK))
@@ -97,8 +97,8 @@ class Scheduler:
     """Runs roles in the order in which events arrive, and performs the effects they return.
 
     Once a role persists in a turn, its sends and other later effects are held until
-    `release_held`; the dispatcher syncs the journal before that. A part of a checkpoint holds
-    nothing, so it waits for the next records of a role that does: a sync of its own would delay
+    `release_held`; the dispatcher syncs the journal before that. A part of a checkpoint holds no
+    effects, so it waits for the next records that do: a sync of its own would delay
     requests.
 
     Args:
@@ -155,7 +155,7 @@ class Scheduler:
         self._opening = False
         self._syncs = self._sync_ns = self._syncs_reported_at = 0
         self._syncs_since = Instant(0)
-        """The time at which the first sync began that is not reported yet."""
+        """The time at which the first unreported sync began."""
         self._slow_syncs = Repeated(node, clock)
         self._faults = FaultLog(node, clock, self._count)
         self.synced_ns = 0
@@ -178,7 +178,7 @@ class Scheduler:
     def adopt(self, role: Role[Any], *, stops_alone: bool = False) -> None:
         """Register ``role``, add it, and give it its first turn (Host).
 
-        The roles of a `RoleSet` have theirs when all of them were added.
+        The roles of a `RoleSet` get theirs once all of them are added.
         """
         assert node_of(role.address) == self.node
         assert role.address not in self.roles, f"{role.address} is running already"
@@ -214,7 +214,7 @@ class Scheduler:
     def reply_for(
         self, role_slot: RoleSlot, request: DescribeRole | ReadState
     ) -> RoleDescription | RoleState:
-        """Answer ``request`` in place of its role, before the events that wait for that."""
+        """Answer ``request`` for its role, ahead of the events that wait for the role."""
         if isinstance(request, ReadState):
             return state_of(role_slot, self.now(), self.note_fault)
         waiting = sum(waits is role_slot for waits, _, _ in self.ready)
@@ -244,7 +244,7 @@ class Scheduler:
                 self.post(role_slot, self.here, event)
 
     def work(self, most: int) -> None:  # noqa: PLR0912  (the path of every message)
-        """Perform effects that wait, and give turns until no event waits, but at most ``most``.
+        """Perform waiting effects, and give turns until no event waits, at most ``most``.
 
         Raises:
             RoleFailedError: a role raised an exception, which only a bug of ours can cause.
@@ -309,7 +309,7 @@ class Scheduler:
                 self.ready.append((role_slot, role_slot.address, timer))
 
     def idle_ms(self) -> int | None:
-        """Return the time until the next timer is due (ms, rounded up), None for without limit."""
+        """Return the time until the next timer is due (ms, rounded up), None for no limit."""
         if self.ready or self._performing:
             return 0
         if not self.timers:
@@ -328,7 +328,7 @@ class Scheduler:
         self.work(0)
 
     def note_sync(self, began: Instant) -> None:
-        """Count a sync of the journal that has taken since ``began``, and report now and then."""
+        """Count a sync of the journal that began at ``began``, and report now and then."""
         now = self.now()
         if not self._syncs:
             self._syncs_since = began

@@ -63,7 +63,7 @@ again: Linux may report a lost write once, and then call the page clean (Postgre
 Room
 ----
 
-The zeros behind the last group are written and synced ahead, while no caller waits (`segment.py`).
+The zeros after the last group are written and synced ahead, while no caller waits (`segment.py`).
 A group then replaces zeros: the length of the file does not change, and its sync writes no
 metadata. Zeros mean nothing to recovery. Room is not counted in `Journal.disk_bytes`.
 
