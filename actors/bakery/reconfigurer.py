@@ -282,9 +282,21 @@ class SeatingChanges(MemberChanges):
         self.connected = {member.node: member for member in readiness.members}
 
     def pending(self) -> str:
-        if self.readiness.electorate.former:
+        electorate = self.readiness.electorate
+        if electorate.former:
             return f"change {self.number} is not in force yet"
+        stored = [one.name for one in electorate.members if self._has_stored(one.name, electorate)]
+        if self.number and 2 * len(stored) <= len(electorate.members):
+            return f"change {self.number} is in force, but a majority has not stored that yet"
         return ""
+
+    def _has_stored(self, name: str, electorate: Electorate) -> bool:
+        """Return whether the last beat of a voter showed ``electorate``, which is in its journal.
+
+        If only the coordinator had it, and lost its disk, former members would still be needed.
+        """
+        member = self.connected.get(name)
+        return member is not None and member.votes and member.electorate == electorate
 
     def votes(self, member: str) -> bool:
         return member in self.connected and self.connected[member].votes

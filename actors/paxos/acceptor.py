@@ -158,6 +158,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         them."""
         self.known = recovered.next
         """A lower bound on the first slot that is not applied, as the journal has it."""
+        self.stored = recovered.next
+        """The journal has the state after all slots before this one, at least."""
         self.lease = LeasePromise()
         self.commander: Address | None = None
         """Sender of the last message that a leader was entitled to send, with its ballot."""
@@ -210,7 +212,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if isinstance(event, OwnEvent):
             effects = self._on_own(event)
         elif isinstance(event, Prepare) and not self.is_voter:
-            effects = (Observe("paxos.non_voter_asked"),)
+            effects = (Observe("paxos.non_voter_asked"), *self._correct(sender, event))
         elif (sender != self.commander or event.ballot != self.led) and (
             refused := self._refuse_stranger(sender, event)
         ):
@@ -488,6 +490,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             lease_ms=self.lease_ms,
             version="" if beat.number % VERSION_HEARTBEATS else self.version,
             log_version=LOG_VERSION,
+            stored=self.stored,
         )
         effects = [
             *adopted,
@@ -519,7 +522,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """
         assert trimmed.slot >= self.applied
         self.votes.forget(self.applied, trimmed.slot)
-        self.applied = self.known = trimmed.slot
+        self.applied = self.known = self.stored = trimmed.slot
         votes = [self.votes.by_slot[slot] for slot in self.votes.slots(0)]
         assert all(vote.slot >= trimmed.slot for vote in votes)
         self.written = self.votes.size

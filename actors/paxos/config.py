@@ -229,10 +229,6 @@ class LogConfig:
         """The first slot that is not applied here."""
         self.time_ms = 0
         """Log time after the slots before it (ms)."""
-        self.confirmed_by = 0
-        """At the leader: a slot proposed after the newest view came into force, as each vote for it
-        records. Once it is decided, a majority has stored that, and the votes of former members
-        are not needed again, even if a minority loses its disks."""
         self.lower_versions: dict[str, int] = {}
         """The log version of each member that has a lower one than this node, which leads them.
         Only the failure detector changes it."""
@@ -261,6 +257,11 @@ class LogConfig:
     def first(self) -> int:
         """The first slot whose view is known for certain; it is not above the first unapplied."""
         return self.views[0][0]
+
+    @property
+    def newest_first(self) -> int:
+        """The first slot of the newest view."""
+        return self.views[-1][0]
 
     @property
     def floor(self) -> int:

@@ -513,6 +513,8 @@ class NodesDescribed(Local):
 
     leader: str
     nodes: tuple[NodeFacts, ...]
+    stored: int = 0
+    """At the leader: a majority's journals have everything before this slot."""
 
 
 class TargetDue(Timer):

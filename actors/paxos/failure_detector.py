@@ -146,6 +146,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.number = 0
         self.applied: dict[str, int] = {}
         """The first slot that each member has not applied, as it last reported to this leader."""
+        self.stored: dict[str, int] = {}
+        """The slot before which each member's journal has everything, as it last reported."""
         self.acked: dict[str, int] = {}
         """The last heartbeat of this leadership that each member answered, if any."""
         self.broken: dict[str, Instant] = {}
@@ -305,7 +307,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             if node in self.config.members and node != self.node
         ]
         facts += self.locator.facts(now)
-        return NodesDescribed(leader=self.following, nodes=tuple(facts))
+        stored = self.config.reached(self.stored) or 0
+        return NodesDescribed(leader=self.following, nodes=tuple(facts), stored=stored)
 
     def _on_leadership(self, leadership: Leadership, now: Instant) -> Effects:
         self.standing = False
@@ -314,7 +317,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.lease = LeaderLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked, self.config.lower_versions = {}, {}
         self.disks.clear()
-        self.applied, self.acked, self.latest = {}, {}, {}
+        self.applied, self.stored, self.acked, self.latest = {}, {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -394,7 +397,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if member != self.node:
             since = Instant(asked - ack.sync_age_ms * NS_PER_MS)
             self.disks.note_other(member, ack.sync_us, since)
-        self.applied[member] = ack.applied
+        self.applied[member], self.stored[member] = ack.applied, ack.stored
         _, _, version = self.latest.get(member, (now, 0, ""))
         self.latest[member] = now, ack.view, ack.version or version
         reports = (*reports, *self._report_version(member, self.config.note_version(member, ack)))
@@ -415,12 +418,13 @@ class FailureDetector(MemberRole[DetectorEvent]):
             ("sync_age_ms", ack.sync_age_ms, 0),
             ("lease_ms", ack.lease_ms, 0),
             ("log_version", ack.log_version, 1),
+            ("stored", ack.stored, 0),
         ):
             if value < least:
                 text = f"an answer to a heartbeat with {name} {value}, which is at least {least}"
                 return self.bounds.report(acceptor, "paxos.impossible_answer", text, now)
-        what = "that it has applied slots up to"
-        return self.bounds.refuse_slot(acceptor, what, ack.applied, now)
+        what = "that it has applied or stored slots up to"
+        return self.bounds.refuse_slot(acceptor, what, max(ack.applied, ack.stored), now)
 
     def _report_version(self, member: str, version: int | None) -> list[Effect]:
         """Name a member for which newer commands are refused."""

@@ -146,8 +146,9 @@ class Log:
         """
         decided, snapshots, config = self.decided, self.snapshots, self.config
         batch = decided.advance()
-        if config.pending:
-            self._turn(changed=config.advance(decided.next))
+        if config.pending and config.advance(decided.next):
+            self._turn(changed=True)
+            self.snapshots.hurry()  # A change is done once a majority has it in its journal.
         snapshots.grown += batch.size
         if snapshots.writer is not None:
             snapshots.writer.since.append(batch)
@@ -242,6 +243,8 @@ class Log:
             effects.append(part)
             if is_last:
                 effects += self._end_checkpoint()
+        if not snapshots.due and snapshots.is_due(leading=False):
+            effects += self._begin_snapshot()
         return [*effects, *snapshots.tick()]
 
     def _end_checkpoint(self) -> list[Effect]:

@@ -220,13 +220,17 @@ def _config_of(
 
 
 class MemoryAcceptor(Acceptor):
-    """An acceptor whose promises end with the process, under a journal id of its own."""
+    """An acceptor whose promises end with the process, under a journal id of its own.
+
+    It has nothing to store: what it was sent, it knows for as long as it votes.
+    """
 
     def begin(self, now: Instant) -> Effects:
         """Begin without promises of an earlier life."""
         return without_records(super().begin(now))
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        self.stored = self.config.applied
         return without_records(super().handle(sender, event, now))
 
 

@@ -237,6 +237,8 @@ class HeartbeatAck(Message, tag=0x27):
     """The version of the sender's software, for operators; empty in most answers."""
     log_version: Int64 = 1
     """The version of the log up to which the sender can apply commands (`LOG_VERSION`)."""
+    stored: Int64 = 0
+    """The sender's journal has the state after all slots before this one."""
 
 
 class Propose(Message, tag=0x28):

@@ -176,7 +176,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 effects += self.requests.reply(sender, refusal)
             else:
                 self.keeper.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
-                changes = LogChanges(self, Facts(self.node, described.nodes))
+                changes = LogChanges(self, Facts(self.node, described.nodes), described.stored)
                 reply = partial(self.requests.reply, sender)
                 effects += changes.answer(request, reply, self.repeated, now)
         return effects
@@ -199,7 +199,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         noted = self.keeper.note_down(self.config.newest.members, facts.silence_ms, now)
         if not self.keeper.target.members:
             return noted
-        changes = LogChanges(self, facts)
+        changes = LogChanges(self, facts, described.stored)
         return [*noted, *self.keeper.approach(changes, facts, facts.silent_ms, now)]
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
@@ -316,22 +316,24 @@ class LogChanges(MemberChanges):
     Args:
         role: the leader's role for the members.
         facts: the facts of other nodes.
+        stored: a majority's journals have everything before this slot.
 
     """
 
-    def __init__(self, role: Reconfigurer, facts: Facts) -> None:
+    def __init__(self, role: Reconfigurer, facts: Facts, stored: int) -> None:
         view = role.config.newest
         super().__init__(role.node, view.seats, view.number, role.only)
         self.role = role
         self.facts = facts
+        self.stored = stored
 
     def pending(self) -> str:
         """Return the condition that a decided change waits for; empty if there is none."""
         config = self.role.config
         if config.pending:
             return f"change {self.number} is not in force yet"
-        if self.number and config.applied <= config.confirmed_by:
-            return f"change {self.number} is in force, but a majority does not know that yet"
+        if self.number and self.stored < config.newest_first:
+            return f"change {self.number} is in force, but a majority has not stored that yet"
         return ""
 
     def votes(self, member: str) -> bool:

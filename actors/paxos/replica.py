@@ -315,7 +315,7 @@ class Replica(MemberRole[ReplicaEvent]):
         opening = self.ordering.begin(leadership, self.decided.time_ms, now)
         self.reads.opening = leadership.first
         followed = self._follow(self.node, now)
-        self.change_slot = self.config.confirmed_by = leadership.first
+        self.change_slot = leadership.first
         return [opening, *followed, *self._fill(now)]
 
     def _on_propose_change(self, event: ProposeChange, now: Instant) -> Effects:
@@ -340,8 +340,6 @@ class Replica(MemberRole[ReplicaEvent]):
         if not self.log.views_changed:
             return []
         self.log.views_changed = False
-        if not self.config.pending:
-            self.config.confirmed_by = self.ordering.free
         roles = (self.acceptor, self.leader, self.monitor, members_of(self.node))
         return [
             *(Send(role, ViewChanged()) for role in roles),
@@ -441,9 +439,8 @@ class Replica(MemberRole[ReplicaEvent]):
             clock = ordering.clock
             clock.base_ms, clock.base_at = decided.time_ms, now
             return effects
-        confirms = ordering.free <= self.config.confirmed_by and not ordering.draining
-        if ordering.proposals.queue or confirms:
-            effects += ordering.fill(self.config.confirmed_by + 1, decided.next, now)
+        if ordering.proposals.queue:
+            effects += ordering.order(decided.next, now)
         due = self.machine.due_ms(ordering.tick_ms)
         if due is not None:
             effects += ordering.arm(due, now)

@@ -218,6 +218,11 @@ class Snapshots:
     def _threshold(self) -> int:
         return max(self.journal_bytes, self.size // 2) * self.patience // 8
 
+    def hurry(self) -> None:
+        """Let a snapshot be due at once, unless the journal is being written anew."""
+        if self.journal_bytes and self.writer is None:
+            self.due = 0
+
     def is_due(self, *, leading: bool) -> bool:
         """Return whether the journal should be cut now."""
         if not self.journal_bytes or self.under_way or self.writer is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.membership_message import (
@@ -18,7 +19,9 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Reason, Refused, Released
 from fencelock.actors.bakery.config import election_of, members_of
-from fencelock.actors.message import address_of
+from fencelock.actors.bakery.electorate import FOUNDERS
+from fencelock.actors.bakery.reconfigurer import SeatingChanges
+from fencelock.actors.message import Instant, address_of
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 
 LONG_MS = 60_000
@@ -92,6 +95,24 @@ def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
     harness.release("n3", held)
     harness.until(lambda: bool(harness.answers(Released)))
     assert harness.lock("n4", owner="ben").fence > held.fence
+
+
+def test_a_change_is_done_once_beats_of_a_majority_show_it() -> None:
+    """If the coordinator alone had stored it, the loss of its disk would bring the former back."""
+    harness = grown(4)
+    heard(harness, "n4")
+    names = ask(harness, "n1", MemberAction.JOIN, "n4").members
+    harness.until(settled(harness, *names))
+    harness.run(500)
+    role = harness.world.role_at(members_of("n1"))
+    late = [
+        member if member.node in ("n1", "n2") else member._replace(electorate=FOUNDERS)
+        for member in role.readiness.members
+    ]
+    readiness = replace(role.readiness, members=tuple(late))
+    assert SeatingChanges(role, role.readiness, Instant(0)).pending() == ""
+    pending = SeatingChanges(role, readiness, Instant(0)).pending()
+    assert pending == "change 1 is in force, but a majority has not stored that yet"
 
 
 @pytest.mark.parametrize("seed", range(8))

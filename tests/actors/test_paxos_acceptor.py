@@ -243,7 +243,9 @@ def test_while_the_lease_lasts_no_other_leader_is_promised(acceptor: Acceptor) -
 def test_a_heartbeat_is_answered_once_its_ballot_is_durable(acceptor: Acceptor) -> None:
     effects = acceptor.handle(COMMANDER, beat(7), T0)
 
-    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0, log_version=LOG_VERSION)
+    ack = messages.HeartbeatAck(
+        ballot=LOW, number=7, applied=1, view=0, log_version=LOG_VERSION, stored=1
+    )
     assert words(effects) == [promised(LOW), Send(address_of("b", "monitor"), ack)]
 
 

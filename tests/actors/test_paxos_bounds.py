@@ -138,6 +138,7 @@ ROWS = (
             "sync_age_ms": (-1,),
             "lease_ms": (-1,),
             "log_version": (0, -(1 << 61)),
+            "stored": (-1, messages.NUMBER_MAX),
         },
     ),
     Row(

@@ -422,7 +422,13 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
     effects = role.handle(COMMANDER, heartbeat(), at(1))
 
     ack = HeartbeatAck(
-        ballot=LOW, number=1, applied=1, view=0, lease_ms=LEASE_MS, log_version=LOG_VERSION
+        ballot=LOW,
+        number=1,
+        applied=1,
+        view=0,
+        lease_ms=LEASE_MS,
+        log_version=LOG_VERSION,
+        stored=1,
     )
     assert Send(config.monitor_of("b"), ack) in effects
     assert not promises(role, LONG_MS - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, present
@@ -22,6 +24,7 @@ from fencelock.actors.membership import Member, Membership
 from fencelock.actors.membership_changes import REPEATED_MS
 from fencelock.actors.membership_target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
     ROUNDS_PER_VIEW,
     WINDOW,
@@ -35,22 +38,30 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Applied,
-    Decided,
     DescribeNodes,
-    Leadership,
     Learned,
     LocateDue,
     NodeFacts,
     NodesDescribed,
-    Order,
     ProposeChange,
     Resign,
     TargetDue,
+    Trimmed,
     ViewChanged,
+    WriteChunk,
 )
+from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import LEADER_MS, Locator, MemberFacts
 from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_of, log_part, split
-from fencelock.actors.paxos.message import NO_BALLOT, UNWILLING, Ballot, Batch, Locate
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    UNWILLING,
+    Ballot,
+    Batch,
+    Heartbeat,
+    HeartbeatAck,
+    Locate,
+)
 from fencelock.actors.paxos.reconfigurer import HEARD_MS, VERSION_CHARS_MAX, Facts, Reconfigurer
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
@@ -216,26 +227,31 @@ def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided()
     assert turns == [[Applied(slot=slot), ViewChanged()] for slot in (2, 1 + WINDOW)]
 
 
-def test_a_leader_gives_one_slot_after_a_change_is_in_force_and_its_votes_say_so() -> None:
+def test_a_member_writes_its_journal_anew_once_a_change_is_in_force() -> None:
     replica = replica_of_a(config=config())
-    commander = address_of("a", "commander-3")
-    leadership = Leadership(
-        ballot=Ballot(3, leader_of("a")), commander=commander, first=1, time_ms=0
-    )
-    effects = replica.handle(leader_of("a"), leadership, T0)
-    given: list[int] = []
-    for _ in range(2):
-        while orders := sent(effects, Order):
-            given += [order.slot for order in orders]
-            decided = [Decided(slot=order.slot, batch=order.batch) for order in orders]
-            effects = [effect for one in decided for effect in replica.handle(commander, one, T0)]
-        if len(given) == 1:
-            change = ProposeChange(membership=THREE.with_member(D))
-            effects = replica.handle(members_of("a"), change, T0)
+    own, steps = acceptor_of("a"), list[tuple[int, list[object]]]()
+    for slot in range(1, WINDOW + 2):
+        decided = batch(command_of(THREE.with_member(D))) if slot == 1 else batch()
+        learned = Learned(slots=((slot, decided),), committed=slot + 1)
+        effects = replica.handle(own, learned, T0)
+        while any(isinstance(one, Wake) and one.timer == WriteChunk() for one in effects):
+            effects = replica.handle(replica.address, WriteChunk(), T0)
+            steps += [(slot, sent(effects, Trimmed))] if sent(effects, Trimmed) else []
+    in_force = 1 + WINDOW
+    assert steps[0] == (in_force - 1, [Trimmed(slot=in_force)] * 2)
 
-    in_force = 2 + WINDOW
-    assert given == list(range(1, in_force + 1))
-    assert replica.config.confirmed_by == in_force
+
+def test_an_acceptor_reports_what_its_journal_has() -> None:
+    known: dict[str, Any] = {"node": "a", "config": config(), "voter": A.journal}
+    acceptor = Acceptor(acceptor_of("a"), HOST, recovered=Recovered(), **known)
+    commander = address_of("b", "commander-3")
+    beat = Heartbeat(ballot=Ballot(3, leader_of("b")), number=1, committed=1, min_applied=1)
+    stored: list[int] = []
+    for _ in range(2):
+        acks = sent(acceptor.handle(commander, beat, T0), HeartbeatAck)
+        stored += [ack.stored for ack in acks]
+        acceptor.handle(replica_of("a"), Trimmed(slot=20), T0)
+    assert stored == [1, 20]
 
 
 def test_ballots_of_a_new_view_are_above_those_of_the_one_before(views: LogConfig) -> None:
@@ -459,22 +475,21 @@ def test_a_change_that_is_done_is_done_however_often_it_is_asked_for() -> None:
     assert (answer.done, proposed) == (True, [])
 
 
-def test_a_change_is_done_once_a_majority_knows_that_it_is_in_force(views: LogConfig) -> None:
+def test_a_change_is_done_once_a_majority_has_stored_it(views: LogConfig) -> None:
     in_force = 10 + WINDOW
     views.change(10, THREE.with_member(D))
     views.advance(in_force)
-    views.confirmed_by = in_force
     role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
     join = ChangeMembers(action=MemberAction.JOIN, node="d")
     answers: list[MembersChanged] = []
-    for views.applied in (in_force, in_force + 1):
+    for stored in (in_force - 1, in_force):
         role.handle(members_of("b"), join, T0)
-        described = NodesDescribed(leader="a", nodes=heard("b", "c", "d"))
+        described = NodesDescribed(leader="a", nodes=heard("b", "c", "d"), stored=stored)
         effects = role.handle(monitor_of("a"), described, T0)
         answers += sent(effects, MembersChanged)
 
     assert [answer.done for answer in answers] == [False, True]
-    assert "a majority does not know that yet" in answers[0].detail
+    assert "a majority has not stored that yet" in answers[0].detail
 
 
 def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:
@@ -634,7 +649,7 @@ class Keeper:
         self.checked_ms = ms
         asked = self.role.handle(self.role.address, TargetDue(), at(ms))
         assert asked == [Send(monitor_of("a"), DescribeNodes()), Wake(CHECK_MS, TargetDue())]
-        described = NodesDescribed(leader=leader, nodes=facts)
+        described = NodesDescribed(leader=leader, nodes=facts, stored=self.config.newest_first)
         return self.role.handle(monitor_of("a"), described, at(ms))
 
 

@@ -194,6 +194,7 @@ def test_a_follower_reports_its_syncs_with_the_next_heartbeat() -> None:
         sync_us=QUICK_US,
         sync_age_ms=21,  # Rounded up.
         log_version=LOG_VERSION,
+        stored=1,
     )
     assert Send(monitor_of("a"), ack) in effects
     seen = BallotSeen(ballot=BALLOT, leads=True)

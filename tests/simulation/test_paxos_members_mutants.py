@@ -21,7 +21,7 @@ from fencelock.actors.paxos.event import ProposeChange
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.reads import Reads
-from fencelock.actors.paxos.reconfigurer import Facts
+from fencelock.actors.paxos.reconfigurer import Facts, LogChanges
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table import requests
 from fencelock.actors.table import state as table_state
@@ -185,7 +185,17 @@ def too_early(sound: Any, sessions: Sessions, session: Any) -> Any:
     return sound(sessions, session) - int(session.ttl_ms) // 2
 
 
+@as_plant
+def once_in_force(sound: Any, changes: LogChanges) -> str:
+    """Answer that a change is done as soon as it is in force, whoever has stored it."""
+    changes.stored = NUMBER_MAX
+    return str(sound(changes))
+
+
 MUTANTS = {
+    "a change is done before it is stored": PlantedBug(
+        "changes-stored", ((LogChanges, "pending", once_in_force),)
+    ),
     "a change is in force at once": PlantedBug(
         "distinct-majority", ((LogConfig, "change", at_once),)
     ),
@@ -356,7 +366,14 @@ ASKS_TOO_EARLY = 980_336
 """A leader asks for another change while it does not know yet that its last one is decided."""
 
 
-@pytest.mark.parametrize("seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN, ASKS_TOO_EARLY])
+WAS_OVERTAKEN = 1_200_479
+"""A leader that was cut off asks for a change: a later leader has made one in a slot for which the
+former had proposed something else."""
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN, ASKS_TOO_EARLY, WAS_OVERTAKEN]
+)
 def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_target_plan(seed))
 

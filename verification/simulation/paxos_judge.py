@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.api.message import (
     Acquire,
     Cancelled,
@@ -31,14 +33,17 @@ from fencelock.actors.paxos.event import (
     Learned,
     LeaseHeld,
     MachineRead,
+    NodesDescribed,
     ProposalBatch,
     ReadMachine,
     SlotOutcomes,
     SteppedDown,
 )
 from fencelock.actors.paxos.invariants import INVARIANTS as LOG_INVARIANTS
+from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.message import NO_BALLOT, Promise, Propose
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.proxy.message import Relay
 from fencelock.actors.table.state import INVARIANTS as TABLE_INVARIANTS
 from fencelock.actors.table.wire import LogCommand, Queued
 from fencelock.cluster.node.lock_machine import read_command
@@ -559,6 +564,8 @@ class LogJudge:
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they have been added."""
         self.beliefs: dict[str, Belief] = {}
+        self.transfers: set[str] = set()
+        """The nodes that are requested to hand the lead over: that changes no members."""
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
         """Judge records that became durable; with ``alone``, they replace all of ``role``."""
@@ -590,7 +597,9 @@ class LogJudge:
         if node in self.nodes:
             self.votes.crashed(node)
 
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
+    def handled(  # noqa: PLR0912  (a case for each event)
+        self, delivered: Delivery, effects: Effects
+    ) -> None:
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
@@ -608,6 +617,11 @@ class LogJudge:
                 self._judge_lease(delivered, event)
             case Isolate():
                 self.divergence.isolates(node)
+            case (
+                ChangeMembers(action=MemberAction.TRANSFER)
+                | Relay(request=ChangeMembers(action=MemberAction.TRANSFER))
+            ):
+                self.transfers.add(node)
             case SteppedDown():
                 self.beliefs.pop(node, None)
             case MachineRead(reply=OrderRead() as peeked):
@@ -617,8 +631,12 @@ class LogJudge:
             case _:
                 pass
         self._judge_effects(delivered, effects)
+        if isinstance(event, NodesDescribed):
+            self.transfers.discard(node)
 
-    def _judge_effects(self, delivered: Delivery, effects: Effects) -> None:
+    def _judge_effects(  # noqa: PLR0912  (a case for each message)
+        self, delivered: Delivery, effects: Effects
+    ) -> None:
         for effect in effects:
             if type(effect) is Observe:
                 self.divergence.observes(delivered.node, effect.name)
@@ -633,6 +651,9 @@ class LogJudge:
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:
                     self.state.proposes(effect.message, delivered.time)
+                case MembersChanged(done=True) if isinstance(delivered.event, NodesDescribed):
+                    if delivered.node not in self.transfers:
+                        self.votes.changed(delivered.node, effect.message, self._known)
                 case ProposalBatch():
                     self.choices.commands.update(effect.message.commands)
                 case ReadMachine():
@@ -643,6 +664,11 @@ class LogJudge:
                     pass
         if delivered.to == replica_of(delivered.node):
             self._judge_state(delivered.node)
+
+    def _known(self, node: str) -> int:
+        """Return the first slot that ``node`` would not know after a restart."""
+        records = self.nodes[node].disk.records().values()
+        return recover(list(chain.from_iterable(records))).next
 
     def _judge_state(self, node: str) -> None:
         """Judge the state of a replica once it has applied more slots."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fencelock.actors.api.membership_message import MembersChanged
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.lease import PPM
@@ -389,6 +390,21 @@ class AcceptorJudge:
             self.says(node, boot, sender, message, local=False)
         self.shown[node] = max(self.shown[node], self.fresh[node])
 
+    def changed(self, node: str, answer: MembersChanged, known: Callable[[str], int]) -> None:
+        """Judge an answer that a change is done: no loss of a minority's disks may undo it.
+
+        Args:
+            node: the node that answers.
+            answer: its answer.
+            known: returns the first slot that a member would not know after a restart.
+
+        """
+        newest = self.choices.electorates.newest
+        shown = [one for one in newest.voters if known(one.member) >= newest.first]
+        lost = [one for one in newest.voters if one in self.silenced]  # It was shown there, too.
+        if answer.view == newest.number and not newest.is_majority([*shown, *lost]):
+            self.violation_report("changes-stored", f"{node} answers {answer}")
+
     def crashed(self, node: str) -> None:
         self.emitted[node] = self.fresh[node] = self.shown[node]
 
@@ -491,11 +507,17 @@ class AcceptorJudge:
     def _newest_for(self, ballot: Ballot) -> Electorate:
         """Return the last voters that the leader of ``ballot`` can know to be decided.
 
-        It may have been paused while a leader with a higher ballot changed them.
+        It may have been paused while a leader with a higher ballot changed them, and may have
+        proposed something else for the slot of that change.
         """
-        for one in reversed(self.choices.electorates.past):
-            votes = self.choices.votes.get(one.first - WINDOW, {})
-            if not votes or min(votes) <= ballot:
+        choices = self.choices
+        for one in reversed(choices.electorates.past):
+            slot = one.first - WINDOW
+            votes, change = choices.votes.get(slot, {}), choices.chosen.get(slot)
+            if (
+                not votes
+                or min(of for of, (batch, _) in votes.items() if batch == change) <= ballot
+            ):
                 return one
         return self.choices.electorates.past[0]
 
