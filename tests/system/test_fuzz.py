@@ -189,7 +189,7 @@ BUGS: dict[str, tuple[Any, Any]] = {
 def test_the_fuzzer_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, fuzz = BUGS[bug]
     plant(monkeypatch)
-    for seed in range(4):
+    for seed in range(20):
         fuzzer = OfflineFuzzer(seed)
         fuzz(fuzzer, INPUTS)
         if fuzzer.findings.by_place:
