@@ -484,8 +484,7 @@ class ElectionCoordinator(VotingRole[Received]):
     def _serve(self, now: Instant) -> list[Effect]:
         """Let the leader of this node serve once a quorum knows the seating, durably.
 
-        This keeps seating-known-by-majority. Then the electorate of the seating is in force, and a
-        change of the members is done.
+        This keeps seating-known-by-majority. Then the electorate of the seating is in force.
         """
         seating = self.promises.seating
         voters = [member for member in self.seen if member.votes]

@@ -34,7 +34,7 @@ INVARIANTS: Mapping[str, str] = {
     "only-diverged-quarantined": "a member is quarantined if its state differs, and then is silent",
     # Members.
     "one-change-at-a-time": "a change follows a decided slot of its leader, and no other change",
-    "changes-stored": "a change is done once a majority of the new members has it in the journal",
+    "changes-stored": "a change is done once a majority's journals have every slot before it",
     "joiners-caught-up": "a node has caught up when it becomes a member",
     "only-members-vote": "a node votes only on the slots that its journal decides",
     "only-silent-replaced": "a leader by itself replaces silent members, while a majority answers",

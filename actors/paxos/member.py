@@ -63,7 +63,7 @@ class LogOptions:
     log_max: int = LOG_MAX
     """Decided slots that each replica keeps for others, 1 or more."""
     journal_bytes: int = JOURNAL_BYTES
-    """Bytes of commands after which the journal is cut, or 0 for never."""
+    """Bytes of commands after which the journal is cut, above 0."""
     greet_ms: int = GREET_MS
     """Time for which a restarted member waits for others to confirm its start (ms)."""
     digest_slots: int = AGREED_SLOTS

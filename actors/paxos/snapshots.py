@@ -33,8 +33,9 @@ Batches that are applied while the snapshot is written come first in each part. 
 collect in memory, and with the last part the records cover everything applied so far. A new
 snapshot is due when `JOURNAL_BYTES` were applied, and at least half the size of the last snapshot:
 so at most twice as much is written for snapshots as for commands, and a restart reads little more
-than the state. Members are staggered by their place in the view, and a leader waits half as long
-again, because others notice its pauses.
+than the state. One is also due when a view comes into force, because a change of members is done
+once a majority's journals have every slot before it. Otherwise members are staggered by their place
+in the view, and a leader waits half as long again, because others notice its pauses.
 
 Catching up
 -----------
@@ -182,7 +183,7 @@ class Snapshots:
     values that are replaced meanwhile stay in memory.
 
     Args:
-        journal_bytes: applied bytes after which the journal is cut, or 0 for never.
+        journal_bytes: applied bytes after which the journal is cut; 0 on a node without a disk.
         place: index of this member.
         members: number of members.
 
@@ -219,7 +220,10 @@ class Snapshots:
         return max(self.journal_bytes, self.size // 2) * self.patience // 8
 
     def hurry(self) -> None:
-        """Let a snapshot be due at once, unless the journal is being written anew."""
+        """Let a snapshot be due at once.
+
+        If the journal is being written anew, its last part has all that was applied by then.
+        """
         if self.journal_bytes and self.writer is None:
             self.due = 0
 

@@ -176,6 +176,8 @@ class Choices:
         self.decided_by: set[Ballot] = set()
         """The ballots under which any slot was chosen."""
         self.chosen: dict[int, Batch] = {}
+        self.chosen_under: dict[int, Ballot] = {}
+        """The ballot under which each slot was chosen first."""
         self.commands: set[bytes] = set()
         """All commands that were ever proposed."""
 
@@ -195,6 +197,7 @@ class Choices:
     def _choose(self, slot: int, batch: Batch, ballot: Ballot) -> None:
         self.decided_by.add(ballot)
         before = self.chosen.setdefault(slot, batch)
+        self.chosen_under.setdefault(slot, ballot)
         self.electorates.follow(self.chosen)
         if before != batch:
             self.violation_report(
@@ -401,7 +404,7 @@ class AcceptorJudge:
         """
         newest = self.choices.electorates.newest
         shown = [one for one in newest.voters if known(one.member) >= newest.first]
-        lost = [one for one in newest.voters if one in self.silenced]  # It was shown there, too.
+        lost = [one for one in newest.voters if one in self.silenced]  # It may have shown it.
         if answer.view == newest.number and not newest.is_majority([*shown, *lost]):
             self.violation_report("changes-stored", f"{node} answers {answer}")
 
@@ -507,17 +510,11 @@ class AcceptorJudge:
     def _newest_for(self, ballot: Ballot) -> Electorate:
         """Return the last voters that the leader of ``ballot`` can know to be decided.
 
-        It may have been paused while a leader with a higher ballot changed them, and may have
-        proposed something else for the slot of that change.
+        It may have been paused while a leader with a higher ballot changed them.
         """
-        choices = self.choices
-        for one in reversed(choices.electorates.past):
-            slot = one.first - WINDOW
-            votes, change = choices.votes.get(slot, {}), choices.chosen.get(slot)
-            if (
-                not votes
-                or min(of for of, (batch, _) in votes.items() if batch == change) <= ballot
-            ):
+        for one in reversed(self.choices.electorates.past):
+            chosen_under = self.choices.chosen_under.get(one.first - WINDOW)
+            if chosen_under is None or chosen_under <= ballot:
                 return one
         return self.choices.electorates.past[0]
 
