@@ -458,6 +458,10 @@ class Isolate(Timer):
 class ViewChanged(Local):
     """Replica to the other roles of the log: `LogConfig` has other views than before."""
 
+    overtaken: bool = False
+    """Whether this node leads, and learned that from others: its commander may still ask for votes
+    on slots of a view that is over, whose members vote on them no more."""
+
 
 class ProposeChange(Local):
     """To the replica: let ``membership`` be the next one, if that is possible now."""

@@ -262,7 +262,7 @@ class Leader(MemberRole[LeaderEvent]):
             case ReadLeaders():
                 return (Send(sender, self._leadership()),)
             case ViewChanged():
-                return self._on_view_changed()
+                return self._on_view_changed(event)
             case StartVoting():
                 self.is_voter = True
                 return ()
@@ -374,9 +374,9 @@ class Leader(MemberRole[LeaderEvent]):
             Send(self.monitor, stepped_down),
         ]
 
-    def _on_view_changed(self) -> Effects:
-        """Go on in the new views, or stop if this node is no member of them."""
-        if not self.config.counts(self.acceptor, self.voter):
+    def _on_view_changed(self, event: ViewChanged) -> Effects:
+        """Go on in the new views, or stop if this node is no member of them, or was overtaken."""
+        if event.overtaken or not self.config.counts(self.acceptor, self.voter):
             return self._give_up()
         if self.phase is LeaderPhase.STANDING and self.scouted != self.config.current:
             return self._stand()  # Nor is a view asked that is over: its members may be gone.

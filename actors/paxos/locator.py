@@ -149,14 +149,8 @@ class Locator:
         return self._wake(0) if self.learns else []
 
     def ask_elsewhere(self, now: Instant) -> list[Effect]:
-        """Ask the next node, since no leader sends: the members may have changed.
-
-        Nodes of versions that cannot change the members know nothing of it, and are not asked.
-        """
-        changed = self.config.newest.number > 0
-        return self._ask_next(
-            [one for one in self.config.nodes if changed or one not in self.config.members], now
-        )
+        """Ask the next node, since no leader sends: the members may have changed."""
+        return self._ask_next(list(self.config.nodes), now)
 
     def handle(self, sender: Address, event: LocatorEvent, now: Instant) -> Effects:
         match event:

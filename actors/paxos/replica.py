@@ -335,14 +335,14 @@ class Replica(MemberRole[ReplicaEvent]):
         self.change_slot = ordering.free
         return (ordering.propose(event.membership, now), Observe("paxos.change_proposed"))
 
-    def _turn(self, now: Instant) -> list[Effect]:
+    def _turn(self, now: Instant, *, overtaken: bool = False) -> list[Effect]:
         """Notify the other roles if the views have changed."""
         if not self.log.views_changed:
             return []
         self.log.views_changed = False
         roles = (self.acceptor, self.leader, self.monitor, members_of(self.node))
         return [
-            *(Send(role, ViewChanged()) for role in roles),
+            *(Send(role, ViewChanged(overtaken=overtaken)) for role in roles),
             Send(bootstrap_of(self.node), VotersChanged(voters=self.config.journals)),
             *self._fill(now),
         ]
@@ -394,15 +394,18 @@ class Replica(MemberRole[ReplicaEvent]):
         for slot, batch in learned.slots:
             far += not self.decided.take(slot, batch)
         self.committed = max(self.committed, learned.committed)
-        effects = self._apply(now)
+        effects = self._apply(now, overtaken=self.ordering.leadership is not None)
         if far:
             effects.append(Observe("paxos.far_behind", far))
         if self.committed > self.decided.next:
             effects += self._watch_gap()
         return effects
 
-    def _apply(self, now: Instant) -> list[Effect]:
-        """Apply the decided slots up to the first gap, send outcomes, and order more proposals."""
+    def _apply(self, now: Instant, *, overtaken: bool = False) -> list[Effect]:
+        """Apply the decided slots up to the first gap, send outcomes, and order more proposals.
+
+        They are ``overtaken`` if this node leads, and learned of them from others.
+        """
         log, decided, ordering = self.log, self.decided, self.ordering
         first = decided.next
         effects: list[Effect] = []
@@ -418,7 +421,7 @@ class Replica(MemberRole[ReplicaEvent]):
                 message = SlotOutcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
                 effects.append(Send(self.listener, message))
         if decided.next == first:
-            return [*effects, *self._turn(now)]
+            return [*effects, *self._turn(now, overtaken=overtaken)]
         faults = self.machine.faults
         if faults:
             effects += faults
@@ -429,7 +432,7 @@ class Replica(MemberRole[ReplicaEvent]):
         ):  # With a view the acceptor loses the seat from which it votes on what was decided.
             effects += self._report()
         if log.views_changed:
-            effects += self._turn(now)
+            effects += self._turn(now, overtaken=overtaken)
         leadership = ordering.leadership
         self.reads.applied_at = now
         effects += self.reads.progress(now) if self.reads.waiting else ()

@@ -31,6 +31,7 @@ from fencelock.actors.paxos.config import (
     LogConfig,
     View,
     acceptor_of,
+    catchup_of,
     leader_of,
     members_of,
     monitor_of,
@@ -39,6 +40,7 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.event import (
     Applied,
     DescribeNodes,
+    Leadership,
     Learned,
     LocateDue,
     NodeFacts,
@@ -239,6 +241,20 @@ def test_a_member_writes_its_journal_anew_once_a_change_is_in_force() -> None:
             steps += [(slot, sent(effects, Trimmed))] if sent(effects, Trimmed) else []
     in_force = 1 + WINDOW
     assert steps[0] == (in_force - 1, [Trimmed(slot=in_force)] * 2)
+
+
+def test_a_leader_that_learns_of_a_change_from_others_is_overtaken() -> None:
+    """Its commander would ask for votes on slots that the members of the new view know."""
+    replica = replica_of_a(config=config())
+    commander = address_of("a", "commander-3")
+    ballot = Ballot(3, leader_of("a"))
+    replica.handle(
+        leader_of("a"), Leadership(ballot=ballot, commander=commander, first=1, time_ms=0), T0
+    )
+    batches = [batch(command_of(THREE.with_member(D))), *[batch()] * (WINDOW - 1)]
+    learned = Learned(slots=tuple(enumerate(batches, start=1)), committed=0)
+    effects = replica.handle(catchup_of("a"), learned, T0)
+    assert Send(leader_of("a"), ViewChanged(overtaken=True)) in effects
 
 
 def test_an_acceptor_reports_what_its_journal_has() -> None:

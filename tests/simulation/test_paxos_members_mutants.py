@@ -290,6 +290,10 @@ HEARS_AN_EARLIER_LEADER = 1_102_452
 """A member restarts, does not know that it is one, and receives a proposal below its promise."""
 
 
+CATCHES_UP_WHILE_IT_LEADS = 1_301_911
+"""A member that knew the founders only leads, and learns from others that the members changed."""
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -300,6 +304,7 @@ HEARS_AN_EARLIER_LEADER = 1_102_452
         LOSES_THE_LAST_DISK,
         LOST_ONE_BEFORE,
         HEARS_AN_EARLIER_LEADER,
+        CATCHES_UP_WHILE_IT_LEADS,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:
