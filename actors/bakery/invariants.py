@@ -34,6 +34,10 @@ INVARIANTS: Mapping[str, str] = {
         "whichever members promise the next epoch, they report a bound for each lease that a "
         "client may rely on"
     ),
+    "changes-stored": (
+        "a change of the members is done once a majority of those after it has stored that it is "
+        "in force"
+    ),
     "one-change-at-a-time": (
         "the members change by one at a time, once majorities of those before and after know it "
         "durably; a node that was removed never counts again"

@@ -14,6 +14,7 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
 from fencelock.actors.bakery.invariants import INVARIANTS
+from fencelock.actors.bakery.reconfigurer import SeatingChanges
 from fencelock.actors.membership import Member, Membership
 from fencelock.verification.simulation.bakery_judge_votes import MembersJudge
 from fencelock.verification.simulation.bakery_run import run_members_seed
@@ -65,6 +66,9 @@ def always(*_: object) -> bool:
 
 
 MUTANTS = {
+    "a change is done before a majority has stored it": PlantedBug(
+        "changes-stored", ((SeatingChanges, "_has_stored", instead(always)),), first=53
+    ),
     "a change is in force at once": PlantedBug(
         "one-change-at-a-time",
         (

@@ -8,7 +8,14 @@ from typing import Any
 
 from fencelock.actors.api.message import Granted, Release
 from fencelock.actors.api.session_message import Renewed
-from fencelock.actors.bakery.config import election_of, leader_of, proxy_of, quorum, status_of
+from fencelock.actors.bakery.config import (
+    election_of,
+    leader_of,
+    members_of,
+    proxy_of,
+    quorum,
+    status_of,
+)
 from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.bakery.max_lease import longest_lease_ms
 from fencelock.actors.bakery.message import (
@@ -480,6 +487,8 @@ class BakeryJudge:
         elif to in (election_of(node), status_of(node)):
             self.election.handled(delivered, effects)
             self.bounds.at_member(effects)
+        elif to == members_of(node):
+            self.election.answers(delivered, effects)
 
     def crashed(self, node: str, boot: int) -> None:
         self.election.crashed(node, boot)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, quorum
+from fencelock.actors.api.membership_message import MembersChanged
+from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, members_of, quorum
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
@@ -39,6 +40,7 @@ from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.membership import Member
 from fencelock.actors.message import NS_PER_MS, Instant, Message, node_of
+from fencelock.actors.proxy.message import Relayed
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
@@ -212,6 +214,30 @@ class ElectionJudge:
             if isinstance(record, Install) and record.seating.epoch == epoch
         ]
         return known[-1] if known else FOUNDERS
+
+    def answers(self, delivered: Delivery, effects: Effects) -> None:
+        """Judge answers that a change is done by the disks of the members after it."""
+        if isinstance(delivered.event, MembersChanged):
+            return  # Another node decided that.
+        for effect in effects:
+            message = effect.message if isinstance(effect, Send) else None
+            answer = message.reply if isinstance(message, Relayed) else message
+            if isinstance(answer, MembersChanged) and answer.done and answer.view:
+                self._is_stored(delivered.node, answer)
+
+    def _is_stored(self, node: str, answer: MembersChanged) -> None:
+        """Judge changes-stored; a member whose disk was lost may have stored it before."""
+        role: Any = self.world.role_at(members_of(node))
+        stored: list[str] = []
+        for seat in role.electorate.members:
+            disk = self.world.nodes[seat.name].disk
+            records = disk.records().get("election", ())
+            known = [one.electorate for one in records if isinstance(one, Install)]
+            settled = known and known[-1].number >= answer.view and not known[-1].former
+            if settled or disk.journal_id != seat.journal:
+                stored.append(seat.name)
+        if 2 * len(stored) <= len(role.electorate.members):
+            self.violation_report("changes-stored", f"{node} answers {answer}, and has {stored}")
 
     def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
         """Check that a serving leader has not restarted since it was chosen: it lost its table."""

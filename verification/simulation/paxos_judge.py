@@ -43,7 +43,7 @@ from fencelock.actors.paxos.invariants import INVARIANTS as LOG_INVARIANTS
 from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.message import NO_BALLOT, Promise, Propose
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.proxy.message import Relay
+from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.table.state import INVARIANTS as TABLE_INVARIANTS
 from fencelock.actors.table.wire import LogCommand, Queued
 from fencelock.cluster.node.lock_machine import read_command
@@ -651,9 +651,8 @@ class LogJudge:
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:
                     self.state.proposes(effect.message, delivered.time)
-                case MembersChanged(done=True) if isinstance(delivered.event, NodesDescribed):
-                    if delivered.node not in self.transfers:
-                        self.votes.changed(delivered.node, effect.message, self._known)
+                case Relayed(reply=MembersChanged() as answer) | (MembersChanged() as answer):
+                    self._judge_change(delivered, answer)
                 case ProposalBatch():
                     self.choices.commands.update(effect.message.commands)
                 case ReadMachine():
@@ -664,6 +663,16 @@ class LogJudge:
                     pass
         if delivered.to == replica_of(delivered.node):
             self._judge_state(delivered.node)
+
+    def _judge_change(self, delivered: Delivery, answer: MembersChanged) -> None:
+        """Judge an answer of the leader that a change is done."""
+        node = delivered.node
+        if (
+            answer.done
+            and isinstance(delivered.event, NodesDescribed)
+            and node not in self.transfers
+        ):
+            self.votes.changed(node, answer, self._known)
 
     def _known(self, node: str) -> int:
         """Return the first slot that ``node`` would not know after a restart."""
