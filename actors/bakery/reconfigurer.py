@@ -19,7 +19,7 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.bakery.bounds import shown
-from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, members_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, members_of, quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Readiness
 from fencelock.actors.bakery.leader_selection import ClusterView
@@ -286,7 +286,7 @@ class SeatingChanges(MemberChanges):
         if electorate.former:
             return f"change {self.number} is not in force yet"
         stored = [one.name for one in electorate.members if self._has_stored(one.name, electorate)]
-        if self.number and 2 * len(stored) <= len(electorate.members):
+        if self.number and len(stored) < quorum(len(electorate.members)):
             return f"change {self.number} is in force, but a majority has not stored that yet"
         return ""
 

@@ -148,7 +148,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """The longest lease that counts after a restart, according to the journal."""
         self.promised = recovered.promised if votes else NO_BALLOT
         self.kept = recovered.promised
-        """The promise of earlier lives, which binds this one as soon as it votes."""
+        """The promise of earlier lives: nothing below it is accepted, even before it votes."""
         self.floor = recovered.led
         """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)

@@ -61,8 +61,8 @@ under one mutex of the client, and each decides completely, so calls are ordered
   When the last waiter gives up, the request is withdrawn; a grant that crosses with that has an old
   number, and is given back.
 - *A confirmation against a loss.* A thread may find the hold lost by its clock just when a message
-  confirms the session, which then keeps the hold. So what is found lost is also given back, lest
-  the cluster keep it for nobody.
+  confirms the session, which then keeps the hold. So what is found lost is also given back:
+  otherwise the cluster would keep it for nobody.
 - *Close.* Nothing is admitted after `close`; what is in use goes with its last local owner, or with
   the session.
 

@@ -59,7 +59,7 @@ A hold is lost by the session, or found lost by a thread that looks at the clock
 Both end in `_notice_loss`, once for each ownership (loss-reported-once): callbacks are called, and
 the ownership is kept until an error has reported the loss to its owner, at most `LOST_MAX` of them.
 A hold that a thread found lost is *disowned*: it stays lost even if the session receives a
-confirmation at that moment, and is released, lest the cluster keep it for nobody
+confirmation at that moment, and is released: otherwise the cluster would keep it for nobody
 (lost-is-final). If no caller waits for a release, and it finds the hold lost, callbacks are called,
 and the next call on the lock object raises the error. If the owner was granted the lock again
 before it knew of the loss, the new acquire fails with the loss: the owner must not take the second

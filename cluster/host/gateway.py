@@ -43,7 +43,7 @@ CLIENTS_MIN = 4
 
 
 class Links(Protocol):
-    """A node's connections; the real ones: `SocketHub`."""
+    """A node's connections, as `SocketHub` keeps them."""
 
     cluster: str
     waiting: Collection[str]

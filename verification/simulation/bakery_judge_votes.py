@@ -236,7 +236,7 @@ class ElectionJudge:
             settled = known and known[-1].number >= answer.view and not known[-1].former
             if settled or disk.journal_id != seat.journal:
                 stored.append(seat.name)
-        if 2 * len(stored) <= len(role.electorate.members):
+        if len(stored) < quorum(len(role.electorate.members)):
             self.violation_report("changes-stored", f"{node} answers {answer}, and has {stored}")
 
     def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
