@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
@@ -130,7 +131,7 @@ def enveloped(at: int, value: object) -> bytes:
         (enveloped(2, [0x7777]), "0x7777"),
         (enveloped(2, ["10"]), "begins with an int"),
         (enveloped(2, [*RAW[4][0][2][:5], -1.5]), r"Acquire\.wait_ms: -1\.5: expected `int"),
-        (encode_frame(FRAME) + b"\x00", "1 bytes after"),
+        (encode_frame(FRAME) + b"\x00", "more bytes after"),
         (encode_frame(FRAME)[:-1], "CBOR"),
         (b"\x00" * (FRAME_BYTES_MAX + 1), f"at most {FRAME_BYTES_MAX}"),
     ],
@@ -267,15 +268,40 @@ def test_only_so_many_clients_are_remembered() -> None:
 # Commands of the log are read many at a time, with the result of reading them one by one
 
 
-MARK = b"fencelock-command"
+def read_from_file(data: bytes) -> object:
+    """Return the value in ``data`` as cbor2 reads it from a file, which tells where it ends.
+
+    Raises:
+        ValueError: it is refused, or does not end where ``data`` does.
+
+    """
+    stream = io.BytesIO(data)
+    value: object = cbor2.load(
+        stream, max_depth=DEPTH_MAX, allow_indefinite=False, strict_hashable_types=True
+    )
+    if stream.tell() != len(data):
+        raise ValueError("more bytes")
+    return value
 
 
-def one_by_one(items: Sequence[bytes]) -> list[object] | None:
-    """Return what `load` makes of each, None if it refuses one."""
+def read_or_refused(read: Callable[[bytes], object], data: bytes) -> object:
+    """Return what ``read`` makes of ``data``, or `ValueError` if it refuses it."""
     try:
-        return [load(item) for item in items]
-    except MalformedFrameError:
-        return None
+        return read(data)
+    except (MalformedFrameError, cbor2.CBORDecodeError, ValueError):
+        return ValueError
+
+
+HEADS = b"\x81 \x82 \x83 \x01 \x42 \x50 \x51 \x58\x10 \x58\x11 \x59\0\x10 \x18 \xf6 \x9f \xff"
+PIECES = st.sampled_from([*HEADS.split(b" "), b"a", b"x" * 16, dump("b"), b""])
+"""Heads of arrays and texts as long as the mark behind a value, of longer and shorter ones."""
+
+PIECED = st.lists(PIECES, max_size=5).map(b"".join)
+
+
+@given(PIECED)
+def test_a_value_ends_where_its_bytes_do_or_is_refused(data: bytes) -> None:
+    assert read_or_refused(load, data) == read_or_refused(read_from_file, data)
 
 
 def test_what_is_read_at_a_time_is_what_is_read_one_by_one() -> None:
@@ -293,10 +319,8 @@ def test_what_is_read_at_a_time_is_what_is_read_one_by_one() -> None:
         [b"\x42", b"", dump(1)],
         [b"\x58\x11", dump(1)],  # A text as long as the mark with its head.
         [b"\x51", dump(1)],
+        [b"\x50", dump(1)],
         [b"\x01\x58", dump(1)],  # A longer head for the mark.
-        [dump(1) + dump(MARK), dump(2)],
-        [dump(MARK), dump(1)],
-        [dump([1, MARK])],
         [b"\x9f\x01\xff"],
         [b"\xc1\x01", dump(1)],
         [b"\xff"],
@@ -306,20 +330,18 @@ def test_items_that_run_into_one_another_are_not_read_at_a_time(items: list[byte
     assert load_each(items) is None
 
 
-def test_items_as_deep_as_may_be_are_left_to_be_read_one_by_one() -> None:
-    deep = b"\x81" * (DEPTH_MAX - 1) + b"\x01"
-    assert load_each([deep]) in (None, [load(deep)])
+def test_items_as_deep_as_may_be_are_read() -> None:
+    deep = b"\x81" * DEPTH_MAX + b"\x01"
+    assert load_each([deep]) == [load(deep)] == [read_from_file(deep)]
+    assert load_each([b"\x81" + deep]) is None
+    with pytest.raises(MalformedFrameError):
+        load(b"\x81" + deep)
 
 
-PIECES = st.sampled_from(
-    [b"\x81", b"\x82", b"\x01", b"\x42", b"\x51", b"\x58\x10", b"\x50", b"a", MARK, dump("b"), b""]
-)
-
-
-@given(st.lists(st.lists(PIECES, max_size=4).map(b"".join), max_size=4))
+@given(st.lists(PIECED, max_size=4))
 def test_bytes_of_a_peer_are_never_read_otherwise_than_one_by_one(items: list[bytes]) -> None:
     together = load_each(items)
-    assert together is None or together == one_by_one(items)
+    assert together is None or together == [read_from_file(item) for item in items]
 
 
 def test_a_machine_applies_commands_together_as_one_by_one() -> None:

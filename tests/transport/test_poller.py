@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.programs import run_to_end
 
+from fencelock.transport import polling
 from fencelock.transport.polling import BRIEF_NS, Doorbell, Poller
 
 LONG_MS = 60_000
 BEYOND_BRIEF_MS = BRIEF_NS // 1_000_000 + 2
+
+
+ENOUGH_NS = 50_000_000
+"""Longer than a test takes from one wait to the next, on a busy machine too."""
 
 
 class Yields:
@@ -42,6 +47,7 @@ def yields(monkeypatch: pytest.MonkeyPatch) -> Yields:
     counted = Yields()
     monkeypatch.setattr(os, "sched_yield", counted)
     monkeypatch.setattr(os, "sched_getaffinity", processors(2))
+    monkeypatch.setattr(polling, "SPIN_NS", ENOUGH_NS)
     return counted
 
 
@@ -88,6 +94,16 @@ def test_after_a_long_wait_it_sleeps_at_once(one: Poller, yields: Yields) -> Non
     assert one.poll(BEYOND_BRIEF_MS) == set()
 
     assert yields.times == spun
+
+
+def test_after_a_long_turn_it_sleeps_at_once(
+    one: Poller, yields: Yields, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "perf_counter_ns", lambda: time.perf_counter_ns() + ENOUGH_NS)
+
+    assert one.poll(1) == set()
+
+    assert yields.times == 0
 
 
 def test_where_the_processor_is_wanted_it_sleeps_at_once(one: Poller, yields: Yields) -> None:
