@@ -15,7 +15,7 @@ for at most one frame of each other client. The frames of one owner stay in orde
 
     lane    owners                             served in a turn
     ------  ---------------------------------  ------------------------------------------------
-    new     those whose client is not known    one before all others; after `known`, NEW_SHARE
+    new     those whose client is not known    one first; more after `known`, to NEW_SHARE
     known   all others                         all that wait, in turn
     behind  those of which much has waited     BEHIND_SHARE, if their bucket is not in debt
 
@@ -32,9 +32,9 @@ falls `behind`. Neither delays the owners in `known` by more than its share of a
 quickly. One of them goes first, so that they are served however long `known` is.
 
 **The bucket.** A share of each turn would still make all turns longer. So the owners behind have a
-bucket of the node's time. It pays for each whole turn in which they are served, its sync of the
-disk included, earns a quarter of the time between these turns, and saves nothing. So they have a
-fifth of all time: after a turn of 2 ms they pause for 8 ms, in which the turns of others are short.
+bucket of the node's time. Each turn that serves them, its sync of the disk included, is paid from
+it. Between such turns it earns a quarter of the time, up to zero. So a turn of 2 ms costs a pause
+of 8 ms, and they have a fifth of all time. In the pause the turns of others are short.
 It counts time and not frames, so it needs no figure for the speed of the machine. The pause has a
 limit, `PAUSE_NS`: one long turn is more likely the fault of the disk or another process.
 

@@ -21,9 +21,10 @@ What moves
     HELD      its release (DropTicket)        gone; at the end of its duration the holder is warned,
                                               after its grace the lease ends and the hold with it
 
-Every step but HELD ends when the wait times out, its proxy is silent for `PROXY_SILENT_MS`, or the
-client drops the request. In a new epoch the same steps go on with the new leaders (`resume`), and
-tickets whose owner leads no more are adopted (`adopt`).
+Every step but HELD ends when the wait times out, when its proxy has not repeated the request for
+`UNREPEATED_MS` (the proxy or the client is dead), or when the client drops it. In a new epoch the
+same steps go on with the new leaders (`resume`), and tickets whose owner leads no more are adopted
+(`adopt`).
 
 ::
 
@@ -120,7 +121,7 @@ from fencelock.actors.bakery.ticket import (
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
-PROXY_SILENT_MS = 10_000
+UNREPEATED_MS = 10_000
 """A waiting request that its proxy did not repeat for this long is dropped (ms)."""
 
 WARN_AGAIN_MS = 500
@@ -527,7 +528,7 @@ class TicketAttempts:
         entry = attempt.entry
         if not self.table.has(entry):
             return self.begin_round(attempt, now)
-        if ms_between(attempt.requested_at, now) >= PROXY_SILENT_MS and entry.ticket.proxy:
+        if ms_between(attempt.requested_at, now) >= UNREPEATED_MS and entry.ticket.proxy:
             return [*self.drop(attempt, now), Observe("bakery.proxy_silent")]
         if attempt.wait_until is not None and attempt.wait_until <= now:
             return self.give_up(attempt, self.table.ahead(entry, now), now)

@@ -28,8 +28,8 @@ An acceptor that has applied slots does not report them: it names the first one 
 applied. The latest of these is the *floor*. All slots before it are decided, so the new leader must
 fetch those that it lacks (LEARNING). From the floor on, the majority has reported all its votes,
 and for each slot the vote of the highest ballot must be proposed again: it may have been decided.
-Holes get a no-op. This is highest-vote-proposed, and it is the only thing that makes a change of
-leaders safe.
+This rule, highest-vote-proposed, alone makes a change of leaders safe. A slot without a vote, a
+hole, gets a no-op.
 
 *Phase two*, by the commander. It proposes what phase one found, then what the replica orders. The
 first slot that the replica fills itself is the *opening* slot: when it is applied, so is everything

@@ -377,12 +377,11 @@ def _rest_of(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effec
 def _on_late(
     state: SessionState, sender: Address, reply: SessionReply, now: Instant
 ) -> list[Effect]:
-    """Drop a reply that no request waits for; a grant among them is handed back.
+    """Drop a reply that no request waits for; give a grant back, if no pending cancel does.
 
-    A cancel usually does that, unless a network that delays without bound brought the wait
-    to a node that had forgotten its cancel. A cluster that keeps the session does not
-    forget it. But where holds have deadlines, a proxy may have ended a wait while a leader
-    granted it.
+    That is needed in two cases. Without sessions, a node may have forgotten the cancel when a
+    delayed copy of the acquire arrives. With deadlines, a proxy may have ended a wait while a
+    leader granted it. A cluster that keeps sessions forgets no cancel.
     """
     if isinstance(reply, Refused) and reply.reason is Reason.FORBIDDEN and reply.request < 0:
         return _on_cancel_forbidden(state, sender, reply, now)

@@ -196,7 +196,8 @@ def lock(
     since another holds the lock; with 69 since no node answered in time; with 78 since
     the nodes belong to another cluster; with 127 since there is no such command, or
     with 126 since it cannot be executed. Exits with 74 if the lock was lost; the command
-    and all that it started were then sent SIGTERM, and SIGKILL after --grace.
+    and all that it started (on a terminal: the command alone) were then sent SIGTERM,
+    and SIGKILL after --grace.
 
     For cron, on each machine. One runs the job, the others say nothing:
 
@@ -408,7 +409,7 @@ def _run(
 def _stop_if_lost(
     process: subprocess.Popen[bytes], lost: threading.Event, ended: threading.Event, grace: float
 ) -> None:
-    """Send SIGTERM to the group once the hold is lost, and SIGKILL ``grace`` seconds later."""
+    """Send SIGTERM once the hold is lost, and SIGKILL ``grace`` s later; see `_signal_group`."""
     lost.wait()
     if ended.is_set():
         return

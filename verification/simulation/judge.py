@@ -96,9 +96,9 @@ class LockJudge:
     With ``clients``, a contender counts as inside while it may believe that it is: until it
     sends the release, until its client's session reports the hold as lost, or until the
     hold that its client's threads read is lost by its client's own clock. If
-    ``clocks_true`` is false, clocks went further from true than the protocol declares:
-    then more than one may believe so, a grant may come late with its fence, and the
-    fences stop the former holder.
+    ``clocks_true`` is false, clocks went further from true than the protocol declares.
+    Then two may believe so, and a lower fence may come after a higher one. Only a fence
+    that is shown twice is an error: storage refuses the lower one.
 
     Args:
         members: the nodes of the cluster.
