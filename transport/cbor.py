@@ -102,7 +102,7 @@ def load_each(items: Sequence[bytes]) -> list[Any] | None:
 def _loads(joined: bytes) -> list[Any]:
     """Return the array in ``joined``, which we have put around values from elsewhere."""
     try:
-        values: Any = cbor2.loads(
+        values: list[Any] = cbor2.loads(
             joined,
             semantic_decoders=_REFUSED,
             tag_hook=_refuse_tag,

@@ -340,20 +340,21 @@ def on_unawaited(
     state: SessionState, user: Address, event: ReleaseUnawaited, now: Instant
 ) -> list[Effect]:
     """Release a hold as `on_request` does, without a time by which it must be confirmed."""
-    return _on_request(state, user, event.release, now, None)
+    return on_request(state, user, event.release, now, release_ms=None)
 
 
 def on_request(
-    state: SessionState, user: Address, request: UserRequest, now: Instant
+    state: SessionState,
+    user: Address,
+    request: UserRequest,
+    now: Instant,
+    *,
+    release_ms: int | None = ANSWER_MS,
 ) -> list[Effect]:
-    """Refuse a user's request, or file it and send it to an endpoint."""
-    return _on_request(state, user, request, now, ANSWER_MS)
+    """Refuse a user's request, or file it and send it to an endpoint.
 
-
-def _on_request(
-    state: SessionState, user: Address, request: UserRequest, now: Instant, release_ms: int | None
-) -> list[Effect]:
-    """Handle a request; a release must be confirmed within ``release_ms``, if that is given."""
+    A release must be confirmed within ``release_ms``; None for no limit.
+    """
     if not user.startswith(state.home):
         return [Observe("client.stranger_dropped")]
     lock_key: LockKey | None = None
