@@ -1,4 +1,4 @@
-"""The effects of requests about locks and permits on the table, and the rules of all requests."""
+"""What requests about locks and permits do to the table, and what all requests share."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class BaseHold(Notifying):
             LockOwnershipLostError: it was lost before, and no release had reported that.
             UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
                 release in the background; calling `release` again waits for it once more.
-            ClosedError: the client is closed.
+            ClosedError: the client is closed, or the process was forked after it opened.
 
         """
         return self._releasing(wait)
