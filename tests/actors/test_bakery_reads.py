@@ -40,7 +40,7 @@ class LockReader(BakeryProxyHarness):
     def ask(self) -> list[str]:
         """Let ann request a report; return the leaders to which requests are sent."""
         inspect = Inspect(lock="x", session="ann", request=1)
-        return [node_of(send.to) for send in self._note(self.hear(ANN, inspect))]
+        return [node_of(send.to) for send in self._note(self.receive(ANN, inspect))]
 
     def again(self, ms: int = 250) -> list[Send]:
         """Let the next round begin."""
@@ -74,7 +74,7 @@ class LockReader(BakeryProxyHarness):
             nonce=peek.nonce,
             expired_ms=expired_ms,
         )
-        return self.hear(leader_of(leader), said)
+        return self.receive(leader_of(leader), said)
 
 
 @pytest.fixture

@@ -279,7 +279,7 @@ class ProxyHarness(BakeryProxyHarness):
         asked = AcquireReadWrite(
             rwlock="x", write=write, session="ann", owner="o", request=request, wait_ms=None
         )
-        return self.hear(ANN, asked)
+        return self.receive(ANN, asked)
 
 
 @pytest.fixture

@@ -197,16 +197,16 @@ def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
 
 def watching(session_harness: SessionHarness) -> Watch:
     """Let the session watch; return its request to proxy A."""
-    return one(Watch, session_harness.open(session_harness.hear(ME, WatchCluster())), A)
+    return one(Watch, session_harness.open(session_harness.receive(ME, WatchCluster())), A)
 
 
 def test_to_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
     session_harness = SessionHarness()
-    begun = session_harness.hear(ME, WatchCluster())
+    begun = session_harness.receive(ME, WatchCluster())
     assert one(Open, begun).session == "c"
     asked = one(Watch, session_harness.open(begun), A)
     assert (asked.known, asked.session) == (0, "c.1")
-    told = session_harness.hear(A, up(asked))
+    told = session_harness.receive(A, up(asked))
     assert one(ClusterState, told, WATCHER) == ClusterState(
         up=True, complete=True, ready=True, reason="ready", epoch=3, leaders=("n1",)
     )
@@ -215,7 +215,7 @@ def test_to_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
 
 def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
+    session_harness.receive(A, up(watching(session_harness)))
     kept = session_harness.run_kept(60_000, A)
     assert of(ClusterState, kept) == []
     assert len(of(Watch, kept, A)) in range(60_000 // WATCH_MS - 2, 60_000 // WATCH_MS + 2)
@@ -224,8 +224,8 @@ def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> Non
 
 def test_the_same_state_under_another_number_is_not_told_again() -> None:
     session_harness = SessionHarness()
-    asked = one(Watch, session_harness.hear(A, up(watching(session_harness))))
-    told = session_harness.hear(A, up(asked, number=12))
+    asked = one(Watch, session_harness.receive(A, up(watching(session_harness))))
+    told = session_harness.receive(A, up(asked, number=12))
     assert of(ClusterState, told) == []
     assert one(Watch, told).known == 12
 
@@ -233,34 +233,36 @@ def test_the_same_state_under_another_number_is_not_told_again() -> None:
 def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
     session_harness = SessionHarness()
     first = watching(session_harness)
-    asked = one(Watch, session_harness.hear(A, up(first)))
-    assert session_harness.hear(A, up(first, number=12)) == []
-    assert session_harness.hear(B, up(asked, number=12)) == []
-    assert session_harness.hear(A, up(Watch(session="d", request=asked.request), number=12)) == []
+    asked = one(Watch, session_harness.receive(A, up(first)))
+    assert session_harness.receive(A, up(first, number=12)) == []
+    assert session_harness.receive(B, up(asked, number=12)) == []
+    assert (
+        session_harness.receive(A, up(Watch(session="d", request=asked.request), number=12)) == []
+    )
     assert session_harness.counted.count("client.late_answer_dropped") == 3
 
 
 def test_a_client_that_does_not_watch_drops_news_and_asks_for_none() -> None:
     session_harness = SessionHarness()
     assert of(Watch, [*session_harness.hold(), *session_harness.run_kept(20_000, A)]) == []
-    assert session_harness.hear(A, up(Watch(session="c.1", request=0))) == []
+    assert session_harness.receive(A, up(Watch(session="c.1", request=0))) == []
 
 
 def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    asked = one(Watch, session_harness.hear(ME, LinkDown(node="a")), B)
+    session_harness.receive(A, up(watching(session_harness)))
+    asked = one(Watch, session_harness.receive(ME, LinkDown(node="a")), B)
     assert asked.known == 0
-    told = session_harness.hear(B, up(asked, 99, "hand-over"))
+    told = session_harness.receive(B, up(asked, 99, "hand-over"))
     assert one(ClusterState, told, WATCHER).reason == "hand-over"
     assert of(ClusterState, session_harness.run_kept(10_000, B)) == []
 
 
 def test_with_no_proxy_left_nobody_says_that_the_cluster_is_up() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    session_harness.hear(ME, LinkDown(node="a"))
-    told = one(ClusterState, session_harness.hear(ME, LinkDown(node="b")), WATCHER)
+    session_harness.receive(A, up(watching(session_harness)))
+    session_harness.receive(ME, LinkDown(node="a"))
+    told = one(ClusterState, session_harness.receive(ME, LinkDown(node="b")), WATCHER)
     assert (told.up, told.complete, told.ready, told.epoch, told.leaders) == (
         False,
         False,
@@ -270,26 +272,26 @@ def test_with_no_proxy_left_nobody_says_that_the_cluster_is_up() -> None:
     )
     assert told.reason.startswith("no node says how it is: a (")
     assert of(ClusterState, session_harness.run(3_000)) == []
-    back = session_harness.hear(ME, LinkUp(node="b"))
+    back = session_harness.receive(ME, LinkUp(node="b"))
     asked = one(Watch, back, B)
-    assert one(ClusterState, session_harness.hear(B, up(asked)), WATCHER).up
+    assert one(ClusterState, session_harness.receive(B, up(asked)), WATCHER).up
 
 
 def test_a_proxy_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    session_harness.hear(ME, LinkDown(node="a"))
+    session_harness.receive(A, up(watching(session_harness)))
+    session_harness.receive(ME, LinkDown(node="a"))
     told = of(ClusterState, session_harness.run_kept(3_000, B), WATCHER)
     assert [state.up for state in told] == [False]
 
 
 def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
+    session_harness.receive(A, up(watching(session_harness)))
     said = session_harness.run(20_000)
     assert [state.up for state in of(ClusterState, said, WATCHER)] == [False]
     assert session_harness.assigned == ""
-    session_harness.hear(ME, LinkUp(node="a"))
+    session_harness.receive(ME, LinkUp(node="a"))
     opened = session_harness.open(
         [send for send in session_harness.run(5_000) if isinstance(send.message, Open)]
     )
@@ -299,10 +301,10 @@ def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
 
 def test_a_closed_client_watches_no_more() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    session_harness.end(session_harness.hear(ME, Close()))
+    session_harness.receive(A, up(watching(session_harness)))
+    session_harness.end(session_harness.receive(ME, Close()))
     assert of(Watch, session_harness.run(20_000)) == []
-    assert session_harness.hear(ME, WatchCluster()) == []
+    assert session_harness.receive(ME, WatchCluster()) == []
 
 
 SEEN = (MemberSeen("n1", True, 14), MemberSeen("n2", True, 15), MemberSeen("n3", False, 0))

@@ -152,7 +152,7 @@ def test_a_crowded_server_refuses_all_who_wait(lone_client: LoneClient) -> None:
     lone_client.wants(1)
     lone_client.wants(2)
 
-    effects = lone_client.hears(SERVER, messages.ServerFull(lock="l", locks_max=10))
+    effects = lone_client.receives(SERVER, messages.ServerFull(lock="l", locks_max=10))
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
@@ -166,7 +166,7 @@ def test_a_crowded_server_refuses_all_who_wait(lone_client: LoneClient) -> None:
 def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
     held.wants(2)
 
-    assert held.hears(SERVER, messages.ServerFull(lock="l", locks_max=10)) == []
+    assert held.receives(SERVER, messages.ServerFull(lock="l", locks_max=10)) == []
     assert list(held.client.tickets) == [1, 2]
 
 

@@ -42,10 +42,10 @@ def test_it_is_not_ready_before_all_others_have_welcomed_it(alone: LoneProcess) 
         Ready(ready=False, detail="nothing received since the start from a, c")
     ]
 
-    assert to_proxy(alone.hear("a", welcome(2, stamp=5))) == [
+    assert to_proxy(alone.receive("a", welcome(2, stamp=5))) == [
         Ready(ready=False, detail="nothing received since the start from c")
     ]
-    effects = alone.hear("c", welcome(2, stamp=6))
+    effects = alone.receive("c", welcome(2, stamp=6))
     assert to_proxy(effects) == [Ready(ready=True, detail="ready")]
     assert posts(effects) == [REQUEST]
 
@@ -54,7 +54,7 @@ def test_a_process_without_others_is_ready_at_once() -> None:
     lone = LoneProcess("b")
 
     assert posts(lone.want(1)) == [(("b",), Request(lock="x"))]
-    assert to_proxy(lone.hear("b", Request(lock="x", stamp=1))) == [
+    assert to_proxy(lone.receive("b", Request(lock="x", stamp=1))) == [
         LockGranted(lock="x", ticket=1, fence=pack_fence(1, 0))
     ]
 
@@ -62,8 +62,8 @@ def test_a_process_without_others_is_ready_at_once() -> None:
 def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) -> None:
     for node in ("a", "c"):
         alone.say(PeerJoined(node=node, boot=1))
-    alone.hear("a", welcome(2, stamp=5))
-    alone.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
+    alone.receive("a", welcome(2, stamp=5))
+    alone.receive("c", welcome(2, stamp=5, boot=BOOT + 1))
 
     assert not alone.process.rejoin.ready
 
@@ -71,12 +71,12 @@ def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) 
 def test_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(alone: LoneProcess) -> None:
     alone.say(PeerJoined(node="a", boot=1))
     part = (KnownRequest("x", 3), KnownRequest("y", 4))
-    effects = alone.hear("a", welcome(1, *part, stamp=9, complete=False))
+    effects = alone.receive("a", welcome(1, *part, stamp=9, complete=False))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="y"))]
     assert alone.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
     assert alone.process.evidence.received["a"] == 0  # More from before stamp 9 is to come.
-    alone.hear("a", welcome(1, stamp=10))
+    alone.receive("a", welcome(1, stamp=10))
     assert alone.process.evidence.received["a"] == 10
 
 
@@ -85,7 +85,7 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProce
         joined.requested(ticket, 10 + ticket, lock=f"l{ticket}")
     joined.want(500, "unstamped")
 
-    answer = posts(joined.hear("a", Greet(boot=7, round=3, stamp=5)))
+    answer = posts(joined.receive("a", Greet(boot=7, round=3, stamp=5)))
     assert [nodes for nodes, _ in answer] == [("a",), ("a",)]
     first, last = (message for _, message in answer)
     assert isinstance(first, Welcome)
@@ -95,14 +95,14 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProce
 
 
 def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProcess) -> None:
-    joined.hear("a", Request(lock="x", stamp=5))
+    joined.receive("a", Request(lock="x", stamp=5))
     joined.requested(1, 7)
     assert to_proxy(joined.acknowledged(9)) == []
 
     assert to_proxy(joined.say(PeerJoined(node="a", boot=2))) == []
     assert joined.look().waiters[0].node == "b"
-    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=3))) == []
-    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
+    assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=3))) == []
+    assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
 
 
 def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:
@@ -130,7 +130,7 @@ def test_local_tickets_queue_in_order_with_one_request_out(joined: LoneProcess) 
     assert to_proxy(joined.acknowledged(6)) == [got(1, 5)]
 
     assert posts(joined.give(1)) == [release(5), REQUEST]
-    joined.hear("b", Request(lock="x", stamp=10))
+    joined.receive("b", Request(lock="x", stamp=10))
     assert to_proxy(joined.acknowledged(11)) == [got(2, 10)]
 
 
@@ -163,8 +163,8 @@ def test_a_wait_given_up_before_it_was_stamped_is_released_when_it_is(joined: Lo
     assert joined.give(1) == ()
     assert [waiter.session for waiter in joined.look().waiters] == ["s2"]
 
-    assert posts(joined.hear("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
-    joined.hear("b", Request(lock="x", stamp=8))
+    assert posts(joined.receive("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
+    joined.receive("b", Request(lock="x", stamp=8))
     assert to_proxy(joined.acknowledged(9)) == [got(2, 8)]
 
 
@@ -181,10 +181,10 @@ def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
         copy.deepcopy(joined.process.requests.queues),
         copy.deepcopy(joined.process.pending.out),
     )
-    joined.hear("a", Request(lock="x", stamp=3))
+    joined.receive("a", Request(lock="x", stamp=3))
     joined.requested(1, 5)
     joined.want(2)
-    joined.hear("a", Release(lock="x", request=3, stamp=6))
+    joined.receive("a", Release(lock="x", request=3, stamp=6))
     joined.acknowledged(8)
     joined.give(2)
     joined.give(1)
@@ -222,21 +222,21 @@ def process() -> LockProcess:
     return process
 
 
-def hear(process: LockProcess, origin: str, message: Content) -> Effects:
+def receive(process: LockProcess, origin: str, message: Content) -> Effects:
     delivered = Delivered(origin=origin, message=message)
     return process.handle(Address("b/channel"), delivered, T0)
 
 
 def test_a_stranger_is_not_heard(process: LockProcess) -> None:
-    effects = hear(process, "z", Request(lock="x", stamp=5))
+    effects = receive(process, "z", Request(lock="x", stamp=5))
 
     assert effects == (Observe("lamport.stranger_dropped"),)
 
 
 @pytest.mark.parametrize("stamp", [-1, 0, 3, STAMP_MAX + 1])
 def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int) -> None:
-    hear(process, "a", Request(lock="y", stamp=3))
-    effects = hear(process, "a", Request(lock="x", stamp=stamp))
+    receive(process, "a", Request(lock="y", stamp=3))
+    effects = receive(process, "a", Request(lock="x", stamp=stamp))
 
     assert effects == (Observe("lamport.impossible_stamp"),)
     assert list(process.requests.queues) == ["y"]
@@ -246,7 +246,7 @@ def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int)
 def test_a_request_in_a_welcome_is_older_than_it(process: LockProcess, stamp: int) -> None:
     pending = (KnownRequest("x", stamp),)
     welcome = Welcome(boot=9, round=1, requests=pending, complete=True, stamp=9)
-    effects = hear(process, "a", welcome)
+    effects = receive(process, "a", welcome)
 
     assert Observe("lamport.impossible_stamp") in effects
     assert process.requests.queues == {}
@@ -254,7 +254,7 @@ def test_a_request_in_a_welcome_is_older_than_it(process: LockProcess, stamp: in
 
 @pytest.mark.parametrize("lock", ["", "x" * 257, "a\nb"])
 def test_a_lock_name_beyond_the_limits_is_dropped(process: LockProcess, lock: str) -> None:
-    effects = hear(process, "a", Request(lock=lock, stamp=5))
+    effects = receive(process, "a", Request(lock=lock, stamp=5))
 
     assert effects == [Observe("lamport.impossible_lock")]
     assert process.requests.queues == {}

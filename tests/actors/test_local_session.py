@@ -227,7 +227,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCal
     inside.do(ONE, A)
     closed = CloseSession(handle="n1/b00.1", operator="eve", request=1)
     inside.table.apply(inside.ms, closed)
-    inside.node.hear(Skipped(slot=9))
+    inside.node.receive(Skipped(slot=9))
     inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
     assert inside.held() == []
 
@@ -251,7 +251,7 @@ def test_a_quarantined_node_takes_the_holds_and_refuses_the_rest(inside: LocalCa
     inside.silent = True
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="b", wait_ms=0))
-    inside.node.hear(Divergence(why="its state differs", quarantined=True))
+    inside.node.receive(Divergence(why="its state differs", quarantined=True))
     inside.pass_time(TICK_MS)
     for caller in (TWO, THREE):
         (refused,) = inside.heard(caller, Refused)

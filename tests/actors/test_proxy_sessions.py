@@ -73,7 +73,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_later(proxy: Proxy
             assert isinstance(send.message, Open | Acquire)
             for answer in proxy.handle(client.ME, send.message, T0):
                 if isinstance(answer, Send) and answer.to == client.ME:
-                    more += harness.hear(client.A, answer.message)
+                    more += harness.receive(client.A, answer.message)
         return more
 
     harness.acquire(wait_ms=5_000)
@@ -86,7 +86,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_later(proxy: Proxy
     assert [type(send.message) for send in asked] == [Acquire]
     through_the_proxy(asked)
     got = only(Send, proxy.handle(BACKEND, LockGranted(lock="x", ticket=1, fence=7), T0)[:1])
-    (granted,) = sent(harness.hear(client.A, got.message), Granted)
+    (granted,) = sent(harness.receive(client.A, got.message), Granted)
     assert (granted.fence, granted.request) == (7, 9)
 
 

@@ -255,18 +255,18 @@ def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, te
 
 
 def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> None:
-    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
+    (asked,) = of(ReadChanges, harness.receive(USER, ReadChanges(lock=S, after=4)), A)
     said = harness.run_kept(WATCH_MS, A, B)
     again = of(ReadChanges, said)
     assert set(again) == {asked}
     assert 2 <= len(again) <= WATCH_MS // RETRY_MS_MAX
     read = ChangesRead(lock=S, version=5, changes=(), session="c", request=asked.request)
-    (reply,) = of(ChangesRead, harness.hear(A, read), USER)
+    (reply,) = of(ChangesRead, harness.receive(A, read), USER)
     assert reply.version == 5
 
 
 def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness) -> None:
-    harness.hear(USER, ReadChanges(lock=S, after=4))
+    harness.receive(USER, ReadChanges(lock=S, after=4))
     said = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
     (moved,) = set(of(ReadChanges, said, B))
     assert moved.after == 4
@@ -274,17 +274,17 @@ def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness
 
 
 def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -> None:
-    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
+    (asked,) = of(ReadChanges, harness.receive(USER, ReadChanges(lock=S, after=4)), A)
     stale = api.Refused(
         lock=S, reason=api.Reason.STALE, detail="old", session="c", request=asked.request
     )
-    (moved,) = of(ReadChanges, harness.hear(A, stale), B)
+    (moved,) = of(ReadChanges, harness.receive(A, stale), B)
     assert moved.after == 4
     assert moved.request != asked.request
 
 
 def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> None:
-    harness.hear(USER, ReadChanges(lock=S, after=4))
+    harness.receive(USER, ReadChanges(lock=S, after=4))
     (refused,) = of(api.Refused, harness.run(WATCH_MS + ANSWER_MS + 200), USER)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no node answered within" in refused.detail

@@ -221,8 +221,8 @@ def test_a_wait_given_up_at_a_wrong_proxy_is_withdrawn_since_an_earlier_proxy_he
     harness: SessionHarness,
 ) -> None:
     harness.open(harness.acquire(wait_ms=1_000))
-    assert one(Acquire, harness.hear(ME, LinkDown(node="a")), B)
-    harness.hear(ME, LinkRefused(node="b", detail="another cluster"))
+    assert one(Acquire, harness.receive(ME, LinkDown(node="a")), B)
+    harness.receive(ME, LinkRefused(node="b", detail="another cluster"))
     said = harness.run(6_000)
     assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
     assert of(Cancel, said)
@@ -233,7 +233,7 @@ def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionH
     harness.hold(limit=0)
     again = harness.acquire(user=ANN, token=2, limit=0)
     asked = Release(lock="x", fence=7, owner="ann", request=3)
-    assert of(Release, harness.hear(HELPER, asked)) == []  # It goes after the request under way.
+    assert of(Release, harness.receive(HELPER, asked)) == []  # It goes after the request under way.
     said = harness.grant(again, fence=9)
     assert one(Granted, said, ANN).fence == 9
     assert one(HoldsLost, said, WATCHER).losses[0].fence == 7

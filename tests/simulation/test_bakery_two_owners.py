@@ -70,7 +70,7 @@ class TwoOwners:
         self.attempts.on_max("n2", entered, NOW)
         return present(self.attempts.own.get(RequestKey("x", who, 1)))
 
-    def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
+    def receives(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""
         return said(self.voting.on_step("n2", step, NOW))
 
@@ -98,7 +98,7 @@ def table_of(life: int, record: Record) -> TablePart:
 
 def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
     """Let n1 own ann's request while ben's request, owned by n2, is ahead of it."""
-    bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
+    bench.receives(add(BEN, 2, fence=pack_fence(1, 2)))
     attempt = bench.asks()
     assert attempt.step is TicketStep.WAITING
     return attempt
@@ -108,7 +108,7 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
     bench = TwoOwners("n3")
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
-    voted = bench.hears(add())
+    voted = bench.receives(add())
     assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
     assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].fence == FENCE
@@ -118,7 +118,7 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
     bench = TwoOwners()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
-    bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
+    bench.receives(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
     assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].phase is TicketPhase.HOLDING
 
@@ -126,9 +126,9 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
 def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
-    bench.hears(replace(add(fence=FENCE + 1), taken=True))
+    bench.receives(replace(add(fence=FENCE + 1), taken=True))
     attempt.entry.owner = "n2"
-    bench.hears(dropped(mine=True))
+    bench.receives(dropped(mine=True))
     assert bench.table.get(RequestKey("x", ANN, 1)) is attempt.entry
     assert attempt.entry.owner == "n1"
 
@@ -138,14 +138,14 @@ def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
     attempt = bench.asks(held=FENCE)
     attempt.step, attempt.entry.owner = TicketStep.HELD, "n2"
     until = attempt.entry.until
-    bench.hears(dropped(mine=True))
+    bench.receives(dropped(mine=True))
     assert until is not None
     assert (attempt.entry.owner, attempt.entry.until) == ("n1", until)
 
 
 def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
     bench = TwoOwners()
-    bench.hears(add(BEN, 2, fence=0))
+    bench.receives(add(BEN, 2, fence=0))
     attempt = bench.asks(held=FENCE)
     assert attempt.step is TicketStep.VOTING
     assert attempt.entry.fence == FENCE
@@ -220,8 +220,8 @@ def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() 
 
 def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
     bench = TwoOwners()
-    bench.hears(add(fence=0))
-    bench.hears(replace(dropped(FENCE, mine=False), request=1))
+    bench.receives(add(fence=0))
+    bench.receives(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
     assert bench.table.tombstones.is_over(ticket())
 
@@ -230,8 +230,8 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     """In a hand-over the later one may come first; and where it waits the hold is voted for."""
     bench = TwoOwners()
     later_one = ticket(number=8)._replace(request=2)
-    bench.hears(replace(add(fence=0), ticket=later_one))
-    answers = bench.hears(replace(add(), taken=True))
+    bench.receives(replace(add(fence=0), ticket=later_one))
+    answers = bench.receives(replace(add(), taken=True))
     assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
@@ -259,22 +259,22 @@ def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fenc
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
     """A leader without a table asks again about tickets that it does not know to be held."""
     bench = TwoOwners()
-    bench.hears(add())
+    bench.receives(add())
     bench.attempts.epoch_state.take(Seating(2, LIVES, 10_000))
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
-    refused = bench.hears(other)
+    refused = bench.receives(other)
     assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
     back = Yield(epoch=2, lock="x", who=ANN, request=1, round=11)
     bench.voting.on_step("n2", back, NOW)
     assert bench.table.of("x", ANN)[0].fence == FENCE
     taken = replace(other, fence=FENCE, round=12, taken=True)
-    kept = bench.hears(taken)
+    kept = bench.receives(taken)
     assert [word.voted for word in kept if isinstance(word, Collected)] == [True]
 
 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench = TwoOwners()
-    bench.hears(add(fence=0))
+    bench.receives(add(fence=0))
     bench.attempts.epoch_state.take(Seating(2, LIVES[:1] + LIVES[2:], 10_000))
     words = said(
         bench.transfer.on_serve(Serve(seating=Seating(2, LIVES[:1] + LIVES[2:], 10_000)), NOW)

@@ -46,7 +46,7 @@ class LoneProcess:
         """Deliver ``event`` from a role of its node."""
         return self.process.handle(Address("b/anyone"), event, at(self.now))
 
-    def hear(self, origin: str, message: Content) -> Effects:
+    def receive(self, origin: str, message: Content) -> Effects:
         """Deliver a message of another node."""
         return self.say(Delivered(origin=origin, message=message))
 
@@ -68,13 +68,13 @@ class LoneProcess:
     def requested(self, ticket: int, stamp: int, lock: str = "x") -> Effects:
         """Let an owner want ``lock``, and deliver the own request, stamped."""
         self.want(ticket, lock)
-        return self.hear("b", Request(lock=lock, stamp=stamp))
+        return self.receive("b", Request(lock=lock, stamp=stamp))
 
     def acknowledged(self, stamp: int) -> Effects:
         """Deliver an acknowledgement of each of the others."""
         return [
-            *self.hear("a", Acknowledge(lock="x", stamp=stamp)),
-            *self.hear("c", Acknowledge(lock="x", stamp=stamp)),
+            *self.receive("a", Acknowledge(lock="x", stamp=stamp)),
+            *self.receive("c", Acknowledge(lock="x", stamp=stamp)),
         ]
 
     def welcomed(self) -> LoneProcess:
@@ -82,7 +82,7 @@ class LoneProcess:
         for node in ("a", "c"):
             self.say(PeerJoined(node=node, boot=1))
         for node in ("a", "c"):
-            self.hear(node, welcome(2, stamp=1))
+            self.receive(node, welcome(2, stamp=1))
         return self
 
 

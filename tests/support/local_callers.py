@@ -81,7 +81,7 @@ class LocalNode:
         event = SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes)
         self._post(self.proxy.address, self.replica, event)
 
-    def hear(self, event: Any) -> None:
+    def receive(self, event: Any) -> None:
         """Let the proxy receive a message of its replica."""
         self._post(self.proxy.address, self.replica, event)
 

@@ -86,7 +86,7 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
             ready=True,
             detail="ready",
         )
-        return self.hear(election_of("n4"), readiness)
+        return self.receive(election_of("n4"), readiness)
 
 
 class UnbatchedProxy(Proxy):

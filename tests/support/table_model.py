@@ -387,7 +387,7 @@ class Model:
         if known is None:
             self.out.append(("Refused", "", Reason.SESSION_EXPIRED, c.session, "", 0))
             return
-        self.hear(known)
+        self.extend_session(known)
         opened = ("Opened", c.session, known["id"], known["ttl"], 0)
         self.out.append(opened if opening else ("Alive", c.session, 0))
         if not opening:
@@ -462,7 +462,7 @@ class Model:
         if hold.value is not None:
             self.history.add(hold.lock, "", None, hold.fence, self.now, self.fences - 1)
 
-    def hear(self, session: dict[str, Any]) -> None:
+    def extend_session(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
         session["due"] = max(session["due"], self.now + session["ttl"])
         for who, past in list(self.done.items()):
@@ -484,7 +484,7 @@ class Model:
             number = -r if isinstance(c, Cancel) else r
             self.out.append(("Refused", lock, Reason.SESSION_EXPIRED, s, o, number))
             return
-        self.hear(known)
+        self.extend_session(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock)), None)
         forgotten = r <= known["floor"] and (s, o, lock) not in self.done
         if isinstance(c, Cancel):
@@ -516,7 +516,7 @@ class Model:
         if known is None:
             self.out.append(("Refused", lock, Reason.SESSION_EXPIRED, s, o, r))
             return
-        self.hear(known)
+        self.extend_session(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock, fence=c.fence)), None)
         if mine is None or not mine.fence:
             self.out.append(("Refused", lock, Reason.NOT_HELD, s, o, r))
