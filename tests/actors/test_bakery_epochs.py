@@ -190,7 +190,7 @@ def hand_over(trio: LeaderTrio, lost: set[tuple[type[Message], str, str]]) -> No
     """Let n1 and n2 merge their tables for epoch 2, without n3; let all three serve."""
     trio.lost = {(Export, name, "n3") for name in ("n1", "n2")}
     for name in ("n1", "n2"):
-        trio.say(election_of("n1"), name, LEAD)
+        trio.deliver(election_of("n1"), name, LEAD)
     trio.settle()
     trio.lost = lost
     for name in NAMES:
@@ -224,10 +224,10 @@ def test_a_vote_that_only_one_former_leader_has_is_taken_over_under_a_bound_that
     ]
     hand_over(trio, {(Entering, "n1", "n2")})
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert trio.heard(Locked) == []
+    assert trio.received(Locked) == []
     confirm(trio, "n1")
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert trio.heard(Locked) == []
+    assert trio.received(Locked) == []
     confirm(trio, "n3")
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert [one.hold_ms for one in trio.heard(Locked)] == [LOCK.hold_ms]
+    assert [one.hold_ms for one in trio.received(Locked)] == [LOCK.hold_ms]

@@ -151,12 +151,12 @@ def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
     config = parse((tmp_path / "cluster.toml").read_text(encoding="utf-8"), tmp_path)
     mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}
     with Node.start(config, "n1", found=True) as node:
-        asked = fencelock.Acquire(**mine, wait_ms=60_000)
+        request = fencelock.Acquire(**mine, wait_ms=60_000)
         proxy = node.ref("proxy")
-        assert proxy.ask(asked, timeout=PATIENCE_S).fence > 0
+        assert proxy.ask(request, timeout=PATIENCE_S).fence > 0
         proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
         with pytest.raises(fencelock.AcquireCancelledError, match="ended before"):
-            proxy.ask(asked, timeout=PATIENCE_S)
+            proxy.ask(request, timeout=PATIENCE_S)
 
 
 # Clients of a cluster that lost two leaders: they learn why they wait, and may ask again
@@ -198,7 +198,7 @@ def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(
     stranded: tuple[ClusterHarness, str],
 ) -> None:
     harness, proxy = stranded
-    harness.say(proxy, Inspect(lock="x", session="u", request=700))
+    harness.send(proxy, Inspect(lock="x", session="u", request=700))
     took_ms = harness.until(lambda: bool(harness.answers(Refused, 700)), 5_000)
     refused = refusal(harness, 700)
     assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
@@ -208,7 +208,7 @@ def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(
 def cancel(harness: ClusterHarness, proxy: str, request: int) -> int:
     """Cancel a request of ann; return the time until that is confirmed (ms)."""
     before = len(harness.answers(Cancelled, request))
-    harness.say(proxy, Cancel(lock="x", session="u", owner="ann", request=request))
+    harness.send(proxy, Cancel(lock="x", session="u", owner="ann", request=request))
     return harness.until(lambda: len(harness.answers(Cancelled, request)) > before, 5_000)
 
 

@@ -507,8 +507,8 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
             return held.fence
 
     def describe(name: str) -> NodeStatus:
-        told: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=PATIENCE_S)
-        return told
+        status: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=PATIENCE_S)
+        return status
 
     fences = [hold("n1")]
     nodes["n1"].stop()

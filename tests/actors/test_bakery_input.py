@@ -54,8 +54,8 @@ def beat_of(harness: RoleHarness[ClusterStatus], **claims: Any) -> Beat:
     return beat(echo=harness.role.number, **claims)
 
 
-def seen(said: list[Send]) -> list[str]:
-    words = of(Connected, said, election_of("n1"))
+def seen(sends: list[Send]) -> list[str]:
+    words = of(Connected, sends, election_of("n1"))
     return [member.node for member in words[-1].members] if words else []
 
 
@@ -134,8 +134,8 @@ def harness() -> InputHarness:
 def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness) -> None:
     """A ticket that enters twice gets the reply twice."""
     for _ in range(2):
-        told = one(MaxTicket, harness.receive(leader_of("n2"), entering()), leader_of("n2"))
-        assert (told.highest, told.held) == (0, 0)
+        reply = one(MaxTicket, harness.receive(leader_of("n2"), entering()), leader_of("n2"))
+        assert (reply.highest, reply.held) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
     """A leader votes, and only the owner of a ticket grants."""
     harness.receive(leader_of("n2"), entering())
     for _ in range(2):
-        said = harness.receive(leader_of("n2"), add())
-        assert one(Collected, said, leader_of("n2")).voted
-        assert {send.to for send in said} == {leader_of("n2")}
+        sends = harness.receive(leader_of("n2"), add())
+        assert one(Collected, sends, leader_of("n2")).voted
+        assert {send.to for send in sends} == {leader_of("n2")}
     drop = DropTicket(epoch=1, lock="x", who=WHO, request=1, fence=0, number=4, mine=False)
     assert one(TicketDropped, harness.receive(leader_of("n2"), drop)).found
     assert of(TicketDropped, harness.receive(leader_of("n2"), drop))

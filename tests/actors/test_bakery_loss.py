@@ -293,8 +293,8 @@ SEATING = Seating(1, tuple(Chosen(f"n{number}", number) for number in (1, 2, 3))
 
 
 def test_a_member_that_is_not_reached_here_is_alive_if_a_quorum_reaches_it() -> None:
-    told = seen({"1": "45", "4": "1235", "5": "134"})
-    assert [leader.node for leader in ClusterView(SEATING, told, ALL).living()] == ["n1", "n3"]
+    members = seen({"1": "45", "4": "1235", "5": "134"})
+    assert [leader.node for leader in ClusterView(SEATING, members, ALL).living()] == ["n1", "n3"]
 
 
 @pytest.mark.parametrize(

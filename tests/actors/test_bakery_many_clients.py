@@ -56,11 +56,11 @@ def test_nobody_releases_what_another_holds() -> None:
     held = harness.lock("n1", hold_ms=LONG_MS)
     wrongs = ("x", "ben", held.fence), ("x", "ann", held.fence + 1), ("y", "ann", 1)
     for lock, owner, fence in wrongs:
-        told = len(harness.answers(Refused))
+        refusals = len(harness.answers(Refused))
         harness.number += 1
         wrong = Release(lock=lock, fence=fence, session="u", owner=owner, request=harness.number)
-        harness.say("n2", wrong)
-        harness.until(has(harness, Refused, told + 1))
+        harness.send("n2", wrong)
+        harness.until(has(harness, Refused, refusals + 1))
     assert harness.answers(Released) == []
     waiting = harness.acquire("n3", owner="eve", wait_ms=500)
     harness.until(lambda: bool(harness.answers(Refused, waiting)))
@@ -77,8 +77,8 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
         harness.world.crash(lost)
         harness.until(partial(is_later, harness, before))
     harness.until(has(harness, HoldLost, 1))
-    assert [word.fence for word in harness.answers(HoldLost)] == [held.fence]
-    assert {word.fence for word in harness.answers(Unlocking)} <= {held.fence}
+    assert [message.fence for message in harness.answers(HoldLost)] == [held.fence]
+    assert {message.fence for message in harness.answers(Unlocking)} <= {held.fence}
     assert harness.lock(proxy, owner="ben").fence > held.fence
     assert HOLD_MS + GRACE_MS < LONG_MS
 
@@ -107,13 +107,13 @@ def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> N
     for name in gone:
         harness.world.crash(name)
     harness.run(1_000)  # For so long leaders are trusted that a majority answered.
-    asked = harness.acquire(proxy)
+    request = harness.acquire(proxy)
     harness.run(3_000)
-    assert harness.answers(Granted, asked) == []
+    assert harness.answers(Granted, request) == []
     assert "2 of 5 members are connected, 3 are needed" in _detail(harness, proxy)
     for name in gone:
         harness.world.power_on(name)
-    assert harness.granted(asked).lock == "x"
+    assert harness.granted(request).lock == "x"
 
 
 def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:

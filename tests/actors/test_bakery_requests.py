@@ -109,8 +109,8 @@ def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
     lock: str, who: Who, fence: int
 ) -> None:
     trio = LeaderTrio()
-    word = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
-    trio.say(leader_of("n1"), "n2", word)
+    message = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
+    trio.deliver(leader_of("n1"), "n2", message)
     assert trio.leaders["n2"].tickets.tombstones.newest(1) == []
 
 
@@ -118,9 +118,11 @@ def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets
     hold(tickets, ticket(BOB, 8), FENCE + 1)
-    word = Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1)
-    trio.say(leader_of("n1"), "n2", word)
-    assert [word.kept for _, _, word in trio.under_way if isinstance(word, Extended)] == [False]
+    message = Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1)
+    trio.deliver(leader_of("n1"), "n2", message)
+    assert [message.kept for _, _, message in trio.under_way if isinstance(message, Extended)] == [
+        False
+    ]
     assert [entry.ticket.who for entry in tickets.entries()] == [BOB]
 
 
@@ -132,12 +134,12 @@ def test_a_repeated_request_for_a_table_gets_the_same_parts() -> None:
         hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
     entry = present(tickets.get(RequestKey("x000", ANN, 1)))
     tickets.set_until(entry, later(NOW, 1))
-    trio.say(leader_of("n3"), "n2", Export(epoch=2))
-    first = [word for _, _, word in trio.under_way]
+    trio.deliver(leader_of("n3"), "n2", Export(epoch=2))
+    first = [message for _, _, message in trio.under_way]
     trio.under_way.clear()
     trio.now = later(NOW, 2)
-    trio.say(leader_of("n3"), "n2", Export(epoch=2))
-    assert [word for _, _, word in trio.under_way] == first
+    trio.deliver(leader_of("n3"), "n2", Export(epoch=2))
+    assert [message for _, _, message in trio.under_way] == first
     assert len(first) == 2
 
 
@@ -148,7 +150,7 @@ def test_a_table_for_the_present_epoch_has_no_votes_and_ends_of_that_epoch() -> 
     tickets = trio.leaders["n2"].tickets
     hold(tickets, ticket(BOB, 8, "y"), FENCE)
     tickets.drop("y", BOB, 1, FENCE)
-    trio.say(leader_of("n3"), "n2", Export(epoch=1))
+    trio.deliver(leader_of("n3"), "n2", Export(epoch=1))
     ((_, _, part),) = trio.under_way
     assert isinstance(part, Handed)
     assert impossible_records(part, 0) == 0
@@ -167,7 +169,7 @@ def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_t
     trio.lock("n2")
     trio.settle()
     assert trio.entries("n2") == []
-    assert len(trio.heard(LockFailed)) == 1
+    assert len(trio.received(LockFailed)) == 1
 
 
 def test_days_for_which_nothing_is_held_any_more_leave_nothing_behind() -> None:
@@ -188,7 +190,7 @@ def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago()
     trio.hold("n3")
     former = Seating(2, (*LIVES[:2], Chosen("n4", 4)), 10_000)
     lead = Lead(seating=Seating(3, LIVES, 0), former=former, empty=False)
-    trio.say(election_of("n1"), "n3", lead)
+    trio.deliver(election_of("n1"), "n3", lead)
     leader = trio.leaders["n3"]
     leader.handle(election_of("n3"), Serve(seating=Seating(3, LIVES, 10_000)), NOW)
     assert leader.epoch_state.serving
@@ -203,15 +205,15 @@ def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
     trio.lost = {(Entering, "n1", name) for name in ("n2", "n3")}
     trio.lock("n1")
     trio.settle()
-    word = MaxTicket(
+    message = MaxTicket(
         epoch=1, lock="x", who=ANN, request=1, highest=1, held=pack_fence(2, 1), known=0
     )
-    trio.say(leader_of("n2"), "n1", word)
+    trio.deliver(leader_of("n2"), "n1", message)
     trio.settle()
-    assert trio.heard(Locked) == []
-    trio.say(leader_of("n2"), "n1", replace(word, held=0))
+    assert trio.received(Locked) == []
+    trio.deliver(leader_of("n2"), "n1", replace(message, held=0))
     trio.settle()
-    (granted,) = trio.heard(Locked)
+    (granted,) = trio.received(Locked)
     assert granted.fence < pack_fence(2, 0)
 
 

@@ -82,7 +82,7 @@ def roles(harness: ClusterHarness) -> dict[str, NodeRole]:
     """Return what `fencelock members` shows."""
     harness.number += 1
     number = harness.number
-    harness.say("n1", ReadMembers(session="u", request=number))
+    harness.send("n1", ReadMembers(session="u", request=number))
     harness.until(lambda: bool(harness.answers(MembersRead, number)))
     return {one.node: one.role for one in harness.answers(MembersRead, number)[0].nodes}
 

@@ -81,10 +81,10 @@ def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
 def test_a_leader_confirms_a_hold_to_who_takes_it_over_only_under_a_lease_that_lasts() -> None:
     """The lease is over, and no sweep has removed the hold yet."""
     trio = LeaderTrio()
-    trio.say(leader_of("n2"), "n1", asked_to_vote(round_=1, taken=False))
+    trio.deliver(leader_of("n2"), "n1", asked_to_vote(round_=1, taken=False))
     trio.now = later(trio.now, LEASE_MS)
     trio.under_way.clear()
-    trio.say(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
+    trio.deliver(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
     assert only(Collected, (one for _, to, one in trio.under_way if to == "n3")).voted
     (entry,) = trio.leaders["n1"].tickets.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
@@ -150,10 +150,10 @@ def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:
     for number in range(ENDED_MAX + 50):
         table.drop(f"x{number}", ANN, 1, 0)
     parts = parts_of(table, 2, 1, NOW)
-    said = [end.lock for part in parts for end in part.ended]
-    assert len(said) == ENDED_MAX
-    assert f"x{ENDED_MAX + 49}" in said
-    assert "x0" not in said
+    locks = [end.lock for part in parts for end in part.ended]
+    assert len(locks) == ENDED_MAX
+    assert f"x{ENDED_MAX + 49}" in locks
+    assert "x0" not in locks
 
 
 CUT_MS = 800

@@ -177,10 +177,10 @@ def test_the_first_member_writes_the_group_down_before_it_tells_anybody() -> Non
 
     effects = receive(role, "c", ack("a", "c", follows=True))
 
-    told = [Send(bootstrap_of("b"), group(20)), Send(bootstrap_of("c"), group(30))]
-    (place,) = [n for n, one in enumerate(effects) if one == told[0]]
+    messages = [Send(bootstrap_of("b"), group(20)), Send(bootstrap_of("c"), group(30))]
+    (place,) = [n for n, one in enumerate(effects) if one == messages[0]]
     assert group() in written(effects[:place])
-    assert effects[place : place + 2] == told
+    assert effects[place : place + 2] == messages
     assert started(effects) == list(make_roles(group(), True))
 
 
@@ -287,9 +287,9 @@ def test_an_acknowledgement_of_an_earlier_life_does_not_count() -> None:
 def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     peer, _ = voter("a")
     lost = start_of("b", journal=8, boot=80)
-    told = receive(peer, "b", join("b", start=lost))
+    sends = receive(peer, "b", join("b", start=lost))
     warning = "b was started with a journal that is not registered: it does not vote"
-    assert told == [
+    assert sends == [
         Send(bootstrap_of("b"), group(80)),
         Send(bootstrap_of("b"), JoinAck(to=80, start=peer.own, follows=False)),
         Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=warning)),
@@ -432,11 +432,11 @@ def test_a_superseding_of_another_journal_or_life_is_ignored() -> None:
     role, _ = voter("b")
     ignored = [Observe("bootstrap.superseded_ignored")]
 
-    for told in (
+    for message in (
         Superseded(to=99, start=start_of("b", incarnation=7)),
         Superseded(to=20, start=start_of("c", incarnation=7)),
     ):
-        assert receive(role, "c", told) == ignored
+        assert receive(role, "c", message) == ignored
 
 
 @pytest.mark.parametrize(

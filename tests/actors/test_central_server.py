@@ -249,13 +249,13 @@ def answered(holder: Contender | None, silent: tuple[Absence, ...] = (), unknown
 
 
 def test_the_node_is_not_ready_before_the_server_was_heard(watch: ServerWatch) -> None:
-    said = not_counted(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
+    effects = not_counted(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
     detail = "node s, which runs the lock server, has not answered yet"
-    assert said[:2] == [
+    assert effects[:2] == [
         Send(PROXY, Ready(ready=False, detail=detail)),
         Send(SERVER, messages.Probe()),
     ]
-    assert isinstance(said[2], Wake)
+    assert isinstance(effects[2], Wake)
 
     assert not_counted(watch.handle(SERVER, messages.Probed(), at(1))) == [
         Send(PROXY, Ready(ready=True, detail="ready"))

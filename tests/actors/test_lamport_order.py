@@ -95,7 +95,9 @@ def test_evidence_agrees_with_a_search_through_all_processes(steps: list[tuple[s
         else:
             evidence.forget(node)
         for stamp in range(max(model.values()) + 2):
-            dumb = all(QueuePlace(heard, other) > (stamp, "a") for other, heard in model.items())
+            dumb = all(
+                QueuePlace(received, other) > (stamp, "a") for other, received in model.items()
+            )
             assert evidence.covers(QueuePlace(stamp, "a")) == dumb
         assert len(evidence.heap) == len(model)
 

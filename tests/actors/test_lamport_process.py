@@ -34,9 +34,9 @@ from fencelock.actors.proxy.message import LockGranted, Ready
 
 def test_it_is_not_ready_before_all_others_have_welcomed_it(alone: LoneProcess) -> None:
     greet = Greet(boot=BOOT, round=1)
-    assert posts(alone.say(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
+    assert posts(alone.handle(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
     assert posts(alone.want(1)) == []
-    effects = alone.say(PeerJoined(node="c", boot=1))
+    effects = alone.handle(PeerJoined(node="c", boot=1))
     assert posts(effects) == [(("a", "c"), Greet(boot=BOOT, round=2))]
     assert to_proxy(effects) == [
         Ready(ready=False, detail="nothing received since the start from a, c")
@@ -61,7 +61,7 @@ def test_a_process_without_others_is_ready_at_once() -> None:
 
 def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) -> None:
     for node in ("a", "c"):
-        alone.say(PeerJoined(node=node, boot=1))
+        alone.handle(PeerJoined(node=node, boot=1))
     alone.receive("a", welcome(2, stamp=5))
     alone.receive("c", welcome(2, stamp=5, boot=BOOT + 1))
 
@@ -69,7 +69,7 @@ def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) 
 
 
 def test_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(alone: LoneProcess) -> None:
-    alone.say(PeerJoined(node="a", boot=1))
+    alone.handle(PeerJoined(node="a", boot=1))
     part = (KnownRequest("x", 3), KnownRequest("y", 4))
     effects = alone.receive("a", welcome(1, *part, stamp=9, complete=False))
 
@@ -99,7 +99,7 @@ def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProce
     joined.requested(1, 7)
     assert to_proxy(joined.acknowledged(9)) == []
 
-    assert to_proxy(joined.say(PeerJoined(node="a", boot=2))) == []
+    assert to_proxy(joined.handle(PeerJoined(node="a", boot=2))) == []
     assert joined.look().waiters[0].node == "b"
     assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=3))) == []
     assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
@@ -108,7 +108,7 @@ def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProce
 def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:
     joined.requested(1, 7)
     joined.acknowledged(9)
-    assert posts(joined.say(PeerJoined(node="a", boot=2))) == []
+    assert posts(joined.handle(PeerJoined(node="a", boot=2))) == []
 
     assert present(joined.look().holder).node == "b"
 

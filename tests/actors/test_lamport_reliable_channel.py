@@ -273,10 +273,10 @@ def test_messages_from_other_roles_than_couriers_of_neighbors_are_dropped(
 
 
 def test_a_long_backlog_is_told_and_so_is_its_end(bench: ChannelOfA) -> None:
-    told: list[Message | Local] = []
+    notices: list[Message | Local] = []
     for number in range(BACKLOG_MAX + 2):
-        told += sent(bench.local(carry(number)), Congested)
-    assert told == [Congested(node="b", congested=True)]
+        notices += sent(bench.local(carry(number)), Congested)
+    assert notices == [Congested(node="b", congested=True)]
 
     relief: list[Message | Local] = []
     for confirmed in range(WINDOW, BACKLOG_MAX, WINDOW):
@@ -416,8 +416,8 @@ class Net:
             if boot is not None:
                 pair = self.life(node), (other, boot)
                 self.carried.setdefault(pair, []).append(self.words)
-        word = messages.Acknowledge(lock="x", stamp=self.words)
-        self.handle(node, Address(f"{node}/clock"), Carry(nodes=others, message=word))
+        message = messages.Acknowledge(lock="x", stamp=self.words)
+        self.handle(node, Address(f"{node}/clock"), Carry(nodes=others, message=message))
 
     def step(self) -> None:
         self.time, _, life, sender, event = heapq.heappop(self.agenda)

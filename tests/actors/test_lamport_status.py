@@ -104,7 +104,7 @@ def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
 
 
 def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProcess) -> None:
-    alone.say(messages.PeerJoined(node="a", boot=1))
+    alone.handle(messages.PeerJoined(node="a", boot=1))
     alone.want(1)
     alone.now = 700
 
@@ -119,17 +119,17 @@ def test_a_dead_holder_is_found_by_a_probe_and_a_living_one_not_named(joined: Lo
     joined.receive("b", messages.Request(lock="x", stamp=5))
     joined.acknowledged(6)
     joined.now = AHEAD_PROBE_MS
-    probed = joined.say(messages.ProbeDue())
+    probed = joined.handle(messages.ProbeDue())
     assert posts(probed) == [(("c",), messages.Probe())]
     assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in probed
 
     joined.receive("c", messages.Acknowledge(lock="", stamp=8))
     joined.now = 2 * AHEAD_PROBE_MS
     assert joined.look().waits_for == ()
-    joined.say(messages.ProbeDue())
+    joined.handle(messages.ProbeDue())
     joined.now += PEER_SILENCE_MS
     assert joined.look().waits_for == (Absence("c", PEER_SILENCE_MS),)
-    assert posts(joined.say(messages.ProbeDue())) == []  # It owes an answer already.
+    assert posts(joined.handle(messages.ProbeDue())) == []  # It owes an answer already.
 
 
 def test_a_probe_is_acknowledged(joined: LoneProcess) -> None:
@@ -142,7 +142,7 @@ def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> Non
     joined.requested(1, 5)
     joined.acknowledged(6)
 
-    assert joined.say(messages.ProbeDue()) == ()
+    assert joined.handle(messages.ProbeDue()) == ()
     assert not joined.process.probing
 
 
@@ -154,13 +154,13 @@ def test_a_lock_nobody_wants_is_free(joined: LoneProcess) -> None:
 
 def test_with_a_long_backlog_new_wants_are_refused_and_old_ones_go_on(joined: LoneProcess) -> None:
     joined.requested(1, 5)
-    joined.say(messages.Congested(node="c", congested=True))
+    joined.handle(messages.Congested(node="c", congested=True))
     full = only(QueueFull, to_proxy(joined.want(2)))
     assert full.ticket == 2
     assert "c" in full.detail
     assert posts(joined.give(1)) == [release(5)]
 
-    joined.say(messages.Congested(node="c", congested=False))
+    joined.handle(messages.Congested(node="c", congested=False))
     assert posts(joined.want(3)) == [REQUEST]
 
 
@@ -189,7 +189,7 @@ def test_nobody_is_told_of_a_free_lock_before_all_were_heard_later(joined: LoneP
         to_proxy(joined.receive("c", messages.Acknowledge(lock="y", stamp=4))) == []
     )  # Sent before, perhaps.
     assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=7))) == [free(1)]
-    assert to_proxy(joined.say(messages.ProofDue(query=1))) == []
+    assert to_proxy(joined.handle(messages.ProofDue(query=1))) == []
 
 
 def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> None:
@@ -219,16 +219,16 @@ def test_each_look_has_a_probe_of_its_own(joined: LoneProcess) -> None:
 
 
 def test_a_process_that_is_joining_does_not_call_a_lock_free(alone: LoneProcess) -> None:
-    alone.say(messages.PeerJoined(node="a", boot=1))
+    alone.handle(messages.PeerJoined(node="a", boot=1))
     assert posts(alone.prove()) == []
-    late = seen_of(alone.say(messages.ProofDue(query=1)))
+    late = seen_of(alone.handle(messages.ProofDue(query=1)))
     assert (late.holder, late.unknown) == (None, "nothing received for 2000 ms from c")
 
 
 def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) -> None:
     alone.prove()
     for node in ("a", "c"):
-        alone.say(messages.PeerJoined(node=node, boot=1))
+        alone.handle(messages.PeerJoined(node=node, boot=1))
     alone.receive("a", welcome(2, stamp=1))
     assert PROBE in posts(alone.receive("c", welcome(2, messages.KnownRequest("x", 1), stamp=3)))
     alone.receive("b", messages.Probe(stamp=5))
@@ -240,12 +240,12 @@ def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) 
 def test_without_a_word_of_a_process_it_is_not_known_who_holds(joined: LoneProcess) -> None:
     joined.prove()
     assert (
-        to_proxy(joined.say(messages.ProofDue(query=1))) == []
+        to_proxy(joined.handle(messages.ProofDue(query=1))) == []
     )  # The own probe has yet to come back.
     joined.receive("b", messages.Probe(stamp=5))
     joined.receive("a", messages.Acknowledge(lock="", stamp=6))
     assert (
-        seen_of(joined.say(messages.ProofDue(query=1))).unknown
+        seen_of(joined.handle(messages.ProofDue(query=1))).unknown
         == "nothing received for 2000 ms from c"
     )
     assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=7))) == []
@@ -255,6 +255,8 @@ def test_a_process_that_restarts_meanwhile_is_asked_again(joined: LoneProcess) -
     joined.prove()
     joined.receive("b", messages.Probe(stamp=5))
     joined.receive("c", messages.Acknowledge(lock="", stamp=6))
-    assert posts(joined.say(messages.PeerJoined(node="c", boot=2))) == [(("c",), messages.Probe())]
+    assert posts(joined.handle(messages.PeerJoined(node="c", boot=2))) == [
+        (("c",), messages.Probe())
+    ]
     assert to_proxy(joined.receive("a", messages.Acknowledge(lock="", stamp=6))) == []
     assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=9))) == [free(1)]

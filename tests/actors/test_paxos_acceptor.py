@@ -254,8 +254,10 @@ def test_some_heartbeats_are_answered_with_the_version() -> None:
 
     numbers = range(1, 2 * VERSION_HEARTBEATS + 1)
     effects = [one for number in numbers for one in role.handle(COMMANDER, beat(number), T0)]
-    told = [ack.number for ack in sent(effects, messages.HeartbeatAck) if ack.version == "1.2"]
-    assert told == [VERSION_HEARTBEATS, 2 * VERSION_HEARTBEATS]
+    with_version = [
+        ack.number for ack in sent(effects, messages.HeartbeatAck) if ack.version == "1.2"
+    ]
+    assert with_version == [VERSION_HEARTBEATS, 2 * VERSION_HEARTBEATS]
 
 
 def test_a_restarted_acceptor_keeps_the_lease_it_may_have_given() -> None:

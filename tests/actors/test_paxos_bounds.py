@@ -279,8 +279,8 @@ def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
 def test_a_report_is_written_once_a_minute_for_each_sender() -> None:
     role = an_acceptor()
     wrong = messages.Prepare(ballot=BALLOT, first=FAR)
-    told = [errors(role.handle(SCOUT, wrong, at(ms))) for ms in (0, 1, 59_999, 60_000)]
-    assert [len(one) for one in told] == [1, 0, 0, 1]
+    refusals = [errors(role.handle(SCOUT, wrong, at(ms))) for ms in (0, 1, 59_999, 60_000)]
+    assert [len(one) for one in refusals] == [1, 0, 0, 1]
 
 
 def test_digests_of_one_member_push_out_those_of_no_other() -> None:

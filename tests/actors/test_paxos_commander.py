@@ -250,8 +250,8 @@ def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_leadership_is_de
         vote(role, acceptor, 2)
     late = role.handle(monitor, pulse(5), T0)
 
-    said = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
-    assert [m.acked for m in said if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
+    messages_sent = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
+    assert [m.acked for m in messages_sent if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
 
 
 def test_a_higher_ballot_is_told_to_the_leader(commander: Commander) -> None:

@@ -57,10 +57,10 @@ class AnotherDecision(Register):
     """Comes to other entries than the others for a while, and to their state again."""
 
     def append(self, request: AppendRequest, command: bytes) -> Appended:
-        told = super().append(request, command)
+        outcome = super().append(request, command)
         if self.position % 8 == 5:
             self.made += 1
-        return told
+        return outcome
 
 
 class NeverExtends(Register):
@@ -281,12 +281,12 @@ VERDICTS: list[tuple[tuple[str, ...], dict[str, tuple[int, int | None]], Verdict
 ]
 
 
-@pytest.mark.parametrize(("members", "heard", "verdict"), VERDICTS)
+@pytest.mark.parametrize(("members", "reports", "verdict"), VERDICTS)
 def test_only_a_majority_is_right(
-    members: tuple[str, ...], heard: dict[str, tuple[int, int | None]], verdict: Verdict
+    members: tuple[str, ...], reports: dict[str, tuple[int, int | None]], verdict: Verdict
 ) -> None:
     made = digests_of(1, members)
-    for member, (state, decided) in heard.items():
+    for member, (state, decided) in reports.items():
         assert made.receive(member, digest(10, state, decided), 11)
     assert present(made.compare(10)).verdict is verdict
 

@@ -159,8 +159,8 @@ def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(leader: Replica
 
     (order,) = orders(ordered)
     assert order.batch.commands == (b"far", b"x", b"y")
-    told = [effect.message for effect in decide(leader, ordered) if effect.to == OTHER]
-    assert told == [Counted(number=1)]
+    messages = [effect.message for effect in decide(leader, ordered) if effect.to == OTHER]
+    assert messages == [Counted(number=1)]
 
 
 def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(leader: Replica) -> None:
@@ -337,23 +337,23 @@ class DelayingLeader:
     def propose(self, command: LogCommand) -> Effects:
         self.number += 1
         written = self.machine.write(command)
-        word = Propose(client=ELSEWHERE, number=self.number, command=written)
-        return self.replica.handle(ELSEWHERE, word, T0)
+        message = Propose(client=ELSEWHERE, number=self.number, command=written)
+        return self.replica.handle(ELSEWHERE, message, T0)
 
     def gather(self) -> Effects:
         return self.replica.handle(HERE, Gather(), T0)
 
     def decide(self, effects: Effects) -> list[Message | Local]:
         """Decide all ordered slots, and return the messages about them."""
-        told: list[Message | Local] = []
+        messages: list[Message | Local] = []
         for order in orders(effects):
-            word = Decided(slot=order.slot, batch=order.batch)
-            told += [
+            message = Decided(slot=order.slot, batch=order.batch)
+            messages += [
                 one.message
-                for one in self.replica.handle(COMMANDER, word, T0)
+                for one in self.replica.handle(COMMANDER, message, T0)
                 if isinstance(one, Send)
             ]
-        return told
+        return messages
 
     def put(self, command: LogCommand) -> list[Message | Local]:
         assert self.propose(command) == [GATHER]
@@ -394,7 +394,9 @@ def test_an_acquire_that_must_wait_shares_the_slot_of_the_release_and_is_granted
     ordered = delaying_leader.gather()
 
     assert sizes(ordered) == [3]
-    granted = [told for told in delaying_leader.decide(ordered) if isinstance(told, Granted)]
+    granted = [
+        message for message in delaying_leader.decide(ordered) if isinstance(message, Granted)
+    ]
     assert [held.owner for held in granted] == ["2"]
 
 
@@ -455,7 +457,9 @@ def test_a_claim_that_must_wait_is_delayed(delaying_leader: DelayingLeader, clai
     assert delaying_leader.propose(release) == [GATHER]
     ordered = delaying_leader.gather()
     assert sizes(ordered) == [2]
-    granted = [told for told in delaying_leader.decide(ordered) if isinstance(told, Granted)]
+    granted = [
+        message for message in delaying_leader.decide(ordered) if isinstance(message, Granted)
+    ]
     assert [held.owner for held in granted] == ["2"]
 
 

@@ -53,10 +53,10 @@ def read_request(number: int = 1, age_ms: int | None = None) -> events.ReadMachi
 
 
 def answer(number: int = 1, slot: int = 5, age_ms: int = 0, quiet_ms: int = 0) -> Send:
-    told = events.MachineRead(
+    reply = events.MachineRead(
         number=number, reply=SoMany(count=0), slot=slot, age_ms=age_ms, quiet_ms=quiet_ms
     )
-    return Send(ASKER, told)
+    return Send(ASKER, reply)
 
 
 def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
@@ -223,8 +223,8 @@ def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> No
 def test_a_node_that_can_prove_nothing_says_so(reads: Reads) -> None:
     reads.handle(ASKER, read_request(age_ms=1_000_000), at(0))
 
-    told = events.MachineRead(number=1, reply=None, slot=5, age_ms=NOTHING_PROVEN)
-    assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, told)]
+    reply = events.MachineRead(number=1, reply=None, slot=5, age_ms=NOTHING_PROVEN)
+    assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, reply)]
 
 
 def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
@@ -243,13 +243,13 @@ def test_a_settled_leader_without_a_lease_is_as_old_as_its_last_round(reads: Rea
     assert reads.handle(ASKER, read_request(2, age_ms=290), at(300)) == [old]
 
 
-def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> Heartbeat:
+def beat(number: int, acked: int | None, confirmed: int, committed: int = 5) -> Heartbeat:
     return Heartbeat(
         ballot=BALLOT,
         number=number,
         committed=committed,
         min_applied=0,
-        acked=() if heard is None else (9, heard, 9),
+        acked=() if acked is None else (9, acked, 9),
         confirmed=confirmed,
     )
 
@@ -257,20 +257,20 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
 def test_three_heartbeats_prove_an_age() -> None:
     proofs = StalenessBound("b", CONFIG)
 
-    assert proofs.take(beat(1, heard=0, confirmed=0), at(100)) is None
-    assert proofs.take(beat(2, heard=1, confirmed=1, committed=7), at(150)) is None
-    assert proofs.take(beat(3, heard=2, confirmed=2), at(200)) == events.Fresh(
+    assert proofs.take(beat(1, acked=0, confirmed=0), at(100)) is None
+    assert proofs.take(beat(2, acked=1, confirmed=1, committed=7), at(150)) is None
+    assert proofs.take(beat(3, acked=2, confirmed=2), at(200)) == events.Fresh(
         since=at(100), slot=7
     )
 
 
 def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one() -> None:
     proofs = StalenessBound("b", CONFIG)
-    proofs.take(beat(1, heard=0, confirmed=0), at(100))
-    proofs.take(beat(2, heard=1, confirmed=1), at(150))
+    proofs.take(beat(1, acked=0, confirmed=0), at(100))
+    proofs.take(beat(2, acked=1, confirmed=1), at(150))
 
-    assert proofs.take(beat(3, heard=2, confirmed=1), at(200)) is None
-    assert proofs.take(beat(4, heard=2, confirmed=3), at(250)) == events.Fresh(
+    assert proofs.take(beat(3, acked=2, confirmed=1), at(200)) is None
+    assert proofs.take(beat(4, acked=2, confirmed=3), at(250)) == events.Fresh(
         since=at(150), slot=5
     )
 
@@ -278,25 +278,25 @@ def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one
 def test_an_answer_counts_from_when_it_was_first_given() -> None:
     proofs = StalenessBound("b", CONFIG)
     for repeated_ms in (100, 130, 140):
-        proofs.take(beat(1, heard=0, confirmed=0), at(repeated_ms))
-    proofs.take(beat(2, heard=1, confirmed=0), at(150))
+        proofs.take(beat(1, acked=0, confirmed=0), at(repeated_ms))
+    proofs.take(beat(2, acked=1, confirmed=0), at(150))
 
-    assert proofs.take(beat(3, heard=1, confirmed=2), at(200)) == events.Fresh(
+    assert proofs.take(beat(3, acked=1, confirmed=2), at(200)) == events.Fresh(
         since=at(100), slot=5
     )
 
 
 def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() -> None:
     proofs = StalenessBound("b", CONFIG)
-    proofs.take(beat(1, heard=0, confirmed=0), at(100))
-    other = replace(beat(2, heard=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
+    proofs.take(beat(1, acked=0, confirmed=0), at(100))
+    other = replace(beat(2, acked=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
     proofs.take(other, at(150))
     assert proofs.take(replace(other, number=3, confirmed=2), at(200)) is None
 
     unsettled = StalenessBound("b", CONFIG)
-    unsettled.take(beat(1, heard=None, confirmed=0), at(100))
-    unsettled.take(beat(2, heard=None, confirmed=1), at(150))
-    assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None
+    unsettled.take(beat(1, acked=None, confirmed=0), at(100))
+    unsettled.take(beat(2, acked=None, confirmed=1), at(150))
+    assert unsettled.take(beat(3, acked=None, confirmed=2), at(200)) is None
 
 
 # Nodes that are no members ask others
@@ -309,7 +309,7 @@ def located(number: int, age_ms: int, applied: int = 7, leader: str = "") -> Loc
 def asked(effects: Effects) -> dict[str, int]:
     """Return the number of the request to each node in ``effects``."""
     sent = [(one.to, one.message) for one in effects if isinstance(one, Send)]
-    return {node_of(to): said.number for to, said in sent if isinstance(said, Locate)}
+    return {node_of(to): message.number for to, message in sent if isinstance(message, Locate)}
 
 
 def proven(effects: Effects) -> list[events.Fresh]:
@@ -346,8 +346,8 @@ def test_the_age_of_an_observer_counts_from_its_request_and_adds_that_of_the_oth
 def test_an_answer_to_no_request_or_without_an_age_proves_nothing(observer: Locator) -> None:
     ((node, number),) = ask(observer, 100).items()
 
-    for told in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
-        assert proven(observer.handle(monitor_of(node), told, at(110))) == []
+    for reply in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
+        assert proven(observer.handle(monitor_of(node), reply, at(110))) == []
 
 
 def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Locator) -> None:

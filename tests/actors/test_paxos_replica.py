@@ -43,8 +43,8 @@ def replica() -> Replica:
 
 
 def lead(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
-    word = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
-    return list(replica.handle(leader_of("a"), word, T0))
+    leadership = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
+    return list(replica.handle(leader_of("a"), leadership, T0))
 
 
 @pytest.fixture

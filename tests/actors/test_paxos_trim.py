@@ -213,14 +213,14 @@ def test_the_acceptor_writes_anew_its_promise_and_the_votes_that_still_count() -
 def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> None:
     role = acceptor_of_a()
     large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
-    said: list[object] = []
+    sends: list[object] = []
     for number in range(1, STREAM_BYTES // large.size + 2):
         ballot = messages.Ballot(number, LOW.leader)
-        word = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
-        said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
+        accept = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
+        sends += [e for e in role.handle(COMMANDER, accept, T0) if isinstance(e, Send)]
 
     written = large.size * (STREAM_BYTES // large.size + 1)
-    assert said.count(Send(REPLICA, events.LogFull(written=written))) == 1
+    assert sends.count(Send(REPLICA, events.LogFull(written=written))) == 1
 
 
 def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:

@@ -383,8 +383,8 @@ def test_clients_are_told_new_members_at_once_and_some_at_a_time() -> None:
         proxy.handle(Address(f"{name}/session"), KeepAlive(session=name, request=1), T0)
     known = MembersKnown(view=1, members=(NodeAddress("n4", "tcp://d:4"),))
     effects = proxy.handle(MEMBERS_ROLE, known, T0)
-    told = sent(effects, Alive, Address("c0/session"))
-    assert [(one.request, one.view, one.members) for one in told] == [(0, 1, known.members)]
+    notices = sent(effects, Alive, Address("c0/session"))
+    assert [(one.request, one.view, one.members) for one in notices] == [(0, 1, known.members)]
     assert len(sent(effects, Alive)) == ANNOUNCED_MAX
     (last,) = sent(proxy.handle(proxy.address, Tick(), at(250)), Alive)
     assert last.session == names[-1]

@@ -369,7 +369,7 @@ def test_a_lost_reply_and_a_repetition_count_once() -> None:
     assert left(callers) == 1
     callers.silent = False
     callers.pass_time(5_000)
-    assert [one.left for one in callers.heard(TWO, CountedDown)] == [1]
+    assert [one.left for one in callers.received(TWO, CountedDown)] == [1]
     assert left(callers) == 1
     assert len([one for one in callers.commands if isinstance(one, CountDown)]) > 1
 
@@ -378,9 +378,9 @@ def test_a_wait_passes_when_the_count_is_0() -> None:
     callers = LocalCallers()
     callers.do(ONE, W)
     callers.do(TWO, C)
-    assert callers.heard(ONE, LatchPassed) == []
+    assert callers.received(ONE, LatchPassed) == []
     callers.do(TWO, C)
-    assert len(callers.heard(ONE, LatchPassed)) == 1
+    assert len(callers.received(ONE, LatchPassed)) == 1
     assert callers.is_idle()
 
 
@@ -392,7 +392,7 @@ def test_a_wait_that_times_out_and_one_that_is_cancelled_leave_nothing_in_the_qu
     callers.do(TWO, Abandon())
     callers.pass_time(2_000)
     assert callers.reason(ONE) is Reason.TIMED_OUT
-    (refused,) = callers.heard(ONE, Refused)
+    (refused,) = callers.received(ONE, Refused)
     assert refused.detail == "latch 'L': waited 1000 ms; its count is 2 of 2"
     assert LATCH_NAME not in callers.table.objects
     assert callers.table.claims == 0
@@ -410,7 +410,7 @@ def test_an_update_whose_session_has_ended_at_the_cluster_is_answered_once() -> 
     callers.silent = False
     callers.happens(ended)
     callers.pass_time(5_000)
-    (refused,) = callers.heard(TWO, Refused)
+    (refused,) = callers.received(TWO, Refused)
     assert refused.reason is Reason.SESSION_EXPIRED
     assert "unknown" in refused.detail
     assert LATCH_NAME not in callers.table.objects
@@ -423,7 +423,7 @@ def test_a_copy_that_the_table_has_forgotten_says_that_its_outcome_is_unknown() 
     callers.do(TWO, C)
     sent = checked(CountDown, callers.commands[-1])
     callers.happens([Refused(**sent.fields(), reason=Reason.FORGOTTEN, detail="no")])
-    (refused,) = callers.heard(TWO, Refused)
+    (refused,) = callers.received(TWO, Refused)
     assert refused.reason is Reason.UNAVAILABLE
     assert "unknown" in refused.detail
 

@@ -18,7 +18,15 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import DeadlineComposer
-from support.table_scene import advanced, applied, outcome, said, status_of, table_of_three, text_of
+from support.table_scene import (
+    advanced,
+    applied,
+    outcome,
+    status_of,
+    summary,
+    table_of_three,
+    text_of,
+)
 
 from fencelock.actors.api.message import Acquire, Reason
 from fencelock.actors.api.session_message import Renew
@@ -60,7 +68,7 @@ def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:
         at
         for at in range(table.time_ms + 1, before_ms)
         for one in table.advance(at)
-        if said(one).startswith("HoldLost")
+        if summary(one).startswith("HoldLost")
     ]
 
 
@@ -70,7 +78,7 @@ def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: Lock
     assert applied(table, plain(B)) == ["t.2 waits"]
     assert advanced(table, LEASE_MS - 1) == []
     lost, given = table.advance(LEASE_MS)
-    assert [said(lost), said(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
+    assert [summary(lost), summary(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
     assert getattr(lost, "decided") is True  # noqa: B009
     assert "taken away when its duration and its grace were over" in text_of(lost)
     assert table.advance(10_000 - 1) == []  # The next hold has no deadline.
@@ -112,8 +120,8 @@ def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: Loc
 def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) -> None:
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=LEASE_MS))
-    told = advanced(table, LEASE_MS)
-    assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
+    outcomes = advanced(table, LEASE_MS)
+    assert outcomes == ["t.2 TIMED_OUT", "HoldLost 1"]
 
 
 def test_status_tells_the_time_that_is_left(table: LockTable) -> None:

@@ -98,8 +98,8 @@ def test_a_retained_lock_is_detached_with_its_span(table: LockTable) -> None:
     applied(table, release(1, WEB, "o"))
     span: dict[str, Any] = {"span": 10, "session": WEB, "owner": "*"}
     applied(table, AcquireRetained(lock="k", request=1, **span))
-    told = applied(table, detach(2, fence=2, owner="*"))
-    assert told == [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 12"]
+    outcomes = applied(table, detach(2, fence=2, owner="*"))
+    assert outcomes == [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 12"]
     assert (table.retained, table.resources["k"].spans) == (0, 0)
     assert applied(table, attach()) == [f"{WORKER} holds 1 under 13"]
 
@@ -126,8 +126,8 @@ def test_it_is_charged_to_the_key_of_the_client_that_detached_it(table: LockTabl
     assert (account.claims, table.claims) == (1, 1)
     assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
     assert (account.claims, table.claims) == (1, 1)
-    told = applied(table, Cancel(lock="k", session=WORKER, owner="w", request=1))
-    assert (told, account.claims, table.claims) == (["Cancelled"], 0, 0)
+    outcomes = applied(table, Cancel(lock="k", session=WORKER, owner="w", request=1))
+    assert (outcomes, account.claims, table.claims) == (["Cancelled"], 0, 0)
 
 
 def test_without_room_for_it_the_token_stays_good(table: LockTable) -> None:
@@ -145,8 +145,8 @@ def test_an_operator_ends_it(table: LockTable) -> None:
     applied(table, acquire(3, WORKER))
     applied(table, detach())
     evict = Evict(lock="k", fence=2, operator="ann", session=WORKER, request=7)
-    told = applied(table, evict)
-    assert told == ["Evicted 2", "HoldLost 2", f"{WORKER} holds 1 under 3"]
+    outcomes = applied(table, evict)
+    assert outcomes == ["Evicted 2", "HoldLost 2", f"{WORKER} holds 1 under 3"]
     assert table.forced()[0].holder.owner == "o"
 
 

@@ -28,7 +28,7 @@ from fencelock.actors.table.wire import ExtendSessions, LogCommand, Queued, Resu
 TTL_MS = 24 * 3_600_000
 
 
-def word(outcome: Result) -> str:
+def summary_of(outcome: Result) -> str:
     match outcome:
         case Granted():
             text = f"held {outcome.fence} x{outcome.count}"
@@ -59,7 +59,7 @@ class TableLog:
         return self.request if again is None else again
 
     def apply(self, command: LogCommand) -> list[str]:
-        return [word(outcome) for outcome in self.table.apply(self.now, command)]
+        return [summary_of(outcome) for outcome in self.table.apply(self.now, command)]
 
     def acquire(
         self,
@@ -101,7 +101,7 @@ class TableLog:
 
     def sleep(self, ms: int) -> list[str]:
         self.now += ms
-        return [word(outcome) for outcome in self.table.advance(self.now)]
+        return [summary_of(outcome) for outcome in self.table.advance(self.now)]
 
     @property
     def holder(self) -> tuple[str, int, int | None] | None:
@@ -214,11 +214,11 @@ def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> Non
 
 def test_fences_rise_over_all_names_and_begin_at_one(log: TableLog) -> None:
     """Rules fences-rise, free-leaves-nothing: one counter for the table, drawn at the grant."""
-    said = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
+    granted = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
     for i in range(3):
         log.release("a", i + 1, lock=f"L{i}")
-    said += [log.acquire("a", lock=f"L{i}") for i in (2, 0, 1)]
-    assert [words[0].split()[2] for words in said] == ["1", "2", "3", "4", "5", "6"]
+    granted += [log.acquire("a", lock=f"L{i}") for i in (2, 0, 1)]
+    assert [words[0].split()[2] for words in granted] == ["1", "2", "3", "4", "5", "6"]
 
 
 # Requests that are sent again
@@ -278,7 +278,7 @@ def test_an_operator_takes_a_lock_and_all_hear_of_it(log: TableLog) -> None:
         session="s.1", owner="a", lock="L", fence=1, detail="", decided=True, why=lost.why
     )
     assert "taken by 'root ()'" in text_of(lost)
-    assert word(next_held) == "b#2 held 2 x1"
+    assert summary_of(next_held) == "b#2 held 2 x1"
     assert log.table.forced() == (forced,)
     assert log.acquire("a", again=1) == ["a#1 OWNERSHIP_LOST"]
     for _ in range(2):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import applied, restored, said, status_of, text_of
+from support.table_scene import applied, restored, status_of, summary, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
@@ -79,7 +79,7 @@ def test_a_fence_in_the_middle_of_a_span_neither_releases_nor_evicts(table: Lock
 def test_an_entry_is_guarded_by_each_fence_of_a_span(table: LockTable, fence: int) -> None:
     applied(table, retain())
     put = PutEntry(map="m", entry_key="k", value=b"v", session=A, owner="o", request=1)
-    guarded = said(table.apply(0, replace(put, guard="a", fence=fence))[0])
+    guarded = summary(table.apply(0, replace(put, guard="a", fence=fence))[0])
     assert guarded == ("EntryChanged" if 1 <= fence <= 10 else f"{A} {refusal_of(fence)}")
 
 
@@ -116,7 +116,7 @@ def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) 
     applied(table, retain())
     applied(table, acquire(B))
     outcomes = table.apply(0, Release(lock="a", fence=1, session=C, owner="o", request=2))
-    assert [said(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
+    assert [summary(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
     assert outcomes[-1] == recall(2)
 
 

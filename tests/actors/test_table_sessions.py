@@ -177,20 +177,22 @@ def test_a_close_ends_waits_then_holds_then_grants(table: LockTable, reason: Clo
     table.apply(0, acquire(other, 7, "L"))
     match reason:
         case CloseReason.GRACEFUL:
-            told = table.apply(1, End(session=dying))
+            outcomes = table.apply(1, End(session=dying))
         case CloseReason.FORCED:
-            _, *told = table.apply(1, CloseSession(handle=dying, operator="root", request=1))
+            _, *outcomes = table.apply(1, CloseSession(handle=dying, operator="root", request=1))
         case CloseReason.EXPIRED:
-            told = table.advance(TTL_MS)
-    assert [type(one) for one in told] == [
+            outcomes = table.advance(TTL_MS)
+    assert [type(one) for one in outcomes] == [
         api.Refused,
         api.Refused,
         Ended,
         api.Granted,
         api.Granted,
     ]
-    assert denials(told) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
-    grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, api.Granted)]
+    assert denials(outcomes) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
+    grants = [
+        (one.session, one.lock, one.fence) for one in outcomes if isinstance(one, api.Granted)
+    ]
     assert grants == [(other, "L", 4), (other, "M", 5)]
     assert [line.holder.session for line in held(table)] == [other] * 3
     assert all(line.waiting == 0 for line in held(table))
@@ -215,10 +217,10 @@ def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTab
         one.apply(0, acquire(holder, 1))
         for request, wait_ms in ((1, 500), (2, 501), (3, 400)):
             one.apply(0, acquire(other, request, owner=f"o{request}", wait_ms=wait_ms))
-    told = leaps.advance(1_000)
-    words = [(type(one).__name__, getattr(one, "owner", "")) for one in told]
+    outcomes = leaps.advance(1_000)
+    words = [(type(one).__name__, getattr(one, "owner", "")) for one in outcomes]
     assert words == [("Refused", "o3"), ("Refused", "o1"), ("Ended", ""), ("Granted", "o2")]
-    assert [one for at in range(1, 1_001) for one in steps.advance(at)] == told
+    assert [one for at in range(1, 1_001) for one in steps.advance(at)] == outcomes
     assert status_of(leaps, "L").holder is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.log_proxy_scene import ANN, REPLICA, log_proxy, told
+from support.log_proxy_scene import ANN, REPLICA, log_proxy, messages_to
 from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
 from support.table_scene import config_of
@@ -209,7 +209,7 @@ def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
     changes = (Change(5, "", None, 2),)
     changed = ChangesRead(lock=S, version=6, changes=changes)
     machine_read = events.MachineRead(number=asked.number, reply=changed, slot=9, age_ms=3)
-    assert told(proxy.handle(REPLICA, machine_read, T0), ChangesRead) == [
+    assert messages_to(proxy.handle(REPLICA, machine_read, T0), ChangesRead) == [
         ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
     ]
     listing = read_request(watch(proxy, 4, after=None))
@@ -219,7 +219,7 @@ def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
 def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
     asked = read_request(watch(proxy))
     stale = events.MachineRead(number=asked.number, reply=None, slot=9, age_ms=6_000)
-    (refused,) = told(proxy.handle(REPLICA, stale, T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(REPLICA, stale, T0), api.Refused)
     assert (refused.reason, refused.lock) == (api.Reason.STALE, S)
     assert "6000 ms old, at most 5000 ms" in refused.detail
 
@@ -227,15 +227,15 @@ def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
 def test_a_client_may_wait_for_few_changes(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy.clients.quotas = Quotas(watches=2, queries=1)
     for request in (1, 2):
-        assert not told(watch(proxy, request), api.Refused)
-    (refused,) = told(watch(proxy, 3), api.Refused)
+        assert not messages_to(watch(proxy, request), api.Refused)
+    (refused,) = messages_to(watch(proxy, 3), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     assert "2 queries of client 'ann' wait for a change" in refused.detail
     assert "quota watches is 2" in refused.detail
-    assert not told(watch(proxy, 4, after=None), api.Refused)
+    assert not messages_to(watch(proxy, 4, after=None), api.Refused)
     monkeypatch.setattr("fencelock.actors.proxy.queries.WATCHES_MAX", 2)
     proxy.clients.quotas = Quotas()
-    (refused,) = told(watch(proxy, 5), api.Refused)
+    (refused,) = messages_to(watch(proxy, 5), api.Refused)
     assert "2 unanswered queries, its limit" in refused.detail
 
 
@@ -249,15 +249,15 @@ def test_a_client_may_wait_for_few_changes(proxy: Proxy, monkeypatch: pytest.Mon
     ],
 )
 def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, text: str) -> None:
-    (refused,) = told(proxy.handle(ANN, query, T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(ANN, query, T0), api.Refused)
     assert refused.reason is api.Reason.INVALID
     assert text in refused.detail
 
 
 def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> None:
     (asked,) = of(ReadChanges, harness.receive(USER, ReadChanges(lock=S, after=4)), A)
-    said = harness.run_kept(WATCH_MS, A, B)
-    again = of(ReadChanges, said)
+    sends = harness.run_kept(WATCH_MS, A, B)
+    again = of(ReadChanges, sends)
     assert set(again) == {asked}
     assert 2 <= len(again) <= WATCH_MS // RETRY_MS_MAX
     read = ChangesRead(lock=S, version=5, changes=(), session="c", request=asked.request)
@@ -267,10 +267,10 @@ def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> Non
 
 def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness) -> None:
     harness.receive(USER, ReadChanges(lock=S, after=4))
-    said = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
-    (moved,) = set(of(ReadChanges, said, B))
+    sends = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
+    (moved,) = set(of(ReadChanges, sends, B))
     assert moved.after == 4
-    assert not of(api.Refused, said, USER)
+    assert not of(api.Refused, sends, USER)
 
 
 def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -> None:

@@ -444,7 +444,7 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         child.send_signal(signal.SIGSTOP)
         next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
         got = next_hold.fence
-        child.say("")
+        child.send("")
         child.send_signal(signal.SIGCONT)
         said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert got > fence

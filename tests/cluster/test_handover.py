@@ -270,7 +270,7 @@ def test_an_interrupted_detach_that_was_not_sent_releases_the_lock(scene: Scene)
     session.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         hold.detach()
-    cancel = only(Cancel, session.told)
+    cancel = only(Cancel, session.received)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", hold.token)
 
 

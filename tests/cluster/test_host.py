@@ -294,10 +294,10 @@ class Granter(Role[Acquire | Abandon]):
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def handle(self, sender: Address, event: Acquire | Abandon, now: Instant) -> Effects:
-        self.heard.append(f"{type(event).__name__} from {sender}")
+        self.received.append(f"{type(event).__name__} from {sender}")
         if isinstance(event, Abandon):
             return ()
         return [Send(sender, Granted(lock=event.lock[:1], fence=1))]
@@ -322,7 +322,7 @@ def test_a_caller_that_gives_up_as_the_answer_comes_frees_it(dispatcher: Dispatc
     assert answered.get(timeout=PATIENCE_S)
     assert isinstance(answered, AskReply)
     dispatcher.abandon(answered)  # As `ask` does when its time is over, an instant too late.
-    heard = ref.proxy().heard.get(timeout=PATIENCE_S)
+    heard = ref.proxy().received.get(timeout=PATIENCE_S)
     assert heard == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
 
 

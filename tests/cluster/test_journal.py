@@ -254,17 +254,17 @@ def kept_by_role(folder: Path) -> dict[str, tuple[Message, ...]]:
     return {role: tuple(decode(each) for each in records) for role, records in found.items()}
 
 
-def say(dispatcher: Dispatcher, role: Address, *words: str) -> None:
+def send(dispatcher: Dispatcher, role: Address, *words: str) -> None:
     for word in words:
         dispatcher.ref(role).ask(Acquire(lock=word), timeout=PATIENCE_S)
 
 
 def test_a_checkpoint_stands_for_what_its_role_wrote(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, Journal.open(tmp_path))
-    say(dispatcher, FIRST, "persist", "persist")
-    say(dispatcher, SECOND, "persist")
-    say(dispatcher, FIRST, "persist", "checkpoint", "persist")
-    say(dispatcher, SECOND, "persist")
+    send(dispatcher, FIRST, "persist", "persist")
+    send(dispatcher, SECOND, "persist")
+    send(dispatcher, FIRST, "persist", "checkpoint", "persist")
+    send(dispatcher, SECOND, "persist")
     assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {
         "first": (record(-4), record(4), record(5)),
@@ -274,7 +274,7 @@ def test_a_checkpoint_stands_for_what_its_role_wrote(start: StartRoles, tmp_path
 
 def test_a_checkpoint_of_nothing_leaves_nothing(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, Journal.open(tmp_path))
-    say(dispatcher, FIRST, "persist", "nothing")
+    send(dispatcher, FIRST, "persist", "nothing")
     assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {}
 
@@ -325,7 +325,7 @@ def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(
     start: StartRoles, tmp_path: Path
 ) -> None:
     dispatcher = start(CLERKS, failing("trim").open(tmp_path))
-    say(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
+    send(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
     assert dispatcher.stopped.wait(PATIENCE_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
 
@@ -350,7 +350,7 @@ def test_a_record_of_a_role_that_was_spawned_by_a_held_event_is_written_at_once(
     start: StartRoles, tmp_path: Path
 ) -> None:
     dispatcher = start(RoleSet((Spawn(FIRST, CheckpointParent),)), Journal.open(tmp_path))
-    say(dispatcher, FIRST, "persist")
+    send(dispatcher, FIRST, "persist")
     assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {"first": (record(1), record(2)), "second": (record(9),)}
 

@@ -100,7 +100,7 @@ def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: ScriptedSession) 
         script.refusal = error
         with pytest.raises(type(error)):
             lock.acquire(timeout=1)
-    assert script.told == []
+    assert script.received == []
 
 
 @pytest.mark.parametrize("error", [AlreadyHeldError("x"), LimitReachedError("x")])
@@ -324,7 +324,7 @@ def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
         lock.acquire()
     (asked,) = script.asks()
     cancel = Cancel(lock="x", session="", owner=asked.owner, request=asked.request)
-    assert script.told == [cancel]
+    assert script.received == [cancel]
     assert [reply.done for reply in script.abandoned] == [granted]
     assert not lock.held
 

@@ -57,7 +57,7 @@ def test_late_news_do_not_bring_back_what_was_over(scene: Scene) -> None:
     assert lock.state is HoldState.LOST
     with pytest.raises(LockOwnershipLostError):
         lock.release()
-    assert scene.session.told == [
+    assert scene.session.received == [
         Release(lock="x", fence=1, owner="ann")
     ]  # The session may hold on.
 
@@ -136,7 +136,7 @@ def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(scene:
         lock.acquire()
     asked = checked(Acquire, scene.session.asked[-1][0])
     cancel = Cancel(lock="x", session="", owner="ann", request=asked.request)
-    assert scene.session.told == [cancel]
+    assert scene.session.received == [cancel]
     assert lock.state is HoldState.FREE
 
 
@@ -257,7 +257,7 @@ def test_each_level_is_released_though_unconfirmed(lock: RLock, script: Scripted
 
     with pytest.raises(UnavailableError):
         work()
-    cancel = only(Cancel, script.told)
+    cancel = only(Cancel, script.received)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(script)[0])
     script.refusal, script.count = None, 2
     lock.release()  # To wait for the release in the background; the session does the rest.
@@ -298,7 +298,7 @@ def test_a_grant_to_a_task_of_a_closed_loop_is_given_back(
     loop.close()
     (reply,) = waiting(script)
     reply.set(script.grant("x", "ann", 1))
-    assert only(Cancel, script.told).request == tokens(script)[0]
+    assert only(Cancel, script.received).request == tokens(script)[0]
     assert (script.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
 
@@ -329,7 +329,7 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
         del first, second, loop
         script.asked.clear()
         gc.collect()
-    cancelled = {cancel.lock for cancel in script.told if isinstance(cancel, Cancel)}
+    cancelled = {cancel.lock for cancel in script.received if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
     assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
 

@@ -360,7 +360,7 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
     monkeypatch.setattr(AskReply, "get", get)
     with pytest.raises(KeyboardInterrupt):
         lock.release()
-    assert (lock.held, session.told) == (True, [])  # The release continues.
+    assert (lock.held, session.received) == (True, [])  # The release continues.
     release, reply = session.asked[-1]
     session.mute = False
     answer = threading.Timer(0.02, lambda: reply.set(session.answer(release)))

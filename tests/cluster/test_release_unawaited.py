@@ -183,7 +183,7 @@ def test_an_owner_releases_twice_without_waiting(scene: Scene, script: ScriptedS
     lock.release()
     lock.release()  # The session releases it once the first is confirmed.
     assert released(script) == 1
-    assert [type(one) for one in script.told] == [Cancel]
+    assert [type(one) for one in script.received] == [Cancel]
 
 
 def test_other_acquires_do_not_wait_for_the_release(scene: Scene, script: ScriptedSession) -> None:

@@ -194,14 +194,14 @@ class Child(Role[Peek | ProbeServer]):
     def __init__(self, address: Address, host: Host, *, parent: Address) -> None:
         super().__init__(address, host)
         self.parent = parent
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def begin(self, now: Instant) -> Effects:
         return (Wake(1, ProbeServer()),)
 
     def handle(self, sender: Address, event: Peek | ProbeServer, now: Instant) -> Effects:
         if isinstance(event, Peek):
-            self.heard.append(event.lock)
+            self.received.append(event.lock)
         return ()
 
 

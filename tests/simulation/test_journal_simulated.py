@@ -73,11 +73,11 @@ class JournalReader(Role[KeepAlive]):
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
-        self.heard: dict[str, int] = {}
+        self.received: dict[str, int] = {}
 
     def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
-        assert event.request > self.heard.get(event.session, 0)
-        self.heard[event.session] = event.request
+        assert event.request > self.received.get(event.session, 0)
+        self.received[event.session] = event.request
         return ()
 
 
@@ -116,7 +116,7 @@ def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
         assert world.nodes["n1"].lives > 3
         lost += world.fault_counts["records lost"]
         heard: Any = world.role_at(READER)
-        assert min(heard.heard.values()) > 50
+        assert min(heard.received.values()) > 50
     assert lost > 20
 
 

@@ -55,7 +55,7 @@ class Pinger(Role[Tock | Alive]):
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
         self.said = 0
-        self.heard: list[int] = []
+        self.received: list[int] = []
 
     def begin(self, now: Instant) -> Effects:
         return [Wake(10, Tock())]
@@ -67,17 +67,17 @@ class Pinger(Role[Tock | Alive]):
                 ping = KeepAlive(session="s", request=self.said)
                 return [Send(self.peer, ping), Wake(10, Tock()), Observe("pinger.said")]
             case Alive():
-                self.heard.append(event.request)
+                self.received.append(event.request)
                 return ()
 
 
 class Ponger(Role[KeepAlive]):
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
-        self.heard: list[int] = []
+        self.received: list[int] = []
 
     def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
-        self.heard.append(event.request)
+        self.received.append(event.request)
         return [Send(sender, Alive(session="s", node="n2", request=event.request))]
 
 
@@ -86,7 +86,7 @@ def test_on_a_good_network_every_message_arrives_once_and_in_order() -> None:
 
     world.run(SECOND)
 
-    said, heard = world.role_at(N1).said, world.role_at(N2).heard
+    said, heard = world.role_at(N1).said, world.role_at(N2).received
     assert said > 80
     assert heard in (list(range(1, said + 1)), list(range(1, said)))
     assert world.marks["pinger.said"] == said
@@ -121,7 +121,7 @@ def test_frames_are_lost_repeated_and_overtaken() -> None:
 
     world.run(10 * SECOND)
 
-    heard = world.role_at(N2).heard
+    heard = world.role_at(N2).received
     assert heard != sorted(heard)
     assert len(set(heard)) < len(heard)
     assert len(set(heard)) < world.role_at(N1).said - 20
@@ -133,11 +133,11 @@ def test_a_one_way_cut_stops_one_direction_only() -> None:
     world.network.cut([("n2", "n1")], Cut(until=SECOND, holds=False))
 
     world.run(SECOND)
-    assert world.role_at(N1).heard == []
-    assert len(world.role_at(N2).heard) > 80
+    assert world.role_at(N1).received == []
+    assert len(world.role_at(N2).received) > 80
 
     world.run(2 * SECOND)
-    assert len(world.role_at(N1).heard) > 80
+    assert len(world.role_at(N1).received) > 80
 
 
 def test_a_cut_that_holds_lets_everything_through_at_once_when_it_ends() -> None:
@@ -145,10 +145,10 @@ def test_a_cut_that_holds_lets_everything_through_at_once_when_it_ends() -> None
     world.network.cut([("n1", "n2")], Cut(until=SECOND, holds=True))
 
     world.run(SECOND)
-    assert world.role_at(N2).heard == []
+    assert world.role_at(N2).received == []
 
     world.run(SECOND + 5 * NS_PER_MS)
-    heard = world.role_at(N2).heard
+    heard = world.role_at(N2).received
     assert heard == list(range(1, len(heard) + 1))
     assert len(heard) > 80
 
@@ -159,19 +159,19 @@ def test_a_paused_node_handles_nothing_and_then_everything_at_once() -> None:
 
     node.pause()
     world.run(SECOND)
-    assert world.role_at(N2).heard == []
+    assert world.role_at(N2).received == []
 
     node.resume()
-    assert len(world.role_at(N2).heard) > 80
+    assert len(world.role_at(N2).received) > 80
 
 
 class LinkListener(Role[LinkUp | LinkDown]):
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def handle(self, sender: Address, event: LinkUp | LinkDown, now: Instant) -> Effects:
-        self.heard.append(f"{type(event).__name__} {event.node}")
+        self.received.append(f"{type(event).__name__} {event.node}")
         return ()
 
 
@@ -184,7 +184,7 @@ def test_nodes_hear_of_links_that_come_and_go() -> None:
         world.run(2 * SECOND)
         world.power_on("n2")
         world.run(3 * SECOND)
-        told.append(world.role_at(N1).heard)
+        told.append(world.role_at(N1).received)
 
     assert ["LinkUp n2", "LinkDown n2", "LinkUp n2"] in told
     assert ["LinkUp n2", "LinkUp n2"] in told
@@ -213,11 +213,11 @@ def test_after_healing_everything_is_up_runs_and_arrives() -> None:
     world.run(5 * SECOND)
     nemesis.heal()
     world.run(11 * SECOND)
-    before = len(world.role_at(N1).heard)
+    before = len(world.role_at(N1).received)
 
     world.run(12 * SECOND)
 
-    assert len(world.role_at(N1).heard) - before in range(94, 101)
+    assert len(world.role_at(N1).received) - before in range(94, 101)
     assert {"crash", "pause", "clock drift", "clock jump", "lost"} <= set(world.fault_counts)
 
 

@@ -225,12 +225,12 @@ class DurabilityJudge(Judge):
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.heard = 0
+        self.received = 0
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event, writer = delivered.event, self.world.nodes["n1"]
         if type(event) is KeepAlive and delivered.boot == writer.boot:
-            self.heard += 1
+            self.received += 1
             if encode(kept(event.request)) not in writer.disk.durable[-20:]:
                 raise ViolationError(f"{event.request} was said and not kept")
 
@@ -248,7 +248,7 @@ def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
     world.power_on_all()
     Nemesis(world, ("n1",)).begin()
     world.run(3 * SECOND)
-    assert judge.heard > 20
+    assert judge.received > 20
     return world
 
 

@@ -38,9 +38,9 @@ def writers(world: World) -> list[LogWriter]:
 
 def decided_in(world: World, ms: int) -> int:
     """Return the number of commands that are decided in the next ``ms``."""
-    before = max(len(writer.heard) for writer in writers(world))
+    before = max(len(writer.received) for writer in writers(world))
     world.run(world.time + ms * NS_PER_MS)
-    return max(len(writer.heard) for writer in writers(world)) - before
+    return max(len(writer.received) for writer in writers(world)) - before
 
 
 def leader_of(world: World) -> str:

@@ -167,7 +167,7 @@ class LogWriter(Role[Heeded]):
         self.leader = ""
         self.votes: bool | None = None
         """Whether its node votes, None while that is not known."""
-        self.heard: dict[int, SlotOutcomes] = {}
+        self.received: dict[int, SlotOutcomes] = {}
         self.answers: list[MachineRead] = []
 
     def begin(self, now: Instant) -> Effects:
@@ -182,7 +182,7 @@ class LogWriter(Role[Heeded]):
             case LeaderChanged():
                 self.leader = event.leader
             case SlotOutcomes():
-                self.heard[event.slot] = event
+                self.received[event.slot] = event
             case MachineRead():
                 self.answers.append(event)
                 return (Observe(f"logbook.{'refused' if event.reply is None else 'read'}"),)

@@ -74,7 +74,7 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
                 return [Send(next(self.proxies), asked), self._again()]
             case LockStatus():
                 name = "free" if event.holder is None else "held"
-                return [Observe(f"onlooker.told_{name}")]
+                return [Observe(f"onlooker.reported_{name}")]
             case Refused():
                 return [Observe("onlooker.refused")]
 

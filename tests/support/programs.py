@@ -81,7 +81,7 @@ class Child(subprocess.Popen[str]):
         """Return the next line that it prints."""
         return self.lines.readline().strip()
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         assert self.stdin is not None
         self.stdin.write("".join(f"{line}\n" for line in lines))
         self.stdin.flush()

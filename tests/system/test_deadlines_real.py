@@ -69,7 +69,7 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
             assert took_s < 2 * TERM_S + 5  # The session lasts for 15 s.
             FileGuard(report).write(b"mine", hold.fence)
             holder.send_signal(signal.SIGCONT)
-            holder.say("what about it?")
+            holder.send("what about it?")
             said = holder.line()
             assert said.startswith("False True 0.0 ")
             assert "lost its hold under fence" in said

@@ -129,7 +129,7 @@ class RetainingClient:
             pipe.close()
 
     def end(self) -> None:
-        self.process.say("")
+        self.process.send("")
         assert self.process.wait(PATIENCE_S) == 0
         self.reader.join()
 

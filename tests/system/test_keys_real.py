@@ -101,7 +101,7 @@ def send_until(
             }
             return found.get(counter, 0) >= SENT
 
-        until(counted, one, again=lambda: one.say("n1", message, role))
+        until(counted, one, again=lambda: one.send("n1", message, role))
     assert one.arrivals == []
 
 
@@ -275,9 +275,9 @@ def test_links_of_a_removed_key_are_closed_even_if_silent(tmp_path: Path, statio
         other = attacker(station, cluster, "alice@1", "alice")
         until(one.up, one)
         until(other.up, other)
-        one.say("n1", Describe(session="shop@1", request=1))
-        other.say("n1", Describe(session="alice@1", request=1))
-        until(lambda: one.heard() and other.heard(), one, other)
+        one.send("n1", Describe(session="shop@1", request=1))
+        other.send("n1", Describe(session="alice@1", request=1))
+        until(lambda: one.received() and other.received(), one, other)
         remove_key(cluster.keys, "shop")
         cluster.reload()
         until(lambda: not one.up(), one, other)
@@ -292,7 +292,7 @@ def test_frames_of_removed_keys_are_dropped(tmp_path: Path, lines: Lines, statio
         until(one.up, one)
         remove_key(cluster.keys, "shop")
         cluster.reload()
-        one.say("n1", Acquire(lock="orders/1", session="shop@1", request=1))
+        one.send("n1", Acquire(lock="orders/1", session="shop@1", request=1))
         until(lambda: not one.up(), one)
         assert cluster.count("wire.key_revoked") == 1
     assert len(refusals(lines, "n1 refused frames under the revoked key")) == 1
@@ -307,16 +307,16 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, stati
     node = station("n1", {"n2": removed.hub.endpoint}, listed=keys, key=link_of(tmp_path, "n1"))
     describe = Describe(session="n2", request=1)
     until(node.up, node, removed)
-    node.say("n2", describe)
+    node.send("n2", describe)
     until(lambda: removed.arrivals, node, removed)
-    removed.say("n1", describe)
+    removed.send("n1", describe)
     until(lambda: node.arrivals, node, removed)
 
     node.hub.replace_keys({public: name for public, name in listed.items() if name != "n2"})
     until(lambda: any("lists no node n2" in str(one) for one in node.news), node, removed)
     for before in (len(node.arrivals), len(removed.arrivals)):
-        node.say("n2", describe)
-        removed.say("n1", describe)
+        node.send("n2", describe)
+        removed.send("n1", describe)
         for _ in range(20):
             node.turn()
             removed.turn()
@@ -367,11 +367,11 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, station: Mak
         one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         until(
-            one.heard,
+            one.received,
             one,
-            again=lambda: one.say("n1", KeepAlive(session=victim.session, request=1)),
+            again=lambda: one.send("n1", KeepAlive(session=victim.session, request=1)),
         )
-        assert "is not of the client 'shop@1' itself" in checked(Refused, one.heard()[0]).detail
+        assert "is not of the client 'shop@1' itself" in checked(Refused, one.received()[0]).detail
         assert hold.held
 
 
@@ -390,8 +390,8 @@ def test_releases_and_cancels_outside_prefixes_tell_none(tmp_path: Path, station
         until(one.up, one)
         about = {"lock": "secret", "session": "shop@1", "owner": "o"}
         for message in (Release(**about, fence=1, request=1), Cancel(**about, request=2)):
-            until(one.heard, one, again=partial(one.say, "n1", message))
-            for refused in one.heard():
+            until(one.received, one, again=partial(one.send, "n1", message))
+            for refused in one.received():
                 assert isinstance(refused, Refused)
                 assert refused.reason is Reason.FORBIDDEN
                 assert "alice" not in refused.detail

@@ -423,7 +423,7 @@ class Scene:
 
 def send(number: int, *senders: Station) -> None:
     for one in senders:
-        one.say("n1", KeepAlive(session="s", request=number))
+        one.send("n1", KeepAlive(session="s", request=number))
 
 
 @pytest.fixture
@@ -452,8 +452,8 @@ def test_a_late_frame_of_one_client_does_not_disturb_the_replies_to_another(scen
         scene.until_heard(3, other)
     scene.node.turn()
     for other in others:
-        scene.node.say(other.node, alive(5), role="session")
-        until(lambda other=other: other.heard() == [alive(5)], other, scene.node)  # type: ignore[misc]
+        scene.node.send(other.node, alive(5), role="session")
+        until(lambda other=other: other.received() == [alive(5)], other, scene.node)  # type: ignore[misc]
 
 
 def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> None:
@@ -462,9 +462,9 @@ def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> Non
     node = scene.node
     until(lambda: node.counters["wire.client_id_taken"] > 5, node, again=partial(send, 2, other))
     assert not scene.has_received("s", 2)
-    assert owner.heard() == []  # The frames by which the node checks it have no messages.
-    node.say("s", alive(3), role="session")
-    until(lambda: owner.heard() == [alive(3)], owner, node)
+    assert owner.received() == []  # The frames by which the node checks it have no messages.
+    node.send("s", alive(3), role="session")
+    until(lambda: owner.received() == [alive(3)], owner, node)
 
 
 # A client that does not read its replies is cut off at its quota until it reads

@@ -51,11 +51,11 @@ def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Mak
     until(lambda: stranger.news and friend.news, stranger, friend, node)
 
     for _ in range(3):
-        stranger.say("endpoint-0", KeepAlive(session="s-1"))
+        stranger.send("endpoint-0", KeepAlive(session="s-1"))
     until(lambda: node.counters["wire.wrong_cluster"] == 3, node)
     until(lambda: stranger.counters["wire.rejected"] == 3, stranger, node)
     stranger.turn(20_000)  # News that waits ends a poll at once.
-    friend.say("endpoint-0", KeepAlive(session="s-2"))
+    friend.send("endpoint-0", KeepAlive(session="s-2"))
     until(lambda: node.arrivals, node)
 
     (up, refused) = stranger.news
@@ -73,7 +73,7 @@ def test_a_peer_of_another_cluster_is_told_too(station: Make) -> None:
     b = station("b", cluster="right")
     a = station("a", {"b": b.hub.endpoint}, cluster="left")
     until(lambda: a.news, a)
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     until(lambda: len(a.news) > 1, a, b)
     assert isinstance(a.news[1], LinkRefused)
     assert "'left'" in a.news[1].detail
@@ -121,7 +121,7 @@ def test_a_bad_frame_is_counted_dropped_and_not_answered(
         socket.send(FRAME)
         until(lambda: node.arrivals, node)
         assert node.counters == {counter: len(BAD[counter])}
-    node.say("me", alive(1), role="session")
+    node.send("me", alive(1), role="session")
     assert socket.poll(PATIENCE_S * 1000)
     assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
 
@@ -222,7 +222,7 @@ def test_a_frame_that_is_no_request_is_not_answered(
     until(lambda: node.counters["wire.malformed"], node)
     socket.send(FRAME)
     until(lambda: node.arrivals, node)
-    node.say("me", alive(1), role="session")
+    node.send("me", alive(1), role="session")
     assert socket.poll(PATIENCE_S * 1000)
     assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
 
@@ -233,7 +233,7 @@ def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
         port = future.bind_to_random_port("tcp://127.0.0.1")
         a = station("a", {"b": f"tcp://127.0.0.1:{port}"})
         until(lambda: a.news, a)
-        a.say("b", alive(1))
+        a.send("b", alive(1))
         assert future.poll(PATIENCE_S * 1000)
         identity, _ = future.recv_multipart()
         for _ in range(2):

@@ -185,8 +185,8 @@ def test_frames_are_marked_with_the_link_that_they_took(station: Make) -> None:
     marks.links(a.hub)
     until(lambda: a.up() and b.up(), a, b)
 
-    a.say("b", alive(1))
-    b.say("a", alive(2))
+    a.send("b", alive(1))
+    b.send("a", alive(2))
     until(lambda: a.arrivals and b.arrivals, a, b)
 
     marked = {(what, detail) for what, _, _, detail in marks.marks if detail}
