@@ -119,7 +119,7 @@ def test_a_later_hold_replaces_one_that_leaders_have_ended_and_an_earlier_one_do
     assert copy.holds() == {BEN: pack_fence(1, 2)}
 
 
-def test_what_was_dropped_is_not_kept_again() -> None:
+def test_a_dropped_ticket_is_not_kept_again() -> None:
     copy = Copy()
     copy.receive(add(1))
     dropped = DropTicket(epoch=1, lock="x", who=ANN, request=1, fence=0, number=5, mine=False)
@@ -171,7 +171,7 @@ def keepers(harness: ClusterHarness) -> set[str]:
 
 
 @pytest.mark.parametrize(("nodes", "lost"), [(5, 2), (7, 3)])
-def test_leaders_lost_at_once_leave_every_hold_and_nobody_waits(nodes: int, lost: int) -> None:
+def test_leaders_lost_at_once_leave_every_hold_and_no_client_waits(nodes: int, lost: int) -> None:
     harness = whole(nodes)
     leaders, proxy = harness.serving(), harness.others()[0]
     held = harness.lock(proxy, hold_ms=LONG_MS)

@@ -73,7 +73,7 @@ def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> N
     assert not promises(limit, known + EPOCHS_AFTER_START + 61, later)
 
 
-def test_a_restart_beside_a_rogue_member_takes_nobody_away_from_the_others() -> None:
+def test_a_restart_beside_a_rogue_member_takes_no_member_from_the_others() -> None:
     other, pushed = EpochLimit(age_s=100), EpochLimit(age_s=100).highest(T0)
     assert other.allows(EpochLimit(age_s=101, known=pushed).highest(T0) - EPOCHS_AFTER_START, T0)
 

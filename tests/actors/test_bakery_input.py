@@ -65,7 +65,7 @@ def test_a_member_that_echoes_is_connected() -> None:
 
 
 @pytest.mark.parametrize("sender", [status_of("n1"), address_of("n2", "proxy"), Address("n2")])
-def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> None:
+def test_only_the_status_of_another_node_has_a_beat(sender: Address) -> None:
     """Its own name, or another role's."""
     harness = status()
     assert harness.receive(sender, beat_of(harness)) == []
@@ -131,7 +131,7 @@ def harness() -> InputHarness:
     return InputHarness()
 
 
-def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness) -> None:
+def test_the_highest_number_of_a_lock_that_was_never_held_is_0(harness: InputHarness) -> None:
     """A ticket that enters twice gets the reply twice."""
     for _ in range(2):
         reply = one(MaxTicket, harness.receive(leader_of("n2"), entering()), leader_of("n2"))
@@ -150,7 +150,7 @@ def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
     assert harness.counted == ["bakery.step_of_another_epoch"]
 
 
-def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
+def test_a_vote_is_given_once_and_repeated_on_request(harness: InputHarness) -> None:
     """A leader votes, and only the owner of a ticket grants."""
     harness.receive(leader_of("n2"), entering())
     for _ in range(2):

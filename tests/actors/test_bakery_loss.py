@@ -46,7 +46,7 @@ def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
     assert set(before[1:]) < set(harness.serving())
 
 
-def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
+def test_two_leaders_lost_at_once_are_waited_out_and_reported() -> None:
     harness = ClusterHarness(5, NO_COPIES).led()
     leaders = harness.serving()
     held = harness.lock(leaders[0], hold_ms=1_000, grace_ms=500)
@@ -64,7 +64,7 @@ def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
     assert granted.fence > held.fence
 
 
-def test_leaders_of_a_minority_grant_nothing_to_anybody() -> None:
+def test_leaders_of_a_minority_grant_nothing() -> None:
     """Two leaders of three, cut off from the other three members."""
     harness = ClusterHarness(5).start().ready()
     leaders = harness.serving()

@@ -50,7 +50,7 @@ def test_locks_are_independent_and_each_has_its_own_line() -> None:
     assert len(held_by(harness, "a")) == 1  # The line of another lock did not move.
 
 
-def test_nobody_releases_what_another_holds() -> None:
+def test_a_client_does_not_release_what_another_holds() -> None:
     """It is answered, and has no effect."""
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=LONG_MS)
@@ -83,7 +83,7 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
     assert HOLD_MS + GRACE_MS < LONG_MS
 
 
-def test_without_copies_a_member_comes_and_goes_without_an_election() -> None:
+def test_a_member_comes_and_goes_without_an_election_if_there_are_no_copies() -> None:
     harness = ClusterHarness(5, NO_COPIES).led()
     epoch, leaders = harness.epoch(), harness.serving()
     first, second = harness.others()
@@ -100,7 +100,7 @@ def test_without_copies_a_member_comes_and_goes_without_an_election() -> None:
     harness.until(has(harness, Released, 1))
 
 
-def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
+def test_no_leader_serves_with_less_than_a_majority_and_a_request_is_kept() -> None:
     """In the original three leaders continue, and no client is notified."""
     harness = ClusterHarness(5).led()
     proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]

@@ -82,7 +82,7 @@ def harness(request: pytest.FixtureRequest) -> ProxyHarness:
     return ProxyHarness(int(request.param))
 
 
-def test_a_request_that_is_said_again_while_it_is_under_way_is_answered_by_a_sign_of_life(
+def test_a_request_repeated_while_it_is_under_way_is_answered_by_a_sign_of_life(
     harness: ProxyHarness,
 ) -> None:
     harness.acquire()
@@ -113,7 +113,7 @@ def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(harness: ProxyH
     assert undone[0].message.waiting  # It may be held through another proxy.
 
 
-def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(
+def test_a_request_that_a_caller_inside_gave_up_is_undone_at_its_leader_whatever_it_has(
     harness: ProxyHarness,
 ) -> None:
     mine: dict[str, Any] = {"lock": "x", "session": "n4/b00", "owner": "ask-1", "request": 1}
@@ -123,7 +123,7 @@ def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(
     assert not one(Unlock, sends).waiting
 
 
-def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is_over() -> None:
+def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_notified_of_its_end() -> None:
     harness = ProxyHarness()
     leader = asked_of(harness.acquire(), Lock)
     others = tuple(name for name in MEMBERS if leader_of(name) != leader)
@@ -133,7 +133,7 @@ def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is
 
 
 @pytest.mark.parametrize(("client", "session"), [(ANN, "ann"), (LOCAL, "n4/b00")])
-def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
+def test_a_grant_for_a_client_that_stopped_waiting_is_passed_on_and_the_client_decides(
     harness: ProxyHarness, client: Address, session: str
 ) -> None:
     """The proxy cannot know whether the client holds the lock through another one."""
@@ -146,7 +146,7 @@ def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
     assert of(Unlock, sends) == []
 
 
-def test_a_grant_that_is_told_twice_is_not_given_back(harness: ProxyHarness) -> None:
+def test_a_grant_that_arrives_twice_is_not_given_back(harness: ProxyHarness) -> None:
     lock = harness.acquire()
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
     assert one(Granted, harness.receive(leader, locked(who, 1)), ANN).fence == FENCE
@@ -188,7 +188,7 @@ def test_an_acquire_without_a_timeout_has_that_of_the_cluster_and_learns_it() ->
     )
 
 
-def test_what_the_leader_says_of_it_has_the_same_words() -> None:
+def test_a_leaders_refusal_names_the_default_timeout_too() -> None:
     harness = ProxyHarness()
     leader = asked_of(harness.acquire(wait_ms=None), Lock)
     failed = LockFailed(
@@ -248,7 +248,7 @@ def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(
     assert one(Refused, deny(harness, second, renewal), ANN).reason is Reason.NOT_HELD
 
 
-def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(
+def test_a_hold_that_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(
     harness: ProxyHarness,
 ) -> None:
     first, renewal = renew(harness)
@@ -273,7 +273,7 @@ def test_a_renewal_goes_to_the_owner_that_a_leader_names(harness: ProxyHarness) 
     assert renewal_of(harness.receive(leader_of(second), turned))[0] == third
 
 
-def test_status_says_which_members_are_connected() -> None:
+def test_status_shows_which_members_are_connected() -> None:
     harness = BakeryProxyHarness()
     there = Member("n1", 1, 3, 7, 1, NOBODY, 0, 0)
     harness.learn(members=(there,))

@@ -156,7 +156,7 @@ def answers(trio: LeaderTrio, *names: str) -> dict[str, QueryResult]:
     return replies
 
 
-def test_a_leader_that_missed_the_vote_says_that_nobody_holds() -> None:
+def test_a_leader_that_missed_the_vote_reports_no_holder() -> None:
     trio = LeaderTrio()
     trio.lose_between("n1", "n3", AddTicket)
     trio.lock("n1")
@@ -214,7 +214,7 @@ def test_a_forgotten_expiry_counts_as_the_latest_forgotten_one() -> None:
     assert past.expired_at("y") == Instant(5)
 
 
-def test_any_proxy_tells_of_a_holder_when_one_leader_is_cut_off() -> None:
+def test_any_proxy_reports_a_holder_when_one_leader_is_cut_off() -> None:
     harness = ClusterHarness(3).start().ready()
     granted = harness.lock("n1", hold_ms=60_000)
     (lost, *_) = [name for name in harness.names if name != "n1"]
@@ -228,7 +228,7 @@ def test_any_proxy_tells_of_a_holder_when_one_leader_is_cut_off() -> None:
     assert "not known who holds it" in harness.answers(Refused, 901)[0].detail
 
 
-def test_no_read_says_nobody_of_a_lock_that_is_held_all_the_while() -> None:
+def test_no_read_reports_a_lock_as_free_that_is_held_all_the_while() -> None:
     counts = clean(run_read_seed("bakery", seed) for seed in range(SEEDS))
     assert min(counts["onlooker.reported_free"], counts["onlooker.reported_held"]) > 20 * SEEDS
 

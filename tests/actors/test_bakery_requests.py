@@ -70,7 +70,7 @@ def test_a_fence_that_a_client_made_up_counts_for_nothing_after_a_hand_over() ->
     assert newcomer.counters_of("x").fence < pack_fence(2, 1)
 
 
-def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_tell() -> None:
+def test_no_fence_is_granted_below_one_whose_end_a_full_table_has_no_room_to_report() -> None:
     """Only n2 voted for ann; n3 and another leader granted bob, who released; then much more
     happened."""
     stale, busy = TicketTable(), TicketTable()
@@ -94,7 +94,7 @@ def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool)
     assert not newcomer_after(stale, busy).is_outdone(ticket(), FENCE)
 
 
-def test_what_ended_last_is_still_last_after_two_hand_overs() -> None:
+def test_the_hold_that_ended_last_is_still_last_after_two_hand_overs() -> None:
     busy = TicketTable()
     drop_many(busy, 2 * PART)
     last = newcomer_after(busy, TicketTable()).tombstones.newest(PART)
@@ -114,7 +114,7 @@ def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
     assert trio.leaders["n2"].tickets.tombstones.newest(1) == []
 
 
-def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
+def test_a_refused_renewal_leaves_nothing_in_the_way_of_others() -> None:
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets
     hold(tickets, ticket(BOB, 8), FENCE + 1)
@@ -184,7 +184,7 @@ def test_days_for_which_nothing_is_held_any_more_leave_nothing_behind() -> None:
     assert (table.ends.at, table.ends.heap) == ({}, [])
 
 
-def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
+def test_a_leader_that_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
     """n3 led in epoch 1, was replaced in 2, and is chosen again for 3."""
     trio = LeaderTrio()
     trio.hold("n3")

@@ -255,7 +255,9 @@ def test_all_readers_hold_after_a_hand_over_and_keep_their_mode() -> None:
         assert [one.ticket.shared for one in queue.waiters(9)] == [False]
 
 
-def test_a_table_keeps_the_modes_on_the_wire_and_tells_readers_ends_from_writers() -> None:
+def test_a_table_keeps_the_modes_on_the_wire_and_distinguishes_ends_of_readers_and_writers() -> (
+    None
+):
     trio = LeaderTrio()
     write(trio, "n1", "wil")
     release(trio, "n1", "wil")
@@ -293,7 +295,7 @@ def harness() -> ProxyHarness:
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_a_request_says_its_mode(harness: ProxyHarness, *, write: bool) -> None:
+def test_a_request_carries_its_mode(harness: ProxyHarness, *, write: bool) -> None:
     harness.lead(1)
     (sent,) = of(Lock, harness.acquire(write=write))
     assert sent == Lock(
@@ -349,7 +351,7 @@ def decide(*answers: QueryResult) -> tuple[Contender, ...] | None:
         ((answer(A, B), answer(A, expired_ms=9_000), answer(A)), (A,)),
     ],
 )
-def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(
+def test_an_owner_holds_it_if_a_quorum_of_leaders_reports_so(
     answers: tuple[QueryResult, ...], holders: tuple[Contender, ...] | None
 ) -> None:
     assert decide(*answers) == holders

@@ -84,7 +84,7 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
     assert role.electorate == GROWN
 
 
-def test_nobody_promises_the_members_of_before_a_change_that_it_knows() -> None:
+def test_a_node_does_not_promise_the_members_of_before_a_change_that_it_knows() -> None:
     role = coordinator(LATER, GROWN)
     assert role.handle(election_of("n2"), Propose(epoch=11, leaders=FIRST), BEGAN)
     assert role.promises.promised == LATER.epoch

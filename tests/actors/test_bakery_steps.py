@@ -59,7 +59,7 @@ def test_two_requests_over_a_slow_link_are_granted_one_after_the_other(seed: int
     assert fences == sorted(set(fences))
 
 
-def test_with_one_view_for_an_entering_set_both_are_let_in() -> None:
+def test_both_owners_are_let_in_with_one_view_for_an_entering_set() -> None:
     """Both would be granted."""
     harness = both_ask_over_a_slow_link(one_view, 0)
     assert len(harness.answers(Granted)) == 2
@@ -88,7 +88,9 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
 
 
 @pytest.mark.parametrize("release_ms", [270, 290, 296, 298, 300, 302, 310, 330, 450])
-def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(release_ms: int) -> None:
+def test_a_grant_that_races_with_a_timeout_is_reported_once_and_leaves_nothing(
+    release_ms: int,
+) -> None:
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     asked = harness.acquire("n2", owner="ben", wait_ms=300)
@@ -103,7 +105,7 @@ def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(relea
     assert harness.granted(last, 3_000).fence > first.fence
 
 
-def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
+def test_one_leader_that_refuses_does_not_outweigh_a_quorum() -> None:
     harness = ClusterHarness(3).led()
     stale = harness.leader("n3")
     other = Ticket(
@@ -162,7 +164,7 @@ def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bo
     assert (harness.world.time - began) // NS_PER_MS < 3_500
 
 
-def test_a_leader_ends_a_wait_on_time_and_says_what_was_in_the_way() -> None:
+def test_a_leader_ends_a_wait_on_time_and_reports_what_was_in_the_way() -> None:
     """Before the proxy does by itself: only leaders know that nobody granted it meanwhile."""
     harness = ClusterHarness(3).start().ready()
     proxy = harness.serving()[0]

@@ -87,7 +87,7 @@ def roles(harness: ClusterHarness) -> dict[str, NodeRole]:
     return {one.node: one.role for one in harness.answers(MembersRead, number)[0].nodes}
 
 
-def test_a_member_that_returns_in_time_stays_and_nobody_comes_who_is_not_willing() -> None:
+def test_a_member_that_returns_in_time_stays_and_no_unwilling_node_joins() -> None:
     harness = founded(3, 5, UNWILLING)
     harness.world.crash("n3")
     harness.run(SILENT_MS // 2)

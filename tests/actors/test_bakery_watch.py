@@ -77,7 +77,7 @@ def test_a_watch_that_knows_nothing_gets_an_answer_at_once(watchers: Watchers) -
     assert (state.reason, state.session, state.request, state.epoch) == ("starting", "ann", 5, 0)
 
 
-def test_each_change_of_cluster_readiness_reason_or_leaders_is_told_once(
+def test_each_change_of_cluster_readiness_reason_or_leaders_is_reported_once(
     watchers: Watchers,
 ) -> None:
     changes = [
@@ -101,7 +101,7 @@ def test_each_change_of_cluster_readiness_reason_or_leaders_is_told_once(
         watchers.watch(ANN, Watch(known=state.number, session="ann", request=3), at(0))
 
 
-def test_nothing_is_said_while_nothing_changes(watchers: Watchers) -> None:
+def test_nothing_is_sent_while_nothing_changes(watchers: Watchers) -> None:
     watchers.see(ready())
     number = know(watchers)
     assert watchers.see(ready()) == []
@@ -109,7 +109,7 @@ def test_nothing_is_said_while_nothing_changes(watchers: Watchers) -> None:
     assert watchers.watch(ANN, Watch(known=number, session="ann", request=9), at(5_000)) == []
 
 
-def test_a_slow_client_is_owed_one_answer_the_newest(watchers: Watchers) -> None:
+def test_a_slow_client_gets_one_reply_the_newest(watchers: Watchers) -> None:
     know(watchers)
     assert len(news_in(watchers.see(ready(("n1", "n2"), "hand-over")))) == 1
     assert watchers.see(ready(("n1",), "down")) == []
@@ -148,7 +148,7 @@ def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Wat
     assert ANN not in watchers.waiting
 
 
-def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -> None:
+def test_a_client_that_asks_again_and_again_learns_that_its_cluster_goes_down_and_up() -> None:
     """LOCK_READY, NO_LOCK and their reasons, unasked."""
     harness = ClusterHarness(3).start().ready()
 
@@ -200,7 +200,7 @@ def watching(session_harness: SessionHarness) -> Watch:
     return one(Watch, session_harness.open(session_harness.receive(ME, WatchCluster())), A)
 
 
-def test_to_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
+def test_a_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
     session_harness = SessionHarness()
     begun = session_harness.receive(ME, WatchCluster())
     assert one(Open, begun).session == "c"
@@ -222,7 +222,7 @@ def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> Non
     assert of(KeepAlive, kept, A)
 
 
-def test_the_same_state_under_another_number_is_not_told_again() -> None:
+def test_the_same_state_under_another_number_is_not_reported_again() -> None:
     session_harness = SessionHarness()
     request = one(Watch, session_harness.receive(A, up(watching(session_harness))))
     sends = session_harness.receive(A, up(request, number=12))
@@ -258,7 +258,7 @@ def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning() -> Non
     assert of(ClusterState, session_harness.run_kept(10_000, B)) == []
 
 
-def test_with_no_proxy_left_nobody_says_that_the_cluster_is_up() -> None:
+def test_the_cluster_is_not_reported_as_up_with_no_proxy_left() -> None:
     session_harness = SessionHarness()
     session_harness.receive(A, up(watching(session_harness)))
     session_harness.receive(ME, LinkDown(node="a"))
@@ -277,7 +277,7 @@ def test_with_no_proxy_left_nobody_says_that_the_cluster_is_up() -> None:
     assert one(ClusterState, session_harness.receive(B, up(request)), WATCHER).up
 
 
-def test_a_proxy_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
+def test_a_proxy_that_lives_and_reports_no_state_does_not_vouch_for_another() -> None:
     session_harness = SessionHarness()
     session_harness.receive(A, up(watching(session_harness)))
     session_harness.receive(ME, LinkDown(node="a"))
@@ -337,12 +337,12 @@ def shown(*nodes: NodeStatus) -> str:
     return console.file.getvalue()
 
 
-def test_the_last_election_that_a_node_knows_is_the_one_that_is_told() -> None:
+def test_the_last_election_that_a_node_knows_is_reported() -> None:
     nodes = [status_of("n1", 2, "n1", "n3"), status_of("n2", 1, "n1", "n2")]
     assert headline(nodes) == "bakery on 3 nodes; n1 and n3 lead in epoch 2"
 
 
-def test_nobody_is_said_to_lead_while_no_node_is_ready() -> None:
+def test_no_node_is_shown_as_leader_while_no_node_is_ready() -> None:
     nodes = [status_of("n1", 2, "n1", "n3", ready=False)]
     assert headline(nodes) == "bakery on 3 nodes; n1 and n3 led in epoch 2"
 
@@ -359,7 +359,7 @@ def test_each_member_is_shown_with_its_seat_its_priority_and_what_is_missing() -
     assert lines[5].endswith("seat 2 ?")
 
 
-def test_of_what_leaders_tell_of_a_lock_the_most_is_shown() -> None:
+def test_the_fullest_of_the_leaders_reports_on_a_lock_is_shown() -> None:
     less = LockStatus(lock="a", holder=None, waiters=(WAITER,), waits_for=())
     more = LockStatus(lock="a", holder=HOLDER, waiters=(WAITER,), waits_for=())
     nodes = [status_of("n1", 1, "n1", locks=(less,)), status_of("n2", 1, "n1", locks=(more,))]

@@ -173,7 +173,7 @@ def test_a_peek_names_the_holder_and_for_how_long(server: LockServer) -> None:
     assert effects == (Send(Address("b/watch"), messages.Peeked(lock="l", query=7, holder=holder)),)
 
 
-def test_a_peek_at_a_free_lock_names_nobody(server: LockServer) -> None:
+def test_a_peek_at_a_free_lock_names_no_holder(server: LockServer) -> None:
     assert server.handle(BROKER_A, messages.Peek(lock="l", query=7), T0) == (
         Send(BROKER_A, messages.Peeked(lock="l", query=7, holder=None)),
     )
@@ -183,7 +183,7 @@ def test_a_probe_is_answered(server: LockServer) -> None:
     assert server.handle(BROKER_A, messages.Probe(), T0) == (Send(BROKER_A, messages.Probed()),)
 
 
-def test_with_a_journal_every_change_is_durable_before_it_is_spoken_of() -> None:
+def test_every_change_is_durable_before_it_is_sent_if_there_is_a_journal() -> None:
     server = LockServer(SERVER, HOST, journal=True)
     held = messages.Held(lock="l", client=A, number=1, session="s", owner="o")
 
@@ -220,7 +220,7 @@ def test_a_restarted_server_goes_on_where_its_journal_ends() -> None:
     assert not_counted(again.handle(A, request(A, "m"), T0))[-1] == granted(A, 4, "m")
 
 
-def test_a_new_server_has_nothing_to_say(server: LockServer) -> None:
+def test_a_new_server_sends_nothing(server: LockServer) -> None:
     assert server.begin(T0) == ()
 
 
@@ -248,7 +248,7 @@ def answered(holder: Contender | None, silent: tuple[Absence, ...] = (), unknown
     return Send(PROXY, seen)
 
 
-def test_the_node_is_not_ready_before_the_server_was_heard(watch: ServerWatch) -> None:
+def test_the_node_is_not_ready_before_the_server_has_answered(watch: ServerWatch) -> None:
     effects = not_counted(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
     detail = "node s, which runs the lock server, has not answered yet"
     assert effects[:2] == [
@@ -276,7 +276,7 @@ def test_a_silent_server_is_looked_for_and_makes_the_node_unready(watch: ServerW
     ]
 
 
-def test_a_look_is_answered_with_what_the_server_says(watch: ServerWatch) -> None:
+def test_a_look_is_answered_with_the_servers_reply(watch: ServerWatch) -> None:
     watch.handle(SERVER, messages.Probed(), T0)
     peek, retry = watch.handle(BROKER_A, GLANCE, T0)
     assert peek == Send(SERVER, messages.Peek(lock="l", query=3))
@@ -301,7 +301,7 @@ def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: Server
     assert watch.queries == {}
 
 
-def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWatch) -> None:
+def test_a_look_in_vain_does_not_accuse_a_server_that_answered(watch: ServerWatch) -> None:
     watch.handle(BROKER_A, GLANCE, at(200))
     watch.handle(SERVER, messages.Probed(), at(250))
 
@@ -353,7 +353,7 @@ def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> N
     assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
 
 
-def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
+def test_a_reply_to_a_request_of_an_earlier_life_does_not_count() -> None:
     watch = ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER, boot=5)
     watch.begin(T0)
     watch.handle(BROKER_A, GLANCE, T0)
@@ -609,7 +609,7 @@ def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, W
     judge_progress(users, BOUND_MS)
 
 
-def test_without_a_crash_everybody_is_served() -> None:
+def test_every_client_is_served_without_a_crash() -> None:
     is_anybody_left(world_in_which_c2_holds(journal=False))
 
 
@@ -639,7 +639,7 @@ def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: 
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_a_hold_of_which_no_client_knows_is_given_back_when_its_client_says_so(
+def test_a_hold_that_its_client_disowns_is_given_back(
     journal: bool,
 ) -> None:
     """The node dies after the server granted it the lock and before its client was told."""
@@ -657,7 +657,7 @@ def test_a_hold_of_which_no_client_knows_is_given_back_when_its_client_says_so(
     assert world.marks["client.hold_disowned"] >= 1
 
 
-def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_it() -> None:
+def test_nothing_is_granted_while_the_server_is_down_and_the_nodes_name_it() -> None:
     world = world_in_which_c2_holds(journal=True)
     world.crash(SERVER_NODE)
 

@@ -285,7 +285,7 @@ def test_each_other_process_overtakes_at_most_once(trio: PaperMembers) -> None:
     assert all(len(set(served[i : i + 3])) == 3 for i in range(len(served) - 2))
 
 
-def test_fences_rise_in_the_order_of_entries_and_tell_the_node(trio: PaperMembers) -> None:
+def test_fences_rise_in_the_order_of_entries_and_identify_the_node(trio: PaperMembers) -> None:
     """The fence is the request's ``(stamp, node)``."""
     for node in ("n3", "n1", "n2"):
         trio.want(node)

@@ -68,7 +68,9 @@ def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) 
     assert not alone.process.rejoin.ready
 
 
-def test_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(alone: LoneProcess) -> None:
+def test_requests_of_others_arrive_in_a_welcome_and_are_acknowledged_once(
+    alone: LoneProcess,
+) -> None:
     alone.handle(PeerJoined(node="a", boot=1))
     part = (KnownRequest("x", 3), KnownRequest("y", 4))
     effects = alone.receive("a", welcome(1, *part, stamp=9, complete=False))
@@ -141,7 +143,9 @@ def test_locks_do_not_wait_for_each_other(joined: LoneProcess) -> None:
     assert to_proxy(joined.acknowledged(7)) == [got(1, 5), got(2, 6, lock="y")]
 
 
-def test_who_leaves_the_line_is_forgotten_without_a_word(joined: LoneProcess) -> None:
+def test_an_owner_that_leaves_the_queue_early_is_forgotten_without_a_message(
+    joined: LoneProcess,
+) -> None:
     joined.requested(1, 5)
     joined.want(2)
 
@@ -176,7 +180,7 @@ def test_a_give_that_crosses_with_the_grant_releases(joined: LoneProcess) -> Non
     assert joined.give(1) == (Observe("lamport.give_unknown"),)
 
 
-def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
+def test_nothing_is_left_after_all_is_released(joined: LoneProcess) -> None:
     before = (
         copy.deepcopy(joined.process.requests.queues),
         copy.deepcopy(joined.process.pending.out),
@@ -227,7 +231,7 @@ def receive(process: LockProcess, origin: str, message: Content) -> Effects:
     return process.handle(Address("b/channel"), delivered, T0)
 
 
-def test_a_stranger_is_not_heard(process: LockProcess) -> None:
+def test_messages_of_a_stranger_are_dropped(process: LockProcess) -> None:
     effects = receive(process, "z", Request(lock="x", stamp=5))
 
     assert effects == (Observe("lamport.stranger_dropped"),)

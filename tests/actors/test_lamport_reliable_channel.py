@@ -133,7 +133,7 @@ def test_it_asks_again_ever_more_slowly_until_it_is_answered(fresh: ChannelOfA) 
     assert fresh.local(AskDue(node="b")) == ()
 
 
-def test_a_life_that_answers_the_question_is_met_and_the_process_told(fresh: ChannelOfA) -> None:
+def test_a_life_that_answers_the_hello_is_met_and_the_process_notified(fresh: ChannelOfA) -> None:
     joined = PeerJoined(node="b", boot=THEIRS)
 
     assert fresh.meet() == [Send(PROCESS, joined), Observe("lamport.peer_joined")]
@@ -272,7 +272,7 @@ def test_messages_from_other_roles_than_couriers_of_neighbors_are_dropped(
     assert effects == (Observe("lamport.stranger_dropped"),)
 
 
-def test_a_long_backlog_is_told_and_so_is_its_end(bench: ChannelOfA) -> None:
+def test_a_long_backlog_is_reported_and_so_is_its_end(bench: ChannelOfA) -> None:
     notices: list[Message | Local] = []
     for number in range(BACKLOG_MAX + 2):
         notices += sent(bench.local(carry(number)), Congested)

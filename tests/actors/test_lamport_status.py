@@ -42,7 +42,7 @@ def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: Lon
     assert present(joined.look().holder).fence == pack_fence(4, 0)
 
 
-def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
+def test_the_same_request_received_twice_is_one(joined: LoneProcess) -> None:
     joined.receive("a", messages.Request(lock="x", stamp=4))
     effects = joined.receive("a", welcome(2, messages.KnownRequest("x", 4), stamp=5))
 
@@ -103,7 +103,9 @@ def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
     assert joined.look().waits_for == (Absence("c", 500),)
 
 
-def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProcess) -> None:
+def test_a_wait_names_who_has_not_welcomed_the_process_before_it_is_ready(
+    alone: LoneProcess,
+) -> None:
     alone.handle(messages.PeerJoined(node="a", boot=1))
     alone.want(1)
     alone.now = 700
@@ -138,7 +140,7 @@ def test_a_probe_is_acknowledged(joined: LoneProcess) -> None:
     ]
 
 
-def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> None:
+def test_no_process_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.acknowledged(6)
 
@@ -146,13 +148,13 @@ def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> Non
     assert not joined.process.probing
 
 
-def test_a_lock_nobody_wants_is_free(joined: LoneProcess) -> None:
+def test_a_lock_without_requests_is_free(joined: LoneProcess) -> None:
     assert joined.look() == LockDescription(
         lock="x", query=1, holder=None, waiters=(), waits_for=()
     )
 
 
-def test_with_a_long_backlog_new_wants_are_refused_and_old_ones_go_on(joined: LoneProcess) -> None:
+def test_new_wants_are_refused_with_a_long_backlog_and_old_ones_go_on(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.handle(messages.Congested(node="c", congested=True))
     full = only(QueueFull, to_proxy(joined.want(2)))
@@ -178,7 +180,9 @@ def seen_of(effects: Effects) -> LockDescription:
     return seen
 
 
-def test_nobody_is_told_of_a_free_lock_before_all_were_heard_later(joined: LoneProcess) -> None:
+def test_a_lock_is_not_reported_as_free_before_a_later_message_of_every_process(
+    joined: LoneProcess,
+) -> None:
     effects = joined.prove()
     assert to_proxy(effects) == []
     assert posts(effects) == [PROBE]
@@ -192,7 +196,7 @@ def test_nobody_is_told_of_a_free_lock_before_all_were_heard_later(joined: LoneP
     assert to_proxy(joined.handle(messages.ProofDue(query=1))) == []
 
 
-def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> None:
+def test_a_holder_whose_request_was_on_its_way_is_reported(joined: LoneProcess) -> None:
     """Any later message of ours let c in, before its request came here."""
     joined.prove()
     joined.receive("b", messages.Probe(stamp=9))
@@ -202,7 +206,7 @@ def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> N
     assert holder.fence == pack_fence(4, 2)
 
 
-def test_a_known_holder_is_told_at_once(joined: LoneProcess) -> None:
+def test_a_known_holder_is_reported_at_once(joined: LoneProcess) -> None:
     joined.receive("c", messages.Request(lock="x", stamp=4))
     effects = joined.prove()
     assert posts(effects) == []
@@ -237,7 +241,7 @@ def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) 
     assert holder.node == "c"
 
 
-def test_without_a_word_of_a_process_it_is_not_known_who_holds(joined: LoneProcess) -> None:
+def test_the_holder_is_unknown_without_a_message_of_every_process(joined: LoneProcess) -> None:
     joined.prove()
     assert (
         to_proxy(joined.handle(messages.ProofDue(query=1))) == []

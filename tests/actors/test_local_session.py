@@ -128,7 +128,7 @@ def test_the_session_lives_while_anything_is_held_then_ends_itself(inside: Local
     assert inside.fence(THREE) > inside.fence(ONE)
 
 
-def test_a_wait_never_heard_of_is_unavailable_and_withdrawn(inside: LocalCallers) -> None:
+def test_a_wait_that_gets_no_reply_is_unavailable_and_cancelled(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
@@ -188,7 +188,9 @@ def test_waits_of_a_lost_session_go_on_in_the_next(inside: LocalCallers) -> None
     assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
 
 
-def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCallers) -> None:
+def test_a_release_under_way_when_the_session_is_lost_reports_the_loss(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.pass_time(TTL_MS - ANSWER_MS // 2)
@@ -198,7 +200,7 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCalle
     assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}
 
 
-def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
+def test_a_grant_that_arrives_too_late_is_not_believed(inside: LocalCallers) -> None:
     inside.do(ONE, Acquire(lock="b"))
     inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
     inside.silent = True
@@ -235,7 +237,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCal
     assert inside.held() == []
 
 
-def test_a_node_that_is_stopped_ends_its_session_and_says_when(inside: LocalCallers) -> None:
+def test_a_node_that_is_stopped_ends_its_session_and_reports_when(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.silent = True

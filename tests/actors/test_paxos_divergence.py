@@ -110,7 +110,7 @@ def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes
     assert marks["notice.critical"] == marks["paxos.diverged"]
 
 
-def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
+def test_no_member_is_quarantined_in_a_group_without_a_bug() -> None:
     for seed in range(6):
         report = run_log_seed(seed, plan=plan_of(seed, 3 + seed % 3))
         assert report.violation is None, (seed, report.violation)
@@ -149,7 +149,7 @@ reply."""
 
 @pytest.mark.long
 @pytest.mark.parametrize("wrong", ["n2", ""])
-def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
+def test_a_wrong_member_is_found_in_the_whole_product_and_every_promise_is_kept(wrong: str) -> None:
     promise = dataclasses.replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)
     marks: Counter[str] = Counter()
     for seed in range(3):
@@ -164,7 +164,7 @@ def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(
 
 
 @pytest.mark.long
-def test_without_the_comparison_nobody_would_notice() -> None:
+def test_a_divergence_would_go_unnoticed_without_the_comparison() -> None:
     """No other test finds the bugs of the tests above."""
     for seed in SEEDS:
         report = run(seed, Repeats, digest_slots=1 << 40)

@@ -122,7 +122,7 @@ def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: Failu
     )
 
 
-def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
+def test_replica_and_leader_learn_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
     assert monitor.handle(acceptor_of("a"), ballot_seen(), at(1))[-2:] == follow("b")
     again = monitor.handle(acceptor_of("a"), ballot_seen(), at(2))
     assert [effect for effect in again if isinstance(effect, Send)] == []
@@ -135,7 +135,7 @@ def test_a_candidate_is_waited_for_and_not_followed(monitor: FailureDetector) ->
     assert monitor.suspicion.deadline >= at(1 + TIMING.election_ms)
 
 
-def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector) -> None:
+def test_it_withdraws_from_standing_when_another_leads(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, events.Candidate(), at(1))
 
     assert monitor.handle(acceptor_of("a"), ballot_seen(), at(2))[-1] == Send(
@@ -168,7 +168,7 @@ def test_a_leadership_begins_and_goes_on_with_heartbeats(monitor: FailureDetecto
     assert monitor.handle(HERE, events.HeartbeatDue(ballot=OTHERS), at(100)) == ()
 
 
-def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
+def test_a_heartbeat_reports_whose_acks_arrived_and_what_a_majority_acked(
     monitor: FailureDetector,
 ) -> None:
     monitor.handle(LEADER, LEADING, at(0))
@@ -241,7 +241,9 @@ def test_a_leader_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
     assert late[0] == Send(LEADER, events.Withdraw())
 
 
-def test_a_leader_without_a_majority_says_so_before_it_gives_up(monitor: FailureDetector) -> None:
+def test_a_leader_without_a_majority_reports_it_before_it_gives_up(
+    monitor: FailureDetector,
+) -> None:
     monitor.handle(LEADER, LEADING, at(0))
     isolated: dict[int, events.Isolated] = {}
     for ms in range(TIMING.heartbeat_ms, TIMING.election_ms, TIMING.heartbeat_ms):
@@ -301,7 +303,7 @@ def test_a_leader_knows_which_members_have_a_lower_log_version(
     assert monitor.config.log_version == 3
 
 
-def test_the_operator_is_told_which_member_cannot_apply_newer_commands(
+def test_the_operator_learns_which_member_cannot_apply_newer_commands(
     monitor: FailureDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (config, failure_detector):

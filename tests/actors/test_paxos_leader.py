@@ -121,13 +121,13 @@ def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise()
     assert not_counted(suspect(made(other)))[0] == written(10)
 
 
-def test_it_stands_above_every_ballot_its_monitor_heard_of(leader: Leader) -> None:
+def test_it_stands_above_every_ballot_its_monitor_has_seen(leader: Leader) -> None:
     seen = Ballot(5, leader_of("b"))
 
     assert not_counted(leader.handle(MONITOR, Suspect(above=seen), T0))[0] == written(6)
 
 
-def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) -> None:
+def test_another_suspicion_changes_nothing_while_a_scout_asks(leader: Leader) -> None:
     suspect(leader)
 
     assert suspect(leader) == ()
@@ -200,7 +200,7 @@ def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize("ballot", [Ballot(1, Address("a/other")), Ballot(2, LEADER)])
-def test_the_last_word_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
+def test_a_late_message_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
     suspect(leader)
     message = Adopted(ballot=ballot, floor=1, source="b", batches=())
 
@@ -234,7 +234,7 @@ def resign(leading: Leader) -> Effects:
     return leading.handle(ASKER, events.Resign(), T0)
 
 
-def test_a_member_that_does_not_lead_says_so_at_once() -> None:
+def test_a_member_that_does_not_lead_replies_so_at_once() -> None:
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
     role.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
 
@@ -286,7 +286,7 @@ def test_a_caller_learns_that_another_node_leads_or_that_it_takes_too_long(leadi
     assert leading.handle(LEADER, events.ResignedLate(ballot=BALLOT), T0) == []
 
 
-def test_without_a_successor_it_leads_on_and_says_so_at_once(leading: Leader) -> None:
+def test_a_leader_without_a_successor_leads_on_and_replies_so_at_once(leading: Leader) -> None:
     resign(leading)
 
     effects = leading.handle(monitor_of("a"), events.Nominated(node=""), T0)

@@ -348,7 +348,7 @@ def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
     assert (answer.done, proposed) == (False, [])
 
 
-def test_a_join_says_how_much_a_learner_lacks() -> None:
+def test_a_join_reports_how_much_a_learner_lacks() -> None:
     report = replace(learner(), bytes_left=9_000)
     far = NodeFacts("d", report.applied, 0, 0, report, lag=4_000)
 
@@ -480,7 +480,7 @@ def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> N
     assert none == []
 
 
-def test_a_replacement_waits_until_a_new_leader_has_heard_from_the_node() -> None:
+def test_a_replacement_waits_until_a_new_leader_has_a_message_from_the_node() -> None:
     answer, proposed = step(MemberAction.REPLACE, "c", nodes_known("b"), replacement="c")
 
     assert isinstance(answer, MembersChanged)
@@ -612,7 +612,7 @@ def test_a_group_that_is_too_small_grows() -> None:
         replace(WILLING, endpoint=""),
     ],
 )
-def test_nobody_joins_that_does_not_want_to_or_cannot(unwilling: Locate) -> None:
+def test_a_node_that_does_not_want_to_or_cannot_join_does_not(unwilling: Locate) -> None:
     found = present(wish("abc", "b", d=unwilling))
     assert found.request is None
     assert "no node is there" in found.why

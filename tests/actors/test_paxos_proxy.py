@@ -126,7 +126,7 @@ def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
     assert messages_to(happens(proxy, outcome), Message) == []
 
 
-def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(proxy: Proxy) -> None:
+def test_the_end_of_a_session_is_sent_to_the_requester_and_not_again_unasked(proxy: Proxy) -> None:
     (command,) = proposed(proxy.handle(ANN, End(session=ME, request=9), T0))
     assert command == End(session=ME, request=9)
     closed = ended(ME, CloseReason.GRACEFUL, 9)
@@ -138,7 +138,7 @@ def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(proxy: 
 @pytest.mark.parametrize(
     ("reason", "words"), [(CloseReason.EXPIRED, "TTL"), (CloseReason.FORCED, "operator")]
 )
-def test_a_client_hears_unasked_that_its_session_ended(
+def test_a_client_is_notified_that_its_session_ended(
     proxy: Proxy, reason: CloseReason, words: str
 ) -> None:
     proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
@@ -159,7 +159,7 @@ def test_a_wait_for_any_object_is_cancelled_when_the_key_of_its_client_is_remove
     assert cancel.key == (ME, "o", wait.lock, -2)
 
 
-def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> None:
+def test_a_client_is_notified_that_an_operator_took_its_hold(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     why = Why(Cause.TAKEN, texts=("eve (n2)",))
     lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="", why=why)
@@ -169,7 +169,7 @@ def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> 
     assert notice.detail == "lock 'a': the hold under fence 5 was taken by 'eve (n2)'"
 
 
-def test_a_client_hears_unasked_that_others_wait_for_what_it_retains(proxy: Proxy) -> None:
+def test_a_client_is_notified_that_others_wait_for_what_it_retains(proxy: Proxy) -> None:
     proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
     recall = Recall(session=ME, owner="*", lock="a", fence=5, waiting=2)
     assert messages_to(happens(proxy, recall), Recall) == [recall]
@@ -188,7 +188,7 @@ def test_a_recall_that_the_leaders_replica_sends_waits_for_the_log(proxy: Proxy)
     ]
 
 
-def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Proxy) -> None:
+def test_losses_of_clients_that_are_elsewhere_are_not_sent_here(proxy: Proxy) -> None:
     lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
     closed = ended("bob.3", CloseReason.EXPIRED)
     noted = only(Send, happens(proxy, lost, closed))
@@ -196,7 +196,7 @@ def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Pro
     assert noted.message.text.startswith("session bob.3 expired: ")
 
 
-def test_the_leaders_own_word_answers_ahead_of_the_log(proxy: Proxy) -> None:
+def test_the_leaders_own_outcome_answers_ahead_of_the_log(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     assert len(messages_to(proxy.handle(FAR, HELD, T0), api.Granted)) == 1
     assert messages_to(happens(proxy, HELD), api.Granted) == []
@@ -221,14 +221,14 @@ def test_outcomes_count_only_from_members(proxy: Proxy) -> None:
         Why(Cause.PURGED, (1,), ("",)),
     ],
 )
-def test_a_refusal_that_nobody_can_put_into_words_is_dropped(proxy: Proxy, why: Why) -> None:
+def test_a_refusal_without_a_text_is_dropped(proxy: Proxy, why: Why) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     effects = proxy.handle(FAR, replace(denied(api.Reason.TIMED_OUT), why=why), T0)
     assert effects == [Observe("paxos.outcome_malformed")]
     assert len(in_flight_at(proxy)) == 1
 
 
-def test_an_outcome_of_another_kind_answers_nobody(proxy: Proxy) -> None:
+def test_an_outcome_of_another_kind_answers_no_request(proxy: Proxy) -> None:
     proxy.handle(ANN, RELEASE, T0)
     grant = api.Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
     assert proxy.handle(FAR, grant, T0) == []
@@ -419,7 +419,7 @@ def test_a_command_that_may_be_in_the_log_is_never_reported_as_undone(leaderless
     assert len(in_flight_at(leaderless)) == 2
 
 
-def test_without_a_leader_requests_wait_and_are_not_refused(leaderless: Proxy) -> None:
+def test_requests_wait_without_a_leader_and_are_not_refused(leaderless: Proxy) -> None:
     number = number_of(leaderless.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, leader="")
     assert messages_to(leaderless.handle(REPLICA, declined, T0), api.Refused) == []
@@ -514,7 +514,7 @@ def test_a_denied_release_is_refused(proxy: Proxy, why: api.Refused, reason: api
     assert answer == replace(why, reason=reason)
 
 
-def test_a_cancel_in_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+def test_a_cancel_in_an_ended_session_is_answered_so(proxy: Proxy) -> None:
     proxy.handle(ANN, CANCEL, T0)
     (answer,) = messages_to(
         happens(proxy, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused
@@ -522,7 +522,7 @@ def test_a_cancel_in_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
     assert answer.reason is api.Reason.SESSION_EXPIRED
 
 
-def test_a_keep_alive_of_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+def test_a_keep_alive_of_an_ended_session_is_answered_so(proxy: Proxy) -> None:
     proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
     gone = denied(api.Reason.SESSION_EXPIRED, request=4, lock="")
     (answer,) = messages_to(happens(proxy, gone), api.Refused)
@@ -566,7 +566,7 @@ def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy)
     assert sent(again, RoleNotice, Address("n1/node")) == []  # A repetition closes nothing.
 
 
-def test_an_eviction_of_somebody_who_does_not_hold_is_refused(proxy: Proxy) -> None:
+def test_an_eviction_of_an_owner_that_does_not_hold_is_refused(proxy: Proxy) -> None:
     evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
     proxy.handle(ANN, evict, T0)
     (why,) = LockTable().apply(0, evict)

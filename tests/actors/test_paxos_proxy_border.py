@@ -64,7 +64,7 @@ def test_one_client_cannot_use_up_a_node(proxy: Proxy) -> None:
     assert len(proposed(proxy.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
-def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
+def test_there_is_room_to_release_to_cancel_and_to_keep_the_session_however_much_waits(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.clients.quotas = Quotas(requests=4)
@@ -194,7 +194,7 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_nobody_speaks_in_the_session_of_another(proxy: Proxy, request_: Any) -> None:
+def test_a_client_cannot_send_in_the_session_of_another(proxy: Proxy, request_: Any) -> None:
     for client in ("bob", "an", "ann~2", "ann.7", "n"):
         asker = Address(f"{client}/session")
         effects = proxy.handle(asker, request_, T0)
@@ -248,7 +248,9 @@ def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_bad_request_hears_field_value_and_limit(proxy: Proxy, request_: Any, words: str) -> None:
+def test_a_refusal_of_a_bad_request_names_field_value_and_limit(
+    proxy: Proxy, request_: Any, words: str
+) -> None:
     effects = proxy.handle(ANN, request_, T0)
     (refused,) = messages_to(effects, api.Refused)
     assert refused.reason is api.Reason.INVALID
@@ -348,7 +350,7 @@ def test_a_key_has_one_quota_of_reads_however_many_clients_use_it(proxy: Proxy) 
         assert ["1 queries of key 'ann'" in one.detail for one in found] == [True] * refusals
 
 
-def test_without_keys_each_client_has_its_own_quota_whatever_its_id(proxy: Proxy) -> None:
+def test_each_client_has_its_own_quota_without_keys_whatever_its_id(proxy: Proxy) -> None:
     proxy.clients.quotas = Quotas(requests=1, requests_per_s=1, queries=1)
     for client in ("ann@1", "ann@2"):
         sender = Address(f"{client}/session")

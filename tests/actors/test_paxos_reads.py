@@ -81,7 +81,7 @@ def lead(reads: Reads, opening: int = 4) -> None:
     reads.follow("a", at(0))
 
 
-def test_while_the_lease_holds_a_settled_leader_answers_at_once(reads: Reads) -> None:
+def test_a_settled_leader_answers_at_once_while_the_lease_holds(reads: Reads) -> None:
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
@@ -100,7 +100,7 @@ def test_a_leader_that_has_not_applied_the_first_slot_of_its_leadership_waits(re
     assert apply(reads, 7, 20) == [answer(slot=7)]
 
 
-def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
+def test_one_round_without_a_lease_serves_all_reads_that_came_before_it_began(reads: Reads) -> None:
     lead(reads)
     assert sends(reads.handle(ASKER, read_request(1), at(300))) == [
         Send(monitor_of("a"), events.ConfirmLease())
@@ -142,7 +142,7 @@ def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much(reads
     ("sender", "number", "slot"),
     [(REPLICAS[2], 101, 5), (B, 100, 5), (B, 101, 0), (address_of("b", "x"), 101, 5)],
 )
-def test_only_the_leaders_word_on_the_barrier_under_way_counts(
+def test_only_the_leaders_reply_to_the_barrier_under_way_counts(
     reads: Reads, sender: Address, number: int, slot: int
 ) -> None:
     reads.follow("b", at(0))
@@ -164,7 +164,7 @@ def test_a_barrier_is_repeated_and_goes_to_the_next_leader_anew(reads: Reads) ->
     assert moved == [Send(REPLICAS[2], ReadIndex(number=102))]
 
 
-def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None:
+def test_an_unconfirmed_read_is_dropped_in_the_end(reads: Reads) -> None:
     reads.handle(ASKER, read_request(), at(1))
 
     assert reads.handle(A, events.ReadAgain(), at(READ_MS_MAX)) == [
@@ -220,14 +220,14 @@ def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> No
     assert late == [Send(ASKER, events.MachineRead(number=2, reply=None, slot=5, age_ms=70))]
 
 
-def test_a_node_that_can_prove_nothing_says_so(reads: Reads) -> None:
+def test_a_node_that_can_prove_nothing_replies_so(reads: Reads) -> None:
     reads.handle(ASKER, read_request(age_ms=1_000_000), at(0))
 
     reply = events.MachineRead(number=1, reply=None, slot=5, age_ms=NOTHING_PROVEN)
     assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, reply)]
 
 
-def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
+def test_a_proof_counts_when_its_slot_is_applied(reads: Reads) -> None:
     reads.handle(A, events.Fresh(since=at(10), slot=6), at(20))
     assert sends(reads.handle(ASKER, read_request(1, age_ms=60), at(20))) == []
 
@@ -360,7 +360,7 @@ def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Lo
     assert all(set(one) & {"a", "c"} for one in rounds)
 
 
-def test_a_replica_tells_who_asks_how_old_its_state_is() -> None:
+def test_a_replica_reports_on_request_how_old_its_state_is() -> None:
     replica = Replica(
         replica_of("a"),
         HOST,
@@ -424,7 +424,7 @@ def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[E
     ]
 
 
-def test_of_2000_lists_a_few_are_read_at_a_time_and_each_reader_has_its_turn() -> None:
+def test_a_few_of_2000_lists_are_read_at_a_time_and_each_reader_has_its_turn() -> None:
     proxy = log_proxy(Proxy)
     effects = [effect for reader in READERS for effect in asks(proxy, reader, LISTS)]
     asked = read_requests(effects)

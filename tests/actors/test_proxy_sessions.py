@@ -57,13 +57,13 @@ def test_a_session_is_opened_as_the_client_itself_by_saying_that_none_is_kept(
 
 
 @pytest.mark.parametrize("session", ["", "an", "annie", "annie~2", "bob", "bob~2", "ann.2"])
-def test_nobody_opens_a_session_of_another(proxy: Proxy, session: str) -> None:
+def test_a_client_cannot_open_a_session_of_another(proxy: Proxy, session: str) -> None:
     effects = proxy.handle(ANN, Open(session=session, ttl_ms=9_000, request=3), T0)
     assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
     assert sent(effects, Opened) == []
 
 
-def test_a_client_whose_first_session_nobody_opened_is_served_later(proxy: Proxy) -> None:
+def test_a_client_whose_first_session_was_never_opened_is_served_later(proxy: Proxy) -> None:
     harness = client.SessionHarness()
 
     def through_the_proxy(said: list[Send]) -> list[Send]:
@@ -108,7 +108,7 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     assert sent(late, AcquireLock) == []
 
 
-def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
+def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
     proxy.handle(LOCAL, acquire("a", session="n1/b00"), T0)
     for asker, session in ((BOB, "ann"), (BOB, ""), (BOB, "n1/b00"), (LOCAL, "")):
         effects = proxy.handle(asker, End(session=session, request=3), T0)
@@ -156,7 +156,7 @@ def test_claims_have_a_limit(proxy: Proxy) -> None:
     assert str(REQUESTS_MAX) in refused.detail
 
 
-def test_a_node_that_many_wait_at_still_tells_its_status_in_one_frame(proxy: Proxy) -> None:
+def test_a_node_that_many_wait_at_still_sends_its_status_in_one_frame(proxy: Proxy) -> None:
     for number in range(LOCKS_SHOWN_MAX * 3):
         lock, owner = f"{number % LOCKS_SHOWN_MAX:0256}", f"{number:0256}"
         proxy.handle(ANN, Acquire(lock=lock, session="ann", owner=owner, request=1), T0)
@@ -219,7 +219,7 @@ def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_bad_request_is_told_its_field_value_and_limit(
+def test_a_refusal_of_a_bad_request_names_its_field_value_and_limit(
     proxy: Proxy, request_: Acquire | Release | Inspect, told: str
 ) -> None:
     (refused,) = sent(proxy.handle(ANN, request_, T0), Refused)
@@ -267,7 +267,7 @@ def test_the_log_has_a_line_when_a_node_starts_and_when_it_is_ready(proxy: Proxy
     assert notices(Ready(ready=True, detail="ready")) == ready
 
 
-def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
+def test_a_description_shows_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), T0)
     effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
     assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]

@@ -157,7 +157,7 @@ def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time(door: Do
     assert (third.data, third.reads) == (b"$-1\r\n+PONG\r\n", True)
 
 
-def test_a_long_pipeline_is_served_in_pieces_and_nobody_waits_for_it() -> None:
+def test_a_long_pipeline_is_served_in_pieces_and_no_client_waits_for_it() -> None:
     door = Door(clients=2)
     effects = door.receive(b"PING\r\n" * 20)
     (first,) = transmitted(effects)
@@ -261,7 +261,7 @@ def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
         assert transmit.data == f"-{code} why\r\n".encode()
 
 
-def test_a_value_that_is_no_lock_is_refused_in_words(door: Door) -> None:
+def test_a_value_that_is_no_lock_is_refused_with_a_reason(door: Door) -> None:
     assert door.call("HSET", "a", "b", "c") == (
         b"-ERR fencelock serves locks, not data: HSET is not supported; see docs/redis.md\r\n"
     )
@@ -360,7 +360,7 @@ def subscribed(door: Door, client: int = 1) -> AwaitKey:
     return only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), client)))
 
 
-def test_a_subscriber_waits_in_the_queue_and_is_told_each_time_that_its_turn_comes() -> None:
+def test_a_subscriber_waits_in_the_queue_and_is_notified_each_time_its_turn_comes() -> None:
     for version, mark in ((b"2", b"*"), (b"3", b">")):
         door = Door()
         door.receive(b"HELLO " + version + b"\r\n")
@@ -396,7 +396,7 @@ def test_a_place_ends_with_its_subscription() -> None:
         assert door.role.channels.of(1) == []
 
 
-def test_a_turn_that_nobody_will_take_is_given_back() -> None:
+def test_a_turn_that_no_client_will_take_is_given_back() -> None:
     def gone(door: Door) -> Effects:
         return door.role.handle(HERE, Disconnected(connection=1), T0)
 
@@ -464,7 +464,7 @@ def test_a_turn_is_taken_by_one_who_failed_before_it_came() -> None:
     assert KeyState.RESERVED not in enter(door, b"u:1").states
 
 
-def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while(door: Door) -> None:
+def test_a_newcomer_takes_a_turn_if_it_stays_unused_for_a_while(door: Door) -> None:
     for left_ms, reply in ((1_990, b":50\r\n"), (1_960, b":50\r\n"), (20, None)):
         first = enter(door, b"u:1")
         assert KeyState.RESERVED not in first.states
@@ -499,7 +499,7 @@ def test_an_unlock_has_the_reply_that_its_receipt_remembers(door: Door) -> None:
     assert door.reply(third, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
-def test_a_lock_without_a_deadline_is_never_said_to_be_acquired(door: Door) -> None:
+def test_a_lock_without_a_deadline_is_never_reported_as_acquired(door: Door) -> None:
     """-1 means that, for `RFencedLock`; for `RLock`, that there is no deadline."""
     script = SCRIPTS["enter token 3.19"].encode()
     request = asked(door.receive(array(b"EVAL", script, b"2", b"a", b"t", b"9000", b"u:1")))
@@ -662,7 +662,7 @@ def test_an_argument_of_a_script_at_its_extremes_is_served_or_refused(name: str)
                 assert not [one for one in effects if isinstance(one, Fault)], (place, extreme[:40])
 
 
-def test_what_raises_costs_the_connection_and_not_the_door() -> None:
+def test_an_exception_costs_the_connection_and_not_the_door() -> None:
     door = Door(clients=2)
     request = door.ask("GET", "a")
     bad = KeyList(keys=(), more=False, total=0, request=request.request)  # Not what GET reads.

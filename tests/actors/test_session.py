@@ -94,7 +94,7 @@ def test_a_request_is_repeated_ever_more_slowly_until_answered(unkept: UnkeptSes
     assert of(Acquire, unkept.run_kept(10_000, A)) == []
 
 
-def test_a_repeated_acquire_says_what_is_left_of_its_wait(unkept: UnkeptSession) -> None:
+def test_a_repeated_acquire_carries_what_is_left_of_its_wait(unkept: UnkeptSession) -> None:
     unkept.acquire(wait_ms=2_000)
     waits = [repeat.wait_ms for repeat in of(Acquire, unkept.run_kept(1_900, A))]
     assert all(wait is not None and wait < 2_000 for wait in waits)
@@ -137,7 +137,7 @@ def test_a_stale_tick_does_nothing(unkept: UnkeptSession) -> None:
     assert unkept.receive(ME, SessionTick(round=unkept.role.round)) != []
 
 
-def test_inspect_and_describe_are_answered_with_the_endpoints_words(unkept: UnkeptSession) -> None:
+def test_inspect_and_describe_are_answered_with_the_endpoints_reply(unkept: UnkeptSession) -> None:
     (asked,) = unkept.receive(ANN, Inspect(lock="x", request=5))
     assert asked == Send(A, Inspect(lock="x", session="c", request=1))
     status = LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1)
@@ -220,7 +220,7 @@ def test_a_session_moves_only_along_its_table(former: Stage, following: Stage) -
             lease.enter(following)
 
 
-def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
+def test_a_name_of_a_stranger_or_a_forbidden_one_is_not_kept() -> None:
     """Names are checked before they enter a cache, so that the cache is bounded."""
     role = ClientSession(
         Address("c/session"), HOST, session="c", endpoints=(Address("a/proxy"),), random=Random(1)

@@ -74,7 +74,7 @@ def test_a_wait_ends_when_every_endpoint_is_silent_naming_each(unkept: UnkeptSes
     assert of(Cancel, unkept.run(60_000))  # What it may still be granted is withdrawn.
 
 
-def test_with_every_link_broken_a_wait_ends_when_its_limit_does(unkept: UnkeptSession) -> None:
+def test_a_wait_with_every_link_broken_ends_when_its_limit_does(unkept: UnkeptSession) -> None:
     unkept.receive(ME, LinkDown(node="a"))
     unkept.receive(ME, LinkDown(node="b"))
     unkept.acquire(wait_ms=0)
@@ -84,7 +84,7 @@ def test_with_every_link_broken_a_wait_ends_when_its_limit_does(unkept: UnkeptSe
     assert refusal(unkept.run(300)).reason is Reason.UNAVAILABLE
 
 
-def test_a_wait_without_limit_goes_on_for_ever(unkept: UnkeptSession) -> None:
+def test_a_wait_without_limit_goes_on_forever(unkept: UnkeptSession) -> None:
     unkept.acquire()
     assert of(Refused, unkept.run(3_600_000)) == []
 
@@ -100,7 +100,9 @@ def test_a_question_ends_unanswered_after_its_time(
     assert unkept.alarms == []
 
 
-def test_with_all_endpoints_of_another_cluster_each_request_ends_so(unkept: UnkeptSession) -> None:
+def test_each_request_ends_so_if_all_endpoints_are_of_another_cluster(
+    unkept: UnkeptSession,
+) -> None:
     unkept.acquire()
     assert of(Refused, unkept.receive(ME, LinkRefused(node="a", detail="cluster 'd'"))) == []
     answer = refusal(unkept.receive(ME, LinkRefused(node="b", detail="cluster 'e'")))
@@ -159,7 +161,7 @@ def test_closing_releases_cancels_and_answers_when_all_is_confirmed(unkept: Unke
     assert unkept.receive(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
 
 
-def test_closing_waits_neither_for_ever_nor_for_a_broken_link(unkept: UnkeptSession) -> None:
+def test_closing_waits_neither_forever_nor_for_a_broken_link(unkept: UnkeptSession) -> None:
     unkept.held()
     assert Closed(unanswered=1) not in [send.message for send in unkept.receive(ANN, Close())]
     sends = unkept.run(2_200)
@@ -185,7 +187,7 @@ def test_closing_ends_the_session_at_another_endpoint_if_the_one_that_granted_is
 
 
 @pytest.mark.parametrize("event", [Acquire(lock="x"), Inspect(lock="x"), Describe(), Survey()])
-def test_a_closed_session_serves_nobody(
+def test_a_closed_session_serves_no_request(
     unkept: UnkeptSession, event: Acquire | Inspect | Describe | Survey
 ) -> None:
     unkept.receive(ANN, Close())
@@ -262,7 +264,7 @@ def test_the_watcher_receives_nothing_while_all_is_well(harness: SessionHarness)
     assert [send for send in sends if send.to == WATCHER] == []
 
 
-def test_without_confirmation_a_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
+def test_an_unconfirmed_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -329,7 +331,7 @@ def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(harness: Sess
     assert harness.alarms == []
 
 
-def test_the_end_of_a_session_given_up_is_not_repeated_for_ever(harness: SessionHarness) -> None:
+def test_the_end_of_a_session_given_up_is_not_repeated_forever(harness: SessionHarness) -> None:
     harness.hold()
     assert 8 <= len(of(End, harness.run(120_000))) <= 20
     assert harness.alarms == []
@@ -348,7 +350,7 @@ def test_an_operators_eviction_loses_that_hold_alone(harness: SessionHarness) ->
     assert harness.receive(A, lost) == []
 
 
-def test_an_eviction_that_overtakes_its_grant_is_told_instead(harness: SessionHarness) -> None:
+def test_an_eviction_that_overtakes_its_grant_is_reported_instead(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
     harness.receive(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
     sends = harness.grant(asked)
@@ -357,7 +359,9 @@ def test_an_eviction_that_overtakes_its_grant_is_told_instead(harness: SessionHa
     assert harness.role.session_state.holds == {}
 
 
-def test_an_eviction_not_heard_of_is_learned_from_the_release(harness: SessionHarness) -> None:
+def test_an_eviction_whose_notice_was_lost_is_learned_from_the_release(
+    harness: SessionHarness,
+) -> None:
     harness.hold()
     sends = harness.refuse(harness.release(), api.Reason.OWNERSHIP_LOST)
     assert one(api.Refused, sends, ANN).reason is api.Reason.OWNERSHIP_LOST
@@ -365,7 +369,7 @@ def test_an_eviction_not_heard_of_is_learned_from_the_release(harness: SessionHa
     assert harness.role.session_state.holds == {}
 
 
-def test_each_of_several_levels_is_told_of_the_loss_once(harness: SessionHarness) -> None:
+def test_each_of_several_levels_is_notified_of_the_loss_once(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     harness.hold(limit=0, count=2)
     harness.run(16_000)
@@ -416,7 +420,7 @@ def test_a_release_done_before_an_eviction_is_confirmed_after_it(harness: Sessio
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
 
 
-def test_a_session_nobody_waits_for_is_not_opened_for_ever(harness: SessionHarness) -> None:
+def test_a_session_without_waiting_users_is_not_opened_forever(harness: SessionHarness) -> None:
     harness.acquire()
     harness.receive(ANN, api.Abandon())
     assert of(Open, harness.run(60_000))
@@ -424,7 +428,7 @@ def test_a_session_nobody_waits_for_is_not_opened_for_ever(harness: SessionHarne
     assert harness.alarms == []
 
 
-def test_a_close_that_nobody_confirms_ends_and_keeps_nothing_alive(harness: SessionHarness) -> None:
+def test_an_unconfirmed_close_ends_and_keeps_nothing_alive(harness: SessionHarness) -> None:
     harness.hold()
     sends = [*harness.receive(BEN, Close()), *harness.run(2_500)]
     assert len(of(End, sends)) > 1

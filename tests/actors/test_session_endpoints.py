@@ -61,7 +61,7 @@ def test_an_answer_for_another_endpoint_by_one_back_does_no_harm(unkept: UnkeptS
     assert one(api.LockStatus, answered, BEN).lock == "y"
 
 
-def test_a_grant_of_the_endpoint_that_was_left_reaches_nobody(unkept: UnkeptSession) -> None:
+def test_a_grant_of_the_former_endpoint_reaches_no_user(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
     sends = unkept.receive(ME, LinkDown(node="a"))
     moved = Send(B, one(api.Acquire, sends, B))
@@ -70,7 +70,7 @@ def test_a_grant_of_the_endpoint_that_was_left_reaches_nobody(unkept: UnkeptSess
     assert unkept.role.session_state.holds[LockKey("x", "ann")].endpoint == B
 
 
-def test_the_watcher_is_told_of_another_endpoint_once(harness: SessionHarness) -> None:
+def test_the_watcher_is_notified_of_another_endpoint_once(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     assert of(EndpointChanged, harness.run_kept(1_000, A, B)) == []
     harness.receive(ME, LinkDown(node="a"))
@@ -78,7 +78,7 @@ def test_the_watcher_is_told_of_another_endpoint_once(harness: SessionHarness) -
     assert of(EndpointChanged, sends, WATCHER) == [EndpointChanged(endpoint="b", former="a")]
 
 
-def test_the_watcher_is_told_of_acquires_that_wait_for_long(harness: SessionHarness) -> None:
+def test_the_watcher_is_notified_of_acquires_that_wait_for_long(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     harness.acquire(BEN)
     assert of(Waiting, harness.run_kept(1_900, A, B)) == []
@@ -89,7 +89,7 @@ def test_the_watcher_is_told_of_acquires_that_wait_for_long(harness: SessionHarn
     assert len(of(Waiting, harness.run_kept(3_000, A, B))) == 1
 
 
-def test_the_watcher_is_told_why_nobody_decides(harness: SessionHarness) -> None:
+def test_the_watcher_learns_why_no_node_decides(harness: SessionHarness) -> None:
     for lock in "uvwxyz":
         harness.acquire(lock=lock)
     notice = one(Waiting, harness.run(3_000), WATCHER)
@@ -140,7 +140,9 @@ def test_an_endpoint_that_answers_is_kept_however_long_the_wait(unkept: UnkeptSe
     assert of(api.Refused, sends) == []
 
 
-def test_a_first_endpoint_never_heard_is_left_sooner_if_another_was(unkept: UnkeptSession) -> None:
+def test_a_first_endpoint_that_never_answered_is_left_sooner_if_another_did(
+    unkept: UnkeptSession,
+) -> None:
     unkept.receive(B, api.Alive(session="c", node="b", request=3))
     unkept.acquire()
     assert of(api.Acquire, unkept.run_kept(800, B), B)
@@ -153,7 +155,9 @@ def test_a_session_stays_with_the_new_endpoint_if_the_old_is_back(unkept: Unkept
     assert unkept.acquire(BEN).to == B
 
 
-def test_with_no_endpoint_left_a_wait_goes_to_the_first_that_is_back(unkept: UnkeptSession) -> None:
+def test_a_wait_goes_to_the_first_endpoint_that_is_back_if_none_was_left(
+    unkept: UnkeptSession,
+) -> None:
     unkept.acquire()
     unkept.receive(ME, LinkDown(node="b"))
     assert of(api.Acquire, unkept.receive(ME, LinkDown(node="a"))) == []
@@ -163,7 +167,7 @@ def test_with_no_endpoint_left_a_wait_goes_to_the_first_that_is_back(unkept: Unk
     assert of(api.Cancel, sends, A)
 
 
-def test_an_endpoint_that_is_heard_again_takes_what_is_stranded(unkept: UnkeptSession) -> None:
+def test_an_endpoint_that_answers_again_takes_stranded_requests(unkept: UnkeptSession) -> None:
     unkept.acquire()
     sends = unkept.run(9_000)  # First the one, then the other is silent.
     greeting = [send for send in sends if send.to == A and isinstance(send.message, api.KeepAlive)][
@@ -423,7 +427,7 @@ def test_an_unanswered_request_has_only_its_endpoint_probed(waiting: SessionHarn
     assert of(Probe, sent, B) == []
 
 
-def test_nothing_is_probed_where_something_was_just_heard(waiting: SessionHarness) -> None:
+def test_an_endpoint_that_has_just_answered_is_not_probed(waiting: SessionHarness) -> None:
     waiting.run(PROBE_AFTER_MS - TICK_MS)
     reply(waiting, A)
 
@@ -453,7 +457,9 @@ def test_silence_has_the_others_probed_and_the_first_reply_wins(waiting: Session
     assert waiting.role.session_state.endpoints.current == B
 
 
-def test_a_client_that_stood_still_hears_its_endpoint_first(waiting: SessionHarness) -> None:
+def test_a_client_that_stood_still_waits_for_its_endpoint_first(
+    waiting: SessionHarness,
+) -> None:
     silent(waiting)
     reply(waiting, A)
 
@@ -469,7 +475,7 @@ def test_a_leader_without_a_majority_is_left_for_one_that_serves(waiting: Sessio
     assert waiting.role.session_state.endpoints.current == B
 
 
-def test_with_no_node_serving_a_client_asks_ever_more_seldom(waiting: SessionHarness) -> None:
+def test_a_client_asks_ever_more_seldom_with_no_node_serving(waiting: SessionHarness) -> None:
     reply(waiting, A, serving=False)
     assert of(Acquire, reply(waiting, B, serving=False), B) == []
     described = waiting.role.session_state.endpoints.describe(Instant(0))
@@ -485,7 +491,7 @@ def test_with_no_node_serving_a_client_asks_ever_more_seldom(waiting: SessionHar
     assert of(Acquire, sent, B) == []
 
 
-def test_an_elected_leader_is_used_once_it_says_so(waiting: SessionHarness) -> None:
+def test_an_elected_leader_is_used_once_it_confirms_that_it_leads(waiting: SessionHarness) -> None:
     reply(waiting, A, serving=False)
     reply(waiting, B, serving=False)
 

@@ -206,14 +206,14 @@ def test_an_answer_of_an_endpoint_that_was_left_counts(harness: SessionHarness) 
     assert of(api.Cancel, harness.run_kept(5_000, B)) == []
 
 
-def test_to_open_moves_to_another_endpoint_too(harness: SessionHarness) -> None:
+def test_an_open_moves_to_another_endpoint_too(harness: SessionHarness) -> None:
     harness.acquire()
     sends = down(harness)
     assert one(Open, sends, B).session == "c"
     assert one(api.Acquire, harness.open(sends), B).session == "c.1"
 
 
-def test_with_every_endpoint_silent_all_are_asked_to_open(harness: SessionHarness) -> None:
+def test_all_endpoints_are_asked_to_open_if_every_one_is_silent(harness: SessionHarness) -> None:
     harness.acquire()
     sends = harness.run(20_000)
     assert of(Open, sends, A)
@@ -276,7 +276,9 @@ def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: Sessi
     assert of(api.KeepAlive, harness.run(400), A)
 
 
-def test_with_no_usable_endpoint_the_session_is_kept_through_all(harness: SessionHarness) -> None:
+def test_the_session_is_kept_through_all_endpoints_if_none_is_usable(
+    harness: SessionHarness,
+) -> None:
     harness.hold()
     down(harness)
     down(harness, "b")
@@ -330,7 +332,7 @@ def test_a_close_is_asked_for_without_a_claim_and_answered(harness: SessionHarne
     [Evict(lock="x", fence=7, operator="me"), CloseSession(handle="c.1", operator="me")],
     ids=["eviction", "close"],
 )
-def test_an_unanswered_eviction_or_close_says_that_it_may_be_repeated(
+def test_an_unanswered_eviction_or_close_reports_that_it_may_be_repeated(
     harness: SessionHarness, command: OperatorCommand
 ) -> None:
     harness.receive(ANN, command)
@@ -375,7 +377,7 @@ def test_a_release_that_another_endpoint_refused_goes_on_since_a_copy_may_be_don
     assert one(api.Released, harness.free(sends), ANN)
 
 
-def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_release(
+def test_a_hold_granted_to_an_ask_that_gave_up_is_released_beside_a_users_own_release(
     harness: SessionHarness,
 ) -> None:
     harness.hold(limit=0)

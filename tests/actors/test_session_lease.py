@@ -90,7 +90,7 @@ def test_a_hold_without_a_deadline_has_no_lease(harness: SessionHarness) -> None
 
 
 @pytest.mark.parametrize(("after_ms", "late"), [(0, False), (4_900, False), (5_000, True)])
-def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_told(
+def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_the_user_gets_it(
     harness: SessionHarness, after_ms: int, *, late: bool
 ) -> None:
     sends = held(harness, after_ms)
@@ -98,7 +98,7 @@ def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_t
     assert bool(of(Granted, sends, ANN)) != late
 
 
-def test_a_late_grant_is_told_and_counts_as_its_renewal_says(harness: SessionHarness) -> None:
+def test_a_late_grant_is_passed_on_and_lasts_as_its_renewal_states(harness: SessionHarness) -> None:
     sends = held(harness, 9_000)
     at_ms = harness.now_ms
     harness.run(100)
@@ -169,7 +169,7 @@ def test_a_renewal_of_another_hold_does_not_count(harness: SessionHarness) -> No
     assert harness.until() == until
 
 
-def test_a_user_is_told_once_that_its_duration_is_over(harness: SessionHarness) -> None:
+def test_a_user_is_notified_once_that_its_duration_ended(harness: SessionHarness) -> None:
     held(harness)
     sends = harness.run_kept(HOLD_MS, A)
     assert one(Unlocking, sends, WATCHER).fence == FENCE
@@ -177,7 +177,7 @@ def test_a_user_is_told_once_that_its_duration_is_over(harness: SessionHarness) 
     assert (of(HoldsLost, sends), of(Release, sends), of(Renew, sends)) == ([], [], [])
 
 
-def test_the_clusters_word_comes_first_where_its_clock_is_faster(harness: SessionHarness) -> None:
+def test_the_clusters_notice_comes_first_where_its_clock_is_faster(harness: SessionHarness) -> None:
     held(harness)
     harness.run_kept(HOLD_MS - 100, A)
     harness.run(90)
@@ -187,13 +187,15 @@ def test_the_clusters_word_comes_first_where_its_clock_is_faster(harness: Sessio
 
 
 @pytest.mark.parametrize("fence", [FENCE, FENCE + 1])
-def test_a_word_of_another_duration_or_hold_is_dropped(harness: SessionHarness, fence: int) -> None:
+def test_a_notice_about_another_duration_or_hold_is_dropped(
+    harness: SessionHarness, fence: int
+) -> None:
     held(harness)
     harness.run_kept(HOLD_MS - 2_000, A)
     assert of(Unlocking, unlocking(harness, fence), WATCHER) == []
 
 
-def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(harness: SessionHarness) -> None:
+def test_a_renewal_begins_the_duration_anew_from_when_it_was_sent(harness: SessionHarness) -> None:
     held(harness)
     harness.run_kept(5_000, A)
     asked = one(Renew, user_renews(harness), A)
@@ -216,7 +218,7 @@ def test_a_renewal_makes_no_lease_shorter(harness: SessionHarness) -> None:
     assert harness.until() == until
 
 
-def test_after_the_grace_a_hold_is_lost_and_also_given_back(harness: SessionHarness) -> None:
+def test_a_hold_is_lost_after_the_grace_and_also_given_back(harness: SessionHarness) -> None:
     held(harness)
     sends = harness.run_kept(HOLD_MS + GRACE_MS, A)
     lost = one(HoldsLost, sends, WATCHER)
@@ -285,7 +287,7 @@ def test_a_loss_before_the_deadline_is_believed_if_the_cluster_has_decided_it(
     assert ("client.early_loss_dropped" in harness.counted) != decided
 
 
-def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHarness) -> None:
+def test_a_grant_without_a_waiting_user_is_given_back(harness: SessionHarness) -> None:
     """The proxy reported a timeout while a leader granted."""
     asked = wanted(harness)
     no = refused(asked, Reason.TIMED_OUT, "late")
@@ -295,7 +297,7 @@ def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHa
     assert "client.stray_grant_returned" in harness.counted
 
 
-def test_what_is_held_is_not_given_back_for_being_granted_again(harness: SessionHarness) -> None:
+def test_a_hold_is_not_given_back_for_being_granted_again(harness: SessionHarness) -> None:
     asked = wanted(harness)
     harness.receive(A, grant(asked))
     for endpoint in (A, B):

@@ -136,7 +136,7 @@ def test_parts_are_sent_one_after_the_other_and_each_once(harness: SessionHarnes
     assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
 
 
-def test_a_part_that_nobody_waits_for_any_more_still_happens(harness: SessionHarness) -> None:
+def test_a_part_without_a_waiting_user_still_happens(harness: SessionHarness) -> None:
     hold_permits(harness)
     sends = part(harness, 1)
     harness.receive(ANN, Abandon())
@@ -149,7 +149,7 @@ def test_a_part_that_nobody_waits_for_any_more_still_happens(harness: SessionHar
     assert state_of(harness, SEMAPHORE_KEY) is None
 
 
-def test_a_grant_that_nobody_waits_for_is_given_back_whole(harness: SessionHarness) -> None:
+def test_a_grant_without_a_waiting_user_is_given_back_whole(harness: SessionHarness) -> None:
     hold_permits(harness)
     release = one(Release, harness.receive(ANN, Abandon()))
     assert (release.lock, release.fence, release.owner) == (SEMAPHORE_NAME, 7, "ann")
@@ -273,7 +273,7 @@ def test_an_owner_sends_one_update_at_a_time(harness: SessionHarness) -> None:
     assert of(CountDown, count_down(harness, BEN)) != []
 
 
-def test_an_update_nobody_answers_ends_with_an_unknown_outcome(harness: SessionHarness) -> None:
+def test_an_unanswered_update_ends_with_an_unknown_outcome(harness: SessionHarness) -> None:
     harness.open(count_down(harness))
     sends = harness.run_kept(12_000, A, B)
     refused = one(Refused, sends, ANN)
@@ -282,7 +282,7 @@ def test_an_update_nobody_answers_ends_with_an_unknown_outcome(harness: SessionH
     assert of(Cancel, sends) != []
 
 
-def test_an_update_never_sent_says_that_no_node_could_be_asked(harness: SessionHarness) -> None:
+def test_an_update_never_sent_reports_that_no_node_could_be_asked(harness: SessionHarness) -> None:
     count_down(harness)
     refused = one(Refused, harness.run(12_000), ANN)
     assert "no node could be asked for it" in refused.detail
@@ -333,7 +333,7 @@ def test_a_wait_that_is_abandoned_is_cancelled(harness: SessionHarness) -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.UNAVAILABLE])
-def test_a_node_that_refuses_a_copy_says_nothing_about_an_earlier_one(
+def test_a_node_that_refuses_a_copy_reveals_nothing_about_an_earlier_one(
     harness: SessionHarness, reason: Reason
 ) -> None:
     sends = harness.open(count_down(harness))
@@ -416,7 +416,7 @@ def test_an_update_whose_session_has_ended_at_the_cluster_is_answered_once() -> 
     assert LATCH_NAME not in callers.table.objects
 
 
-def test_a_copy_that_the_table_has_forgotten_says_that_its_outcome_is_unknown() -> None:
+def test_a_copy_that_the_table_has_forgotten_has_an_unknown_outcome() -> None:
     callers = LocalCallers()
     callers.do(ONE, Acquire(lock="a"))
     callers.silent = True

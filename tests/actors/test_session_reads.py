@@ -107,7 +107,7 @@ def test_a_tick_that_is_late_starts_no_read_twice(harness: SessionHarness) -> No
     assert keys(answer_all(harness, read(harness, MANY))) == list(range(MANY))
 
 
-def test_a_read_that_was_never_sent_says_so_when_it_times_out(harness: SessionHarness) -> None:
+def test_a_read_that_was_never_sent_reports_it_when_it_times_out(harness: SessionHarness) -> None:
     read(harness, MANY)
     refusals = of(Refused, harness.run(ANSWER_MS + 2 * TICK_MS), ANN)
     assert sorted(no.request for no in refusals) == list(range(MANY))

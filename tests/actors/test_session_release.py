@@ -139,7 +139,7 @@ def test_an_abandoned_wait_is_cancelled_until_the_endpoint_confirms(unkept: Unke
     assert unkept.run(60_000) == []
 
 
-def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(unkept: UnkeptSession) -> None:
+def test_a_grant_that_crosses_with_its_cancel_reaches_no_user(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
     unkept.receive(ANN, api.Abandon())
     assert unkept.grant(asked) == []
@@ -251,7 +251,7 @@ def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> N
     assert cancels != []
 
 
-def test_signs_of_life_are_asked_for_while_a_cancel_is_owed(silenced: SessionHarness) -> None:
+def test_signs_of_life_are_requested_while_a_cancel_is_pending(silenced: SessionHarness) -> None:
     assert len(of(KeepAlive, silenced.run(10_000))) >= 8
 
 
@@ -273,7 +273,7 @@ def test_a_confirmed_cancel_is_not_repeated(silenced: SessionHarness) -> None:
     assert of(Cancel, silenced.run(60_000)) == []
 
 
-def test_the_user_is_told_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:
+def test_the_user_learns_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:
     harness = SessionHarness(TTL_MS)
     harness.open(harness.acquire(wait_ms=1_000))
 
@@ -293,7 +293,7 @@ def test_a_request_that_was_never_sent_is_not_called_unknown() -> None:
 # Waits that a proxy judged over
 
 
-def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next(
+def test_a_repeated_wait_that_is_judged_ended_is_cancelled_before_the_next(
     harness: SessionHarness,
 ) -> None:
     """A leader of `bakery` may have granted it to one proxy while another judged it to be over."""
@@ -307,7 +307,7 @@ def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next
     assert of(Acquire, harness.undo(sends), A)
 
 
-def test_a_wait_that_was_said_once_is_over_when_its_proxy_says_so(harness: SessionHarness) -> None:
+def test_a_wait_that_was_sent_once_ends_when_its_proxy_reports_so(harness: SessionHarness) -> None:
     sends = harness.refuse(harness.open(harness.acquire(wait_ms=0)), Reason.TIMED_OUT)
     assert of(Cancel, sends) == []
     assert of(Acquire, harness.acquire(), A)

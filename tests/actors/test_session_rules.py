@@ -24,7 +24,9 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Queued, Result
 
 
-def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(harness: SessionHarness) -> None:
+def test_an_acquire_opens_a_session_and_is_sent_in_it_under_a_number(
+    harness: SessionHarness,
+) -> None:
     sends = harness.acquire(token=9)
     assert one(Open, sends) == Open(
         session="c", ttl_ms=15_000, label="here:1", request=one(Open, sends).request
@@ -57,7 +59,7 @@ def test_an_acquire_in_an_expired_session_goes_on_in_the_next_one_for_what_is_le
     assert again.wait_ms == 3_000
 
 
-def test_to_enter_again_what_the_session_lost_is_refused_as_lost(harness: SessionHarness) -> None:
+def test_a_re_entry_of_what_the_session_lost_is_refused_as_lost(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     sends = harness.refuse(harness.acquire(limit=0), api.Reason.SESSION_EXPIRED)
     assert one(api.Refused, sends, ANN).reason is api.Reason.OWNERSHIP_LOST
@@ -136,7 +138,7 @@ def test_a_loss_is_remembered_apart_from_its_owners_later_hold(harness: SessionH
     assert one(api.Released, harness.free(harness.release(fence=9)), ANN)
 
 
-def test_a_limit_that_is_reached_is_told_and_changes_nothing(harness: SessionHarness) -> None:
+def test_a_limit_that_is_reached_is_reported_and_changes_nothing(harness: SessionHarness) -> None:
     harness.hold(limit=2)
     harness.hold(limit=2, count=2)
     sends = harness.refuse(harness.acquire(limit=2), api.Reason.LIMIT_REACHED)
@@ -165,7 +167,7 @@ def test_a_cancel_after_a_grant_takes_back_that_one_entry(harness: SessionHarnes
     assert harness.role.session_state.holds == {}
 
 
-def test_no_session_is_opened_by_questions_that_need_none(harness: SessionHarness) -> None:
+def test_no_session_is_opened_by_requests_that_need_none(harness: SessionHarness) -> None:
     for request in (
         api.Describe(),
         api.Inspect(lock="x"),
@@ -195,7 +197,7 @@ def test_needs_at_the_same_time_share_one_open(harness: SessionHarness) -> None:
     ]
 
 
-def test_to_close_what_never_was_opened_does_nothing(harness: SessionHarness) -> None:
+def test_a_close_of_a_session_that_was_never_opened_does_nothing(harness: SessionHarness) -> None:
     sends = harness.receive(ANN, Close())
     assert [send.message for send in sends] == [Closed(unanswered=0)]
 
@@ -222,7 +224,7 @@ def test_an_unused_session_that_may_have_expired_is_left(harness: SessionHarness
     assert one(Open, harness.acquire()).session == "c~2"
 
 
-def test_to_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarness) -> None:
+def test_a_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.acquire(BEN)
     sends = harness.receive(ANN, Close())
@@ -241,7 +243,7 @@ def test_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness)
     assert one(api.Released, done, ANN).request == 5
 
 
-def test_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
+def test_a_wait_that_reaches_no_majority_is_unavailable_and_leaves_nothing(
     harness: SessionHarness,
 ) -> None:
     harness.acquire(wait_ms=2_000)
@@ -251,7 +253,7 @@ def test_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
     assert of(api.Acquire, harness.open(opening)) == []
 
 
-def test_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
+def test_a_wait_that_the_majority_stops_answering_is_never_reported_as_timed_out(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire(wait_ms=2_000))
@@ -423,7 +425,7 @@ class Trial:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_table_holds_what_users_were_told_and_nothing_else(seed: int) -> None:
+def test_the_table_holds_what_users_were_granted_and_nothing_else(seed: int) -> None:
     Trial(seed).run()
 
 

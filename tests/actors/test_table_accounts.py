@@ -147,7 +147,7 @@ def test_a_snapshot_keeps_who_is_charged_and_the_quotas() -> None:
     assert copy.accounts.quotas == {"shop": Quota(entries=3, sessions=9)}
 
 
-def test_a_purge_looks_at_a_bounded_number_and_says_where_the_next_step_begins(
+def test_a_purge_looks_at_a_bounded_number_and_reports_where_the_next_step_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(account_rules, "PURGE_MAX", 2)
@@ -196,7 +196,7 @@ def test_only_what_others_may_miss_is_audited(monkeypatch: pytest.MonkeyPatch) -
     assert (line.lock, line.holder.times) == ("map\x1fm", 3)
 
 
-def test_the_audit_says_which_quotas_were_set_and_what_was_purged() -> None:
+def test_the_audit_records_which_quotas_were_set_and_what_was_purged() -> None:
     log = Log()
     log.limit("shop", Quota(entries=3, sessions=9))
     log.limit("shop", Quota())

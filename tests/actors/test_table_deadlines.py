@@ -99,7 +99,7 @@ def test_a_grace_that_is_not_named_is_five_seconds(table: LockTable) -> None:
         (0, 100, "grace is 100 ms, and needs a duration: without one a hold has no end"),
     ],
 )
-def test_terms_out_of_their_limits_are_refused_in_words(
+def test_durations_out_of_their_limits_are_refused_with_a_reason(
     table: LockTable, hold_ms: int, grace_ms: int, text: str
 ) -> None:
     command = replace(acquire(), hold_ms=hold_ms, grace_ms=grace_ms)
@@ -124,7 +124,7 @@ def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) ->
     assert outcomes == ["t.2 TIMED_OUT", "HoldLost 1"]
 
 
-def test_status_tells_the_time_that_is_left(table: LockTable) -> None:
+def test_status_shows_the_time_that_is_left(table: LockTable) -> None:
     table.apply(0, acquire())
     table.advance(100)
     assert left_ms(table) == LEASE_MS - 100
@@ -140,7 +140,7 @@ def busy() -> LockTable:
     return table
 
 
-def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:
+def test_the_numbers_and_the_digest_distinguish_deadlines() -> None:
     table = busy()
     (part,) = table.snapshot()
     at, known = next((at, one) for at, one in enumerate(part.owner_states) if one.hold)

@@ -59,7 +59,9 @@ def holder(table: LockTable) -> Contender:
     return present(status_of(table, "k").holder)
 
 
-def test_a_detached_lock_is_attached_once_and_nobody_gets_it_between(table: LockTable) -> None:
+def test_a_detached_lock_is_attached_once_and_no_other_owner_gets_it_between(
+    table: LockTable,
+) -> None:
     """Rules nobody-between, attached-once, fences-rise, one-outcome, snapshots-are-complete."""
     applied(table, acquire(3, WORKER))
     detached = [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 2"]
@@ -130,7 +132,7 @@ def test_it_is_charged_to_the_key_of_the_client_that_detached_it(table: LockTabl
     assert (outcomes, account.claims, table.claims) == (["Cancelled"], 0, 0)
 
 
-def test_without_room_for_it_the_token_stays_good(table: LockTable) -> None:
+def test_a_token_stays_good_if_there_is_no_room_for_the_hold(table: LockTable) -> None:
     quota = SetQuota(account="", quota=Quota(claims=0), operator="ann", session=WEB, request=5)
     applied(table, quota)
     applied(table, detach())
@@ -150,7 +152,7 @@ def test_an_operator_ends_it(table: LockTable) -> None:
     assert table.forced()[0].holder.owner == "o"
 
 
-def test_to_a_redis_door_a_native_client_holds_it(table: LockTable) -> None:
+def test_a_redis_door_sees_a_detached_lock_as_held_by_a_native_client(table: LockTable) -> None:
     applied(table, detach())
     (seen,) = read_keys(table, ReadKeys(keys=("k",))).keys
     assert (seen.native, seen.value, seen.left_ms) == (True, b"no-client/o", 1_001)

@@ -167,7 +167,7 @@ def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
     assert log.holder == ("a", 1, 1)
 
 
-def test_status_tells_of_holder_and_contenders_in_order(log: TableLog) -> None:
+def test_status_shows_holder_and_contenders_in_order(log: TableLog) -> None:
     """Rule status-is-complete."""
     log.acquire("a")
     log.acquire("a")
@@ -202,7 +202,7 @@ def test_beyond_the_limit_acquires_fail(log: TableLog, limit: int, wait_ms: int 
     assert (log.holder, log.queue) == (("a", limit, 1), [])
 
 
-def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> None:
+def test_the_limit_counts_from_nothing_after_another_owner(log: TableLog) -> None:
     """Rule holds-are-limited."""
     for _ in range(2):
         log.acquire("b", limit=2)
@@ -241,7 +241,7 @@ def test_a_release_while_waiting_cancels_the_wait_and_is_refused(log: TableLog) 
     assert log.release("a", 1) == ["a#4 freed x0"]
 
 
-def test_what_an_owner_does_with_one_lock_does_not_touch_another(log: TableLog) -> None:
+def test_requests_of_an_owner_for_one_lock_do_not_touch_another(log: TableLog) -> None:
     """Rules one-outcome, new-request-ends-the-wait: for each lock by itself."""
     log.acquire("a")
     log.acquire("b")
@@ -263,7 +263,7 @@ def test_a_number_used_for_something_else_does_nothing(log: TableLog) -> None:
 # Force
 
 
-def test_an_operator_takes_a_lock_and_all_hear_of_it(log: TableLog) -> None:
+def test_an_operator_takes_a_lock_and_all_are_notified(log: TableLog) -> None:
     """Audited; the next holder has a new fence; the former owner's release is told why."""
     log.acquire("a")
     log.acquire("b")

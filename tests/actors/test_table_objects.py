@@ -145,7 +145,7 @@ def test_a_cancel_that_comes_first_keeps_a_change_from_counting_and_undoes_none(
         (take(), take(B, size=5), "pool 'P' has 3 permits; this client asked for one with 5"),
     ],
 )
-def test_another_size_than_the_present_one_is_refused_in_words(
+def test_another_size_than_the_present_one_is_refused_with_a_reason(
     table: LockTable, first: Any, command: Any, text: str
 ) -> None:
     applied(table, first)

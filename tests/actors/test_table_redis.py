@@ -358,7 +358,7 @@ def test_nothing_is_remembered_without_room(table: LockTable) -> None:
     assert read(table, "k") == []
 
 
-def test_a_key_is_reserved_for_whoever_names_the_turn(table: LockTable) -> None:
+def test_a_key_is_reserved_for_the_client_that_names_the_turn(table: LockTable) -> None:
     """Rule same-hold."""
     outcomes(table, wait("k", b"channel", 200))
     named = {"value": b"me", "expected": b"me", "turn": b"channel"}

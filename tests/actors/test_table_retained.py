@@ -53,7 +53,7 @@ def recalls(table: LockTable, command: Any) -> list[Recall]:
     return [one for one in table.apply(table.time_ms, command) if isinstance(one, Recall)]
 
 
-def test_the_table_gives_no_fence_of_a_span_to_anybody_else(table: LockTable) -> None:
+def test_the_table_gives_no_fence_of_a_span_to_another_owner(table: LockTable) -> None:
     """Rule fences-rise: over spans too."""
     assert applied(table, retain()) == ["s.1 holds 1 under 1"]
     assert applied(table, acquire(B, "b")) == ["t.2 holds 1 under 11"]
@@ -120,7 +120,7 @@ def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) 
     assert outcomes[-1] == recall(2)
 
 
-def test_a_recall_is_repeated_with_each_keep_alive_while_somebody_waits(table: LockTable) -> None:
+def test_a_recall_is_repeated_with_each_keep_alive_while_others_wait(table: LockTable) -> None:
     """Rule waits-recall: a notification may be lost."""
     applied(table, retain())
     assert table.apply(0, KeepAlive(session=A))[1:] == []
@@ -166,7 +166,7 @@ def test_a_keep_alive_repeats_some_recalls_and_the_next_one_the_others(
         ({"lock": object_name("election", "a")}, "election 'a' cannot be retained"),
     ],
 )
-def test_objects_that_cannot_be_retained_are_refused_in_words(
+def test_objects_that_cannot_be_retained_are_refused_with_a_reason(
     table: LockTable, fields: dict[str, Any], words: str
 ) -> None:
     command = retain(**fields)

@@ -94,7 +94,7 @@ def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
     assert status_of(table, LOCK).free == 2
 
 
-def test_a_report_has_the_permits_that_nobody_holds(table: LockTable) -> None:
+def test_a_report_has_the_permits_that_are_free(table: LockTable) -> None:
     assert status_of(table, LOCK).free is None  # It leaves no state.
     applied(table, acquire(A, 2))
     applied(table, acquire(B, 2))

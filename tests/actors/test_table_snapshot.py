@@ -360,7 +360,7 @@ def test_a_snapshot_with_a_record_twice_is_refused(every: LockTable, field: str)
         LockTable.restore((replace(part, **{field: (records[0], *records)}),))
 
 
-def test_a_snapshot_with_a_latch_that_nobody_uses_is_refused(every: LockTable) -> None:
+def test_a_snapshot_with_an_unused_latch_is_refused(every: LockTable) -> None:
     (part,) = every.snapshot()
     unused = part.latches[0]._replace(lock=object_name(LATCH, "N"), left=2)
     with pytest.raises(ValueError, match="the snapshot has a"):
@@ -400,7 +400,7 @@ def test_a_snapshot_with_a_hold_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("field", "change"), [("latches", {"left": 2}), ("counters", {"value": 8})]
 )
-def test_digests_tell_objects_apart(every: LockTable, field: str, change: dict[str, Any]) -> None:
+def test_digests_distinguish_objects(every: LockTable, field: str, change: dict[str, Any]) -> None:
     (part,) = every.snapshot()
     first, *rest = getattr(part, field)
     other = LockTable.restore((replace(part, **{field: (first._replace(**change), *rest)}),))
@@ -431,7 +431,7 @@ def test_a_snapshot_with_a_refusal_that_has_no_sentence_is_refused(why: Why | No
 
 
 @pytest.mark.parametrize("why", [WRONG, WRONG_ACT, Why(Cause.PURGED)])
-def test_a_snapshot_with_an_audit_that_has_no_words_is_refused(why: Why) -> None:
+def test_a_snapshot_with_an_audit_line_without_a_text_is_refused(why: Why) -> None:
     (part,) = busy().snapshot()
     with pytest.raises(ValueError, match="wrong audit of lock"):
         LockTable.restore((replace(part, audit=(replace(part.audit[0], why=why),)),))
@@ -448,7 +448,7 @@ def test_a_name_that_another_python_accepted_stays_in_a_snapshot(lock: str) -> N
     )
 
 
-def test_digests_tell_tables_apart() -> None:
+def test_digests_distinguish_tables() -> None:
     table, other = busy(), busy()
     assert table.digest() == other.digest()
     other.apply(other.time_ms, acquire("a", 8))

@@ -79,7 +79,7 @@ def test_a_request_beyond_its_limits_is_refused(request_: SetLog | ReadTrace) ->
     assert not role.keeps(PROCESS)
 
 
-def test_lines_are_kept_only_while_somebody_reads_them() -> None:
+def test_lines_are_kept_only_while_a_client_reads_them() -> None:
     role = book()
     assert not role.keeps(PROCESS)
     assert read(role, 0).lines == ()

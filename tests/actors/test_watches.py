@@ -111,7 +111,7 @@ def test_a_node_that_is_behind_sends_only_what_the_client_has_not_seen(reads: Re
     assert answers(reads.change(S, 10)) == [(1, [4])]
 
 
-def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarness) -> None:
+def test_a_wait_without_a_change_ends_with_the_newest_version(reads: ReadsHarness) -> None:
     reads.watch(after=1)
     reads.watch(after=0, ms=1_000, number=2)
     reads.change(T, 10)
@@ -125,13 +125,13 @@ def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarn
     assert reads.check(WATCH_MS + 2_000) == []
 
 
-def test_nobody_waits_at_a_node_whose_state_is_too_old(reads: ReadsHarness) -> None:
+def test_no_client_waits_at_a_node_whose_state_is_too_old(reads: ReadsHarness) -> None:
     reads.watch(after=1)
     assert answers(reads.check(WATCH_AGE_MS)) == []
     assert answers(reads.check(WATCH_AGE_MS + 1)) == [(1, None)]
 
 
-def test_after_a_snapshot_every_waiting_read_is_looked_at_again(reads: ReadsHarness) -> None:
+def test_every_waiting_read_is_examined_again_after_a_snapshot(reads: ReadsHarness) -> None:
     reads.watch(after=1)
     ahead = LockMachine()
     for lock in (T, S, T):

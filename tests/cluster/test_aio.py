@@ -189,7 +189,7 @@ def test_impossible_arguments_are_refused_before_anything_runs() -> None:
     assert threading.active_count() == before
 
 
-def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
+def test_an_unused_lock_is_forgotten(paxos_addresses: str) -> None:
     async def run() -> weakref.ref[aio.Lock]:
         async with connect(paxos_addresses) as client:
             lock = client.lock("garbage")
@@ -205,7 +205,7 @@ def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
     assert asyncio.run(run())() is None
 
 
-def test_the_example_for_tasks_does_what_it_says(paxos_addresses: str) -> None:
+def test_the_example_for_tasks_works_as_documented(paxos_addresses: str) -> None:
     example = EXAMPLES / "aio.py"
     ended = run_to_end([sys.executable, str(example), paxos_addresses, FACES])
     assert ended.returncode == 0, ended.stderr

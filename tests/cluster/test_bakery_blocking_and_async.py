@@ -61,7 +61,7 @@ def client(cluster: Config) -> Iterator[fencelock.Client]:
         yield client
 
 
-def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_next_is_served(
+def test_the_owner_is_notified_at_the_end_of_the_duration_and_the_next_is_served_after_the_grace(
     client: fencelock.Client,
 ) -> None:
     told: list[Notice] = []
@@ -116,7 +116,7 @@ def test_a_renewal_may_be_longer_and_is_never_shorter(client: fencelock.Client) 
     mine.release()
 
 
-def test_what_is_renewed_must_be_held(client: fencelock.Client) -> None:
+def test_only_a_held_lock_is_renewed(client: fencelock.Client) -> None:
     with pytest.raises(NotHeldError):
         client.lock("nobodys").renew()
 
@@ -143,7 +143,7 @@ def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("duration", [0, -1, 604_801, float("nan")])
-def test_an_impossible_duration_is_refused_before_anybody_is_asked(
+def test_an_impossible_duration_is_refused_before_a_request_is_sent(
     client: fencelock.Client, duration: float
 ) -> None:
     with pytest.raises(InvalidRequestError, match="duration is"):
@@ -226,7 +226,7 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
         assert second > first
 
 
-def test_a_lock_and_its_hold_tell_the_time_that_is_left(client: fencelock.Client) -> None:
+def test_a_lock_and_its_hold_show_the_time_that_is_left(client: fencelock.Client) -> None:
     mine = client.lock("told", duration=60, grace=30)
     assert (mine.remaining, mine.deadline) == (0.0, None)
     before = time.monotonic()
@@ -280,7 +280,7 @@ def test_an_owner_that_acquires_again_keeps_its_deadline_and_loses_all_levels(
         ({"grace": 1}, "grace is 1000 ms, and needs a duration"),
     ],
 )
-def test_terms_out_of_their_limits_are_refused_in_words(
+def test_durations_out_of_their_limits_are_refused_with_a_reason(
     client: fencelock.Client, terms: dict[str, float], text: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=text):

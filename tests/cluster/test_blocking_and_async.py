@@ -398,7 +398,7 @@ def test_a_client_that_only_waited_goes_on_waiting_in_the_next_session(
     waiter(release).result(PATIENCE_S)
 
 
-def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
+def test_an_eviction_is_reported_at_once_and_the_reason_names_the_operator(
     far: Face, near: fencelock.Client, name: str
 ) -> None:
     user = far.user(name)
@@ -495,7 +495,7 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
     assert (now.holder.fence, now.holder.times, now.waiters) == (got, 1, ())
 
 
-def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_anything(
+def test_holds_turn_suspect_and_lost_without_a_majority_and_nothing_is_granted(
     cluster: Cluster,
 ) -> None:
     client, other = cluster.connect(ttl=1.0), cluster.connect()

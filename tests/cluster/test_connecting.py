@@ -213,7 +213,7 @@ def test_another_endpoint_is_news(cluster: LocalCluster, records: Records) -> No
     heard(records, logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")
 
 
-def test_an_acquire_that_waits_says_who_holds_the_lock(
+def test_an_acquire_that_waits_logs_who_holds_the_lock(
     cluster: LocalCluster, records: Records
 ) -> None:
     holder, waiter = cluster.connect(label="nightly of host-1"), cluster.connect()
@@ -229,7 +229,7 @@ def test_an_acquire_that_waits_says_who_holds_the_lock(
 
 
 @pytest.mark.parametrize("options", [{"owner": "job"}, {"retain": 60}], ids=["owner", "retained"])
-def test_an_acquire_that_waits_for_its_own_client_says_so_once(
+def test_an_acquire_that_waits_for_its_own_client_logs_it_once(
     cluster: LocalCluster, records: Records, options: dict[str, Any]
 ) -> None:
     client = cluster.connect(label="the only client")
@@ -246,7 +246,7 @@ def test_an_acquire_that_waits_for_its_own_client_says_so_once(
     assert sum("waiting for" in one.getMessage() for one in records.values) == 1
 
 
-def test_an_acquire_that_nobody_decides_says_why_and_keeps_its_time(records: Records) -> None:
+def test_an_undecided_acquire_logs_why_and_keeps_its_time(records: Records) -> None:
     client = fencelock.connect("tcp://127.0.0.1:1", lazy=True)
     began = time.monotonic()
     with pytest.raises(UnavailableError, match=r"tcp://127\.0\.0\.1:1 "):

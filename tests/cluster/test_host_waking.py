@@ -187,7 +187,7 @@ def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
     assert not asks.waking
 
 
-def test_answers_nobody_waits_for_hold_nobody_up() -> None:
+def test_replies_without_a_waiting_caller_delay_no_other() -> None:
     asks = PendingAsks("n1")
     ended: list[bool] = []
     asks.all_awake = lambda: ended.append(asks.waking)
@@ -205,7 +205,7 @@ def test_answers_nobody_waits_for_hold_nobody_up() -> None:
     assert ended == [False]
 
 
-def test_if_a_link_of_the_chain_breaks_the_dispatcher_goes_on_with_it_soon() -> None:
+def test_the_dispatcher_soon_continues_a_broken_chain() -> None:
     host = crowd([])
     role = host.ref(ROLE)
     careless = [Careless() for _ in range(3)]
@@ -232,7 +232,7 @@ def test_a_thread_that_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispat
     assert not asks.waking
 
 
-def test_to_wake_those_who_are_awake_does_no_harm() -> None:
+def test_waking_callers_that_are_awake_does_no_harm() -> None:
     reply = AskReply()
     reply.settle(7, None)
     with ThreadPoolExecutor(4) as pool:
@@ -402,7 +402,7 @@ def dispatcher() -> Dispatcher:
     return Dispatcher("n1", hub_without_peers())
 
 
-def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> None:
+def test_a_listener_receives_messages_of_roles_in_the_order_they_send_them() -> None:
     host = dispatcher()
     heard: list[tuple[Event, str]] = []
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -429,7 +429,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
     assert isinstance(host.failure, IndexError)
 
 
-def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_who_waits() -> None:
+def test_a_reply_goes_first_to_its_maker_then_to_callbacks_then_to_waiting_callers() -> None:
     order: list[object] = []
     reply = AskReply(lambda _, value, error: order.append((value, error)))
     reply.add_done_callback(lambda: order.append(reply.done))
@@ -440,7 +440,7 @@ def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_wh
     assert reply.get(timeout=0) == 7
 
 
-def test_an_error_is_told_likewise() -> None:
+def test_an_error_is_passed_on_in_the_same_order() -> None:
     host = dispatcher()
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
     told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
@@ -474,7 +474,7 @@ def test_callbacks_are_called_once_however_they_race_with_the_answer() -> None:
         assert sorted(calls) == list(range(20))
 
 
-def test_a_host_that_stopped_says_so_to_who_cannot_block() -> None:
+def test_a_stopped_host_notifies_callers_that_cannot_block() -> None:
     host = dispatcher()
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()
     host.ended.add_done_callback(lambda: ended.put(host.stopped.is_set()))

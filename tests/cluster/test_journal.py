@@ -457,7 +457,7 @@ def test_a_group_larger_than_the_room_makes_the_file_longer(tmp_path: Path) -> N
     assert kept_in_room(tmp_path) == [b"a", b"x" * 3 * SMALL, b"b"]
 
 
-def test_of_a_write_into_the_room_any_sectors_may_have_reached_the_disk(tmp_path: Path) -> None:
+def test_any_sectors_of_a_write_into_the_room_may_have_reached_the_disk(tmp_path: Path) -> None:
     """Every choice of sectors: the rest of one write is never taken for a part of the next."""
     with opened(tmp_path) as journal:
         write(journal, b"a", b"b")

@@ -71,7 +71,7 @@ def test_news_in_time_end_the_doubt(scene: Scene) -> None:
     assert lock.state is HoldState.HELD
 
 
-def test_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene: Scene) -> None:
+def test_a_release_after_the_loss_reports_it_and_then_it_is_not_held(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.lose(fence=1)
@@ -103,7 +103,7 @@ def test_a_loss_of_another_fence_or_owner_is_not_this_holds(scene: Scene) -> Non
     assert lock.held
 
 
-def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene: Scene) -> None:
+def test_raise_if_lost_raises_each_time_and_the_handle_can_acquire_again(scene: Scene) -> None:
     lock = scene.lock()
     with pytest.raises(NotHeldError):
         lock.raise_if_lost()
@@ -118,7 +118,7 @@ def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene:
     lock.raise_if_lost()
 
 
-def test_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
+def test_an_acquire_after_an_unreported_loss_reports_it_once(scene: Scene) -> None:
     lock = scene.rlock()
     lock.acquire()
     scene.lose(fence=1)
@@ -128,7 +128,7 @@ def test_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
     assert lock.fence == 2
 
 
-def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(scene: Scene) -> None:
+def test_a_loss_while_entering_again_is_reported_and_the_new_grant_given_back(scene: Scene) -> None:
     lock = scene.rlock()
     lock.acquire()
     scene.session.before = lambda: scene.lose(fence=1)
@@ -149,7 +149,7 @@ def test_a_grant_that_comes_when_the_session_is_over_is_no_hold(scene: Scene) ->
     assert lock.state is HoldState.FREE
 
 
-def test_the_end_of_with_tells_the_loss(scene: Scene) -> None:
+def test_the_end_of_with_reports_the_loss(scene: Scene) -> None:
     lock = scene.lock()
     with pytest.raises(LockOwnershipLostError), lock:
         scene.lose(fence=1)
@@ -180,7 +180,7 @@ def test_a_body_that_checks_raises_the_loss_itself_without_a_note(scene: Scene) 
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
+def test_callbacks_receive_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
     heard: list[Notice] = []
     lost = threading.Event()
     lock, other = scene.rlock(limit=1), scene.rlock(limit=1)
@@ -334,7 +334,7 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
     assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
 
 
-def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
+def test_a_loop_whose_thread_was_interrupted_is_notified_of_the_next_reply(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold_registry = scene.hold_registry

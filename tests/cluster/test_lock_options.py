@@ -305,7 +305,7 @@ def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
         client.locked("report/{day}")(print)
 
 
-def test_each_level_of_a_lost_hold_is_told(scene: Scene) -> None:
+def test_each_level_of_a_lost_hold_is_reported(scene: Scene) -> None:
     lock = scene.rlock()
     acquisitions: list[str] = []
 
@@ -433,7 +433,7 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
     lock.release()
 
 
-def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
+def test_with_after_an_unconfirmed_release_raises_when_its_timeout_ends(
     far: fencelock.Client, cables: list[Cable]
 ) -> None:
     lock = far.lock("hot", owner="job")

@@ -125,7 +125,7 @@ def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
     assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
 
 
-def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
+def test_no_caller_is_notified_of_a_slot_in_which_another_leader_decided_something_else() -> None:
     """A leader that is deposed and does not know it yet applies its successor's slots."""
     role = replica()
     opening = role.handle(config.leader_of("a"), REIGN, T0)

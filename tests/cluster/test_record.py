@@ -133,7 +133,7 @@ def test_a_spoilt_group_with_anything_after_its_end_was_synced() -> None:
         scan_of(flipped(WHOLE, BEFORE_LAST - 1)[: BEFORE_LAST + 1])
 
 
-def test_damage_is_told_with_its_offset_and_what_to_do() -> None:
+def test_damage_is_reported_with_its_offset_and_the_next_step() -> None:
     second = len(file_of(A))
     with pytest.raises(JournalDamagedError) as caught:
         scan_of(flipped(WHOLE, second))

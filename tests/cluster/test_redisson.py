@@ -171,7 +171,7 @@ def test_the_token_of_a_fenced_lock_is_the_fence(clients: tuple[Redisson, Rediss
         assert lock.ask("GET", keys[1]) == b"$-1"
 
 
-def test_a_subscriber_that_does_not_read_is_closed_and_stops_nobody(node: Node) -> None:
+def test_a_subscriber_that_does_not_read_is_closed_and_stops_no_other(node: Node) -> None:
     """Its places end with its connection."""
     with RawClient(port_of(node)) as silent, RawClient(port_of(node)) as other:
         channels = [channel_of(f"silent/{number}").encode() for number in range(16)]

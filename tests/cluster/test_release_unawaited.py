@@ -283,7 +283,9 @@ def test_pairs_without_confirmation_rise_and_leave_nothing_held(
     lock.release(wait=True)
 
 
-def test_a_hold_taken_by_force_is_told_after_release(client: fencelock.Client, name: str) -> None:
+def test_a_hold_taken_by_force_is_reported_after_release(
+    client: fencelock.Client, name: str
+) -> None:
     lost = threading.Event()
     lock = client.lock(name, confirm_release=False)
     lock.on_lost(lambda notice: lost.set())

@@ -175,7 +175,7 @@ def decide(role: Replica, slot: int) -> list[Any]:
     return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
 
 
-def test_at_an_agreed_slot_a_replica_tells_all_others() -> None:
+def test_a_replica_sends_its_digest_to_all_others_at_an_agreed_slot() -> None:
     role = replica()
     role.begin(T0)
     effects = decide(role, 1)  # The state before slot 2.
@@ -238,7 +238,7 @@ def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
     assert Observe("paxos.quarantined") in effects
 
 
-def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
+def test_members_that_differ_without_a_majority_report_it_and_go_on() -> None:
     role = replica()
     role.begin(T0)
     (own, _) = sent(decide(role, 1), TableDigest)
@@ -257,7 +257,7 @@ def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
     assert decide(role, 2)  # It continues.
 
 
-def test_strangers_are_not_heard() -> None:
+def test_messages_of_strangers_are_dropped() -> None:
     role = replica()
     role.begin(T0)
     for sender in ("d/replica", "b/acceptor", "a/replica"):
@@ -282,7 +282,7 @@ def test_a_restarted_replica_compares_what_its_journal_led_to() -> None:
     assert {one.slot for one in sent(role.begin(T0), TableDigest)} == {8}
 
 
-def test_after_a_restore_the_next_step_is_compared() -> None:
+def test_the_next_step_after_a_restore_is_compared() -> None:
     role = replica(digest_slots=300)  # A step is 3 slots.
     role.begin(T0)
     learned = tuple((n, Batch(time_ms=n, commands=())) for n in range(1, 6))

@@ -35,7 +35,7 @@ def test_a_request_before_there_are_leaders_is_kept() -> None:
     assert harness.granted(request).lock == "x"
 
 
-def test_a_request_that_nobody_can_serve_ends_at_its_own_deadline_and_says_why() -> None:
+def test_a_request_that_no_leader_can_serve_ends_at_its_own_deadline_with_the_reason() -> None:
     harness = ClusterHarness(3).found().start("n1")
     harness.run(GREET_MS + 100)
     request = harness.acquire("n1", wait_ms=500)
@@ -139,7 +139,7 @@ def test_a_lock_is_granted_and_given_back_through_any_proxy_and_taken_again_at_o
         harness.until(partial(is_more, harness, released))
 
 
-def test_the_same_request_said_again_is_granted_once_and_answered_again() -> None:
+def test_a_repeated_request_is_granted_once_and_answered_again() -> None:
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     harness.number -= 1

@@ -230,7 +230,7 @@ MINUTES_MS = 8 * 60_000
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1"), ("n2", "n3"), ("n3", "n1")])
-def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
+def test_the_first_in_rank_of_two_leaders_that_ask_for_votes_goes_on_with_the_request(
     order: tuple[str, str],
 ) -> None:
     """Each leader misses the other's `Entering`, and learns of it only from the `AddTicket`."""
@@ -247,7 +247,7 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     assert attempt.entry.round <= 6
 
 
-def test_a_leader_that_granted_a_request_keeps_it_whoever_ranks_first() -> None:
+def test_a_leader_that_granted_a_request_keeps_it_whichever_leader_ranks_first() -> None:
     trio = LeaderTrio()
     trio.lock("n2")
     trio.settle()
@@ -308,7 +308,7 @@ def test_a_release_by_fence_also_ends_the_copy_of_a_leader_that_knows_only_the_r
     assert all(trio.leaders[name].tickets.tombstones.of("x", ANN).dropped == 1 for name in NAMES)
 
 
-def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
+def test_a_reply_to_an_unknown_request_changes_nothing() -> None:
     trio = LeaderTrio()
     trio.hold("n1", "n2", "n3")
     said = messages.TicketDropped(epoch=1, number=3, found=True, request=1)
@@ -370,7 +370,7 @@ def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
     assert answer.voted is voted
 
 
-def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
+def test_a_step_that_takes_nothing_over_is_answered_that_it_ended() -> None:
     trio = expired_at_n1()
     ticket = extend(trio).ticket
     add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
@@ -394,7 +394,7 @@ def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for()
     assert renewed.fence == FENCE
 
 
-def test_who_renews_for_an_owner_that_cannot_be_reached_has_the_hold_from_then() -> None:
+def test_a_leader_that_renews_for_an_unreachable_owner_has_the_hold_from_then() -> None:
     trio = LeaderTrio()
     trio.hold("n2", "n3", owner="n1")
     trio.lost = {(messages.Extend, "n2", "n1")}
@@ -404,7 +404,7 @@ def test_who_renews_for_an_owner_that_cannot_be_reached_has_the_hold_from_then()
     assert trio.entries("n2") == trio.entries("n3") == [(TicketPhase.HOLDING, "n2")]
 
 
-def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
+def test_claims_of_one_session_are_dropped_without_a_look_at_the_others() -> None:
     trio = LeaderTrio()
     table = trio.leaders["n1"].tickets
     for number in range(50):
@@ -433,7 +433,7 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     assert attempt.step in {TicketStep.HELD, TicketStep.WAITING, TicketStep.VOTING}
 
 
-def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> None:
+def test_a_hold_released_long_before_it_was_due_is_not_kept_until_then() -> None:
     trio = LeaderTrio()
     leader = trio.leaders["n1"]
     for each in trio.leaders.values():

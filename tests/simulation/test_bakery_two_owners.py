@@ -123,7 +123,7 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
     assert bench.table.of("x", ANN)[0].phase is TicketPhase.HOLDING
 
 
-def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
+def test_a_request_that_one_owner_gives_up_stays_with_another_that_has_it_too() -> None:
     bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
     bench.receives(replace(add(fence=FENCE + 1), taken=True))
@@ -143,7 +143,7 @@ def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
     assert (attempt.entry.owner, attempt.entry.until) == ("n1", until)
 
 
-def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
+def test_a_hold_that_is_taken_over_is_requested_under_its_fence_whatever_is_ahead() -> None:
     bench = TwoOwners()
     bench.receives(add(BEN, 2, fence=0))
     attempt = bench.asks(held=FENCE)
@@ -186,7 +186,7 @@ def vote_for(attempt: TicketAttempt) -> Collected:
     )
 
 
-def test_votes_that_are_over_let_nobody_in() -> None:
+def test_expired_votes_grant_nothing() -> None:
     bench = TwoOwners()
     attempt = bench.asks()
     vote = vote_for(attempt)
@@ -243,7 +243,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert tickets.of("x", ANN)[-1].fence == FENCE
 
 
-def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fence() -> None:
+def test_a_table_keeps_the_hold_with_the_highest_fence_of_two() -> None:
     """One leader missed that ann's votes were given back before ben was granted the lock."""
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)

@@ -61,7 +61,7 @@ def test_a_cancelled_acquire_may_be_tried_again_after_any_step(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_cancelled_release_the_next_acquire_is_granted(kind: str) -> None:
+def test_the_next_acquire_after_a_cancelled_release_is_granted(kind: str) -> None:
     log, client, _ = two_clients()
     for cancel_after in range(5):
         caller = Caller(kind, partial(KINDS[kind], client, "ann"))

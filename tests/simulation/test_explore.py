@@ -121,7 +121,7 @@ def test_a_judge_of_situations_and_a_judge_of_steps_end_the_search() -> None:
     assert by_step.violation.what == "b/counter: counted"
 
 
-def test_a_message_that_nobody_repeats_is_a_stall_and_a_timer_mends_it() -> None:
+def test_a_message_that_is_never_repeated_is_a_stall_and_a_timer_mends_it() -> None:
     for persists in (False, True):
         search = explorer(Asker(ASKER, HOST, persists=persists), Counter(COUNTER, HOST))
         search.explore(states_max=100)
@@ -205,7 +205,7 @@ class Child(Role[Peek | ProbeServer]):
         return ()
 
 
-def test_within_a_node_words_arrive_once_and_in_order_and_the_retired_hear_nothing() -> None:
+def test_messages_within_a_node_arrive_once_and_in_order_and_never_at_retired_roles() -> None:
     def in_order(picture: Picture) -> str:
         heard = picture.get(ExploredParent.child, {"heard": []})["heard"]
         return "" if heard == ["first", "second"][: len(heard)] else f"heard {heard}"
@@ -385,7 +385,7 @@ def test_two_clients_and_a_server_are_safe_and_live_in_every_situation(
     assert set(found.reached) == set(GOALS)
 
 
-def test_with_brokers_that_spawn_and_retire_too(record_property: Record) -> None:
+def test_the_search_covers_brokers_that_spawn_and_retire(record_property: Record) -> None:
     found, violation = search(brokered(), grants=3)
     record_property("found", str(found))
 

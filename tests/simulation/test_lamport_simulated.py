@@ -144,7 +144,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     assert seen["grants"] >= 10 * SEEDS
 
 
-def test_no_read_says_nobody_of_a_lock_that_is_held_all_the_while() -> None:
+def test_no_read_reports_a_lock_as_free_that_is_held_all_the_while() -> None:
     counts = clean(run_read_seed("lamport", seed) for seed in range(SEEDS_WITH_READS))
     assert (
         min(counts["onlooker.reported_free"], counts["onlooker.reported_held"])

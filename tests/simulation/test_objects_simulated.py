@@ -248,7 +248,7 @@ def test_the_help_of_the_command_names_all_workloads() -> None:
     assert tuple(WORKLOADS) == OBJECTS
 
 
-def test_an_unknown_word_is_refused_with_those_there_are() -> None:
+def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"semaphores.* all"):
         workload_of("tubas", "paxos")
 

@@ -182,7 +182,7 @@ def play_reads(world: World, members: int, every_ms: int, observers: int = 0) ->
     assert silent == [], "observers that answer no read with an age bound"
 
 
-def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
+def test_no_read_is_staler_than_it_reports_under_any_fault() -> None:
     marks: Counter[str] = Counter()
     for seed in range(READS_SEEDS):
         run_reads(seed, marks)
@@ -191,7 +191,7 @@ def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
 
 
 @pytest.mark.long
-def test_no_observer_answers_with_an_older_state_than_it_says() -> None:
+def test_no_observer_answers_with_an_older_state_than_it_reports() -> None:
     marks: Counter[str] = Counter()
     for seed in range(READS_SEEDS):
         run_reads(seed, marks, observers=2)
@@ -328,7 +328,7 @@ def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch
     assert trims_are_caught()
 
 
-def test_what_came_since_the_snapshot_and_is_not_kept_is_caught(
+def test_slots_since_the_snapshot_that_are_not_kept_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def without_since(part: CheckpointPart) -> CheckpointPart:

@@ -65,7 +65,9 @@ def serves_without(rogue: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
 
 
 @pytest.mark.parametrize("make_roles", [bakery, central, lamport, paxos])
-def test_a_far_stamp_stops_nobody(make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_far_stamp_stops_no_member(
+    make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rogue = planted(make_roles, far_clock)
     serves_without(rogue, make_roles)
     monkeypatch.setattr(clock, "AHEAD_US", STAMP_MAX)
@@ -95,7 +97,7 @@ def all_vote_without(rogue: MakeRoles, make_roles: MakeRoles) -> None:
 
 
 @pytest.mark.parametrize("make_roles", [bakery, paxos])
-def test_an_invented_start_stops_nobody(
+def test_an_invented_start_stops_no_member(
     make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rogue = planted(make_roles, invents_starts)
@@ -186,7 +188,7 @@ def rogue_leader(spawn: Spawn) -> Spawn:
     return replace(spawn, role=roles.get(name, spawn.role)) if node == ROGUE else spawn
 
 
-def test_forged_members_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_members_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     rogue = planted(bakery, forges_members)
     serves_without(rogue, bakery)
     monkeypatch.setattr(epochs, "can_follow", lambda *_: True)
@@ -195,7 +197,7 @@ def test_forged_members_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_endless_leases_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_leases_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     rogue = planted(bakery, rogue_leader)
     serves_without(rogue, bakery)
     monkeypatch.setattr(EpochLimit, "allows_lease", lambda *_: True)

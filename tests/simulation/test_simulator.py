@@ -81,7 +81,7 @@ class Ponger(Role[KeepAlive]):
         return [Send(sender, Alive(session="s", node="n2", request=event.request))]
 
 
-def test_on_a_good_network_every_message_arrives_once_and_in_order() -> None:
+def test_every_message_arrives_once_and_in_order_on_a_good_network() -> None:
     world = world_of(only(Pinger), only(Ponger))
 
     world.run(SECOND)
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
     assert trace(5) != trace(6)
 
 
-def test_a_trace_line_tells_time_node_sender_receiver_and_event() -> None:
+def test_a_trace_line_shows_time_node_sender_receiver_and_event() -> None:
     world = world_of(only(Pinger), only(Ponger))
 
     world.run(SECOND)
@@ -175,7 +175,7 @@ class LinkListener(Role[LinkUp | LinkDown]):
         return ()
 
 
-def test_nodes_hear_of_links_that_come_and_go() -> None:
+def test_nodes_are_notified_of_links_that_come_and_go() -> None:
     told: list[list[str]] = []
     for seed in range(8):
         world = world_of(only(LinkListener), only(LinkListener), seed=seed)
@@ -206,7 +206,7 @@ def test_the_clock_of_a_node_moves_on_with_what_peers_send_but_not_with_clients(
     assert clock_after_a_second(peer_is_member=False) < 1_000
 
 
-def test_after_healing_everything_is_up_runs_and_arrives() -> None:
+def test_everything_is_up_runs_and_arrives_after_healing() -> None:
     world = world_of(only(Pinger), only(Ponger), faults=STORM)
     nemesis = Nemesis(world, world.members)
     nemesis.begin()

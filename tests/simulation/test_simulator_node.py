@@ -96,7 +96,7 @@ class Endless(Role[NumberNote]):
         return [Send(self.address, event)]
 
 
-def test_roles_that_keep_each_other_busy_for_ever_are_a_violation() -> None:
+def test_roles_that_keep_each_other_busy_forever_are_a_violation() -> None:
     with pytest.raises(ViolationError, match="no end of its turn"):
         world_of(only(Endless))
 
@@ -259,7 +259,7 @@ def test_messages_after_a_persist_leave_only_when_the_record_is_durable() -> Non
     assert sum(world.fault_counts["records lost"] for world in worlds) > 5
 
 
-def test_a_role_that_speaks_before_it_persists_is_caught() -> None:
+def test_a_role_that_sends_before_it_persists_is_caught() -> None:
     with pytest.raises(ViolationError, match="was said and not kept"):
         write_under_crashes(HastyWriter, seed=0)
 

@@ -114,7 +114,7 @@ def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
-def test_a_leader_that_compares_with_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_compares_with_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
         return True
 

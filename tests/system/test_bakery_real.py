@@ -140,7 +140,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
 
 
 @pytest.mark.long
-def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
+def test_nothing_is_granted_without_copies_before_the_longest_lease_has_expired(
     tmp_path: Path,
 ) -> None:
     """The nodes have granted no longer lease before, so they are its own."""
@@ -405,7 +405,7 @@ def is_ready(state: fencelock.ClusterState) -> bool:
     return state.up and state.ready and state.complete
 
 
-def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
+def test_a_client_is_notified_when_its_cluster_goes_down_and_when_it_is_up_again(
     trio: Processes,
 ) -> None:
     with fencelock.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
@@ -435,7 +435,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         assert all(earlier != later for earlier, later in pairs)
 
 
-def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Processes) -> None:
+def test_silent_nodes_no_longer_count_for_the_state_of_the_cluster(trio: Processes) -> None:
     address = trio.addresses["n1"]
     with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
@@ -453,7 +453,7 @@ def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Process
         seen.until(is_ready)
 
 
-def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
+def test_a_task_is_notified_on_its_loop_and_an_error_in_a_callback_is_counted(
     trio: Processes,
 ) -> None:
     async def live() -> tuple[bool, int]:
@@ -496,7 +496,7 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
         assert not waits.done
 
 
-def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
+def test_paxos_refuses_to_watch_and_names_the_protocol_that_can(tmp_path: Path) -> None:
     with (
         running_nodes(tmp_path, nodes=1) as nodes,
         fencelock.connect(nodes["n1"].address, connect_timeout=PATIENCE_S) as client,

@@ -117,7 +117,7 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     assert done.stdout == "The members are n1, n2, n4.\n"
 
 
-def test_a_change_of_an_unknown_node_changes_nothing_and_says_so(client: MadeCluster) -> None:
+def test_a_change_of_an_unknown_node_changes_nothing_and_reports_it(client: MadeCluster) -> None:
     client.answers = [DONE]
     done = run("leave", "n9")
     assert done.stdout == "Nothing had to be changed for n9.\nThe members are n1, n2, n4.\n"
@@ -207,7 +207,7 @@ def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:
     assert done.stdout == ""
 
 
-def test_a_change_that_takes_too_long_says_how_to_go_on(client: MadeCluster) -> None:
+def test_a_change_that_takes_too_long_prints_how_to_go_on(client: MadeCluster) -> None:
     client.answers = [waits(7)]
     done = run("join", "n4", "--wait", "0.01")
     assert done.exit_code == 1
@@ -215,7 +215,7 @@ def test_a_change_that_takes_too_long_says_how_to_go_on(client: MadeCluster) -> 
     assert "Run the command again" in done.stderr
 
 
-def test_progress_says_how_much_is_left_and_for_how_long() -> None:
+def test_progress_shows_how_much_is_left_and_for_how_long() -> None:
     progress = ChangeProgress()
     first = MembersChanged(
         done=False, detail="n4 learns", view=0, members=(), slots_left=3_000, bytes_left=10_240
@@ -273,7 +273,7 @@ def test_a_role_is_asked_and_what_it_does_not_take_is_refused(lamport: str) -> N
     assert (status, "fields of SetLog: level, roles" in told) == (2, True)
 
 
-def test_what_a_node_logs_is_shown_and_changed(lamport: str) -> None:
+def test_the_log_level_of_a_node_is_shown_and_changed(lamport: str) -> None:
     with fencelock.connect(lamport) as client:
         client.ref("n1/log").ask(SetLog(level="INFO", roles=()), timeout=PATIENCE_S)
     options = ("log", "n1", "--connect", lamport, "--json")

@@ -347,6 +347,8 @@ def test_each_kind_has_a_planted_violation() -> None:
 
 
 @pytest.mark.parametrize("of_kind", CONTESTS)
-def test_a_contest_nobody_played_proves_nothing(tmp_path: Path, of_kind: type[Contest]) -> None:
+def test_a_contest_without_contenders_proves_nothing(
+    tmp_path: Path, of_kind: type[Contest]
+) -> None:
     verdict = judged(of_kind(tmp_path))
     assert (verdict.ok, verdict.problems) == (False, ["no player completed a round"])

@@ -232,5 +232,5 @@ def test_a_planted_use_is_found(code: str) -> None:
         "'title'",
     ],
 )
-def test_what_is_the_same_everywhere_is_not_found(code: str) -> None:
+def test_a_call_that_is_the_same_everywhere_is_not_found(code: str) -> None:
     assert list(forbidden(ast.parse(code), table=True)) == []

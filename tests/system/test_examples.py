@@ -91,7 +91,7 @@ def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) ->
 
 
 @pytest.mark.long
-def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
+def test_an_entry_by_logical_time_costs_what_the_algorithm_states() -> None:
     """One client: nobody waits long enough for a probe, so the count is exact."""
     one = ("--clients", "1", "--locks", "1", "--seconds", "1")
     ended = run("cluster.py", "--protocol", "lamport", *one, "--json")
@@ -168,7 +168,7 @@ def test_kills_that_cannot_end_well_are_refused(options: tuple[str, ...], why: s
     assert why in said
 
 
-def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
+def test_a_cluster_that_cannot_serve_fails_with_the_reason() -> None:
     ended = run("cluster.py", "--protocol", "lamport", "--nodes", "1", "--seconds", "1")
     assert ended.returncode != 0
     assert "lamport" in ended.stderr
@@ -178,7 +178,7 @@ def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
-def test_a_cluster_stops_its_processes_when_it_is_told_to(number: signal.Signals) -> None:
+def test_a_cluster_stops_its_processes_on_a_signal(number: signal.Signals) -> None:
     command = [sys.executable, str(EXAMPLES / "cluster.py"), "--nodes", "1", "--seconds", "600"]
     with subprocess.Popen([*command, *FEW], stdout=subprocess.PIPE, text=True) as cluster:
         assert cluster.stdout is not None

@@ -94,7 +94,7 @@ def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
 
 
 @GROWING
-def test_with_keys_a_node_joins_under_the_name_of_its_key(protocol: str, tmp_path: Path) -> None:
+def test_a_node_with_a_key_joins_under_the_name_of_its_key(protocol: str, tmp_path: Path) -> None:
     nodes = KeyedProcesses(tmp_path, protocol, 3, durable=True)
     add_key(tmp_path / "keys", Rights("n4", NODE))
     with nodes, nodes.client("alice") as operator:
@@ -207,7 +207,7 @@ def test_two_nodes_of_one_machine_get_names_and_ports_of_their_own(
 
 
 @pytest.mark.parametrize("protocol", ["lamport", "central"])
-def test_protocols_without_changes_say_where_to_add_nodes(protocol: str, tmp_path: Path) -> None:
+def test_protocols_without_changes_print_where_to_add_nodes(protocol: str, tmp_path: Path) -> None:
     with running_nodes(tmp_path, protocol) as nodes:
         text = refusal(Joining(nodes["n1"].address, tmp_path / "joins"))
     assert "whose nodes are those of its configuration" in text
@@ -219,7 +219,7 @@ def test_a_cluster_that_is_not_founded_cannot_be_joined_yet(tmp_path: Path) -> N
         assert "n1" in refusal(Joining(alone.address, tmp_path / "joins"))
 
 
-def test_with_keys_a_node_needs_one_that_the_cluster_accepts(tmp_path: Path) -> None:
+def test_a_node_needs_a_key_that_the_cluster_accepts(tmp_path: Path) -> None:
     with keyed_nodes(tmp_path) as cluster:
         keys, seed = cluster.keys, cluster.addresses[0]
         joining = Joining(seed, tmp_path / "joins", "n4")

@@ -172,7 +172,9 @@ def test_three_nodes_with_keys_serve_with_every_protocol(protocol: str, tmp_path
             shop.lock("secret", timeout=PATIENCE_S).acquire()
 
 
-def test_a_client_without_a_key_is_refused_in_words_at_once(tmp_path: Path, lines: Lines) -> None:
+def test_a_client_without_a_key_is_refused_with_a_reason_at_once(
+    tmp_path: Path, lines: Lines
+) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         began = time.monotonic()
         with pytest.raises(fencelock.ForbiddenError, match=r"it requires a key.*--key"):
@@ -182,7 +184,7 @@ def test_a_client_without_a_key_is_refused_in_words_at_once(tmp_path: Path, line
     assert len(refusals(lines, "n1 refused a connection without a key")) == 1
 
 
-def test_an_unknown_key_is_refused_in_words_and_at_once(tmp_path: Path, lines: Lines) -> None:
+def test_an_unknown_key_is_refused_with_a_reason_and_at_once(tmp_path: Path, lines: Lines) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         add_key(cluster.keys, Rights("late", CLIENT))  # The node has not read it.
         for _ in range(3):
@@ -346,7 +348,7 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, stati
         ("n3@1", "n3"),
     ],
 )
-def test_a_key_speaks_only_in_its_own_name(
+def test_a_key_may_be_used_only_in_its_own_name(
     node: str, key: str, tmp_path: Path, lines: Lines, station: Make
 ) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
@@ -375,7 +377,7 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, station: Mak
         assert hold.held
 
 
-def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, station: Make) -> None:
+def test_a_client_cannot_send_to_the_roles_of_members(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
@@ -383,7 +385,7 @@ def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, station: 
         send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
 
 
-def test_releases_and_cancels_outside_prefixes_tell_none(tmp_path: Path, station: Make) -> None:
+def test_releases_and_cancels_outside_prefixes_reveal_none(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "secret")
         one = attacker(station, cluster, "shop@1", "shop")

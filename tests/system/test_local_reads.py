@@ -85,7 +85,7 @@ def test_each_node_reads_what_was_decided_and_its_greatest_age(nodes: dict[str, 
     assert status.holder is None
 
 
-def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
+def test_every_node_reports_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:  # On a busy machine a node may hear its leader late, and is ready again then.
         statuses: list[api.NodeStatus] = [

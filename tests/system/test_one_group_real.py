@@ -120,7 +120,9 @@ def test_founders_without_disks_and_later_members_found_nothing(founders: Nodes)
         assert "lost its journal" in founders.status(name).detail
 
 
-def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(founders: Nodes) -> None:
+def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
+    founders: Nodes,
+) -> None:
     with founders.client("n1", "n2", "n3") as client:
         for old, new in zip(FOUNDERS, ("n4", "n5", "n6"), strict=True):
             founders.start(new, knows=(*FOUNDERS, *(one for one in ("n4", "n5") if one < new)))
@@ -150,7 +152,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(found
         until(lambda: founders.status("n1").ready, founders.status("n1").detail)
 
 
-def test_founders_that_lost_their_disks_are_told_of_the_group_there_is(founders: Nodes) -> None:
+def test_founders_that_lost_their_disks_learn_of_the_group_there_is(founders: Nodes) -> None:
     with founders.client("n1", "n2", "n3") as client:
         for name in ("n4", "n5"):
             founders.start(name)
@@ -246,7 +248,9 @@ def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
     cluster.close()
 
 
-def test_a_new_cluster_waits_for_all_members_and_says_whom(cluster: IdentityCluster) -> None:
+def test_a_new_cluster_waits_for_all_members_and_names_the_missing_ones(
+    cluster: IdentityCluster,
+) -> None:
     cluster.start("n1", "n2")
     cluster.wait_until("n1", lambda status: "waiting for n3: a new cluster" in status.detail)
     assert cluster.lock("a", "n1", timeout=0.2) is None
@@ -318,7 +322,7 @@ def fence_of(nodes: dict[str, Node]) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery"])
-def test_a_rogue_member_is_named_and_stops_nobody(
+def test_a_rogue_member_is_named_and_stops_no_other(
     protocol: str, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_in(tmp_path, protocol)

@@ -67,7 +67,7 @@ def test_locks_are_held_by_hand_while_nodes_are_cut_off_and_killed(prompt: Promp
     assert prompt.process.wait(PATIENCE_S) == 0
 
 
-def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
+def test_wrong_lines_are_refused_with_a_reason(prompt: Prompt) -> None:
     for line, words in {
         "unlock a": "there is no 'unlock'",
         "lock": "usage: lock NAME",

@@ -159,7 +159,7 @@ def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
     assert (done.returncode, done.stderr) == (1, "lost: eve took it\n")
 
 
-def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
+def test_an_unconfirmed_session_is_given_up_in_time() -> None:
     silent = AnsweringNode(ttl_ms=700, deaf_after=3)
     try:
         done = run(silent, "--cluster", "test", "--hold-s", "30")
@@ -169,13 +169,13 @@ def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
     assert "not confirmed in time" in done.stderr
 
 
-def test_a_refusal_is_told_in_the_nodes_words(node: AnsweringNode) -> None:
+def test_a_refusal_has_the_nodes_text(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "test", "--lock", "busy")
     assert done.returncode == 1
     assert done.stderr == "refused for reason 1: n2 holds it\n"
 
 
-def test_a_client_of_another_cluster_is_told_so(node: AnsweringNode) -> None:
+def test_a_client_of_another_cluster_is_refused_with_the_reason(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "prod")
     assert done.returncode == 1
     assert done.stderr == (

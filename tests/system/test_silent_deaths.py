@@ -181,7 +181,7 @@ def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends(se
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None:
+def test_nodes_that_all_stand_still_for_a_moment_do_not_elect(seed: int) -> None:
     world = world_of_three(seed)
     reigns = world.marks["paxos.leadership_begun"]
     for _ in range(4):

@@ -189,11 +189,11 @@ def test_people_are_called_by_their_label_and_known_by_their_ids() -> None:
         (90_061_000, "1d 1h"),
     ],
 )
-def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
+def test_durations_are_shown_in_at_most_two_units(ms: int, text: str) -> None:
     assert duration(ms) == text
 
 
-def test_a_lost_majority_is_said_in_words_with_what_to_do() -> None:
+def test_a_lost_majority_is_stated_with_the_next_step() -> None:
     left = replace(member("n3", "n1"), ready=False, leader="", detail="silence")
 
     text = quorum_lost([left], asked=3)

@@ -133,7 +133,7 @@ def test_a_new_client_is_served_first_and_its_later_frames_in_turn() -> None:
     assert order == ["new", "known", "new", "known", "new", "known"]
 
 
-def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_ones() -> None:
+def test_a_turn_takes_one_of_many_new_clients_before_and_some_after_the_known_ones() -> None:
     queue = Queue({"known"})
     for number in range(2 * NEW_SHARE):
         queue.put(f"new{number}", frame(b"x", f"new{number}"))

@@ -184,7 +184,7 @@ input()
 """
 
 
-def test_a_node_that_ran_out_of_descriptors_listens_again(station: Make) -> None:
+def test_a_node_that_ran_out_of_descriptors_accepts_connections_again(station: Make) -> None:
     """libzmq closes all connections when it stops to listen, and reports the end of none.
 
     The limit of descriptors is one of the process: other tests run beside this one.

@@ -242,7 +242,7 @@ def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
     )
 
 
-def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
+def test_a_sender_cannot_pass_for_a_role_of_the_node_itself() -> None:
     admission = FrameValidator("s-1", "test", client=False)
     ours = replace(FRAME, envelopes=(ENVELOPE._replace(to=Address("s-1/proxy")),))
     assert admission.admit("s-1", encode_frame(ours)) == Dropped("wire.spoofed_sender")
@@ -278,7 +278,7 @@ def one_by_one(items: Sequence[bytes]) -> list[object] | None:
         return None
 
 
-def test_what_is_read_at_a_time_is_what_is_read_one_by_one() -> None:
+def test_frames_read_at_a_time_equal_those_read_one_by_one() -> None:
     items = [dump([1, "a", None]), dump(b"x" * 300), dump([[]]), dump(7)]
     assert load_each(items) == [load(item) for item in items]
     assert load_each([]) == []
@@ -476,7 +476,7 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("behind", [0, 1])
-def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -> None:
+def test_an_odd_frame_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -> None:
     raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
     judged = checked(Dropped, experienced().admit("me", raw))
     assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)

@@ -35,7 +35,7 @@ def free_endpoint() -> str:
     return f"tcp://127.0.0.1:{port}"
 
 
-def test_two_nodes_hear_each_other(station: Make) -> None:
+def test_two_nodes_receive_each_others_messages(station: Make) -> None:
     a_end, b_end = free_endpoint(), free_endpoint()
     a = station("a", listen=a_end, peers={"b": b_end})
     b = station("b", listen=b_end, peers={"a": a_end})
@@ -63,7 +63,7 @@ def test_messages_sent_right_after_a_link_came_up_arrive(station: Make) -> None:
         b.hub.close()
 
 
-def test_a_peer_that_starts_late_hears_what_is_said_after_it_is_up(station: Make) -> None:
+def test_a_peer_that_starts_late_receives_what_is_sent_after_it_is_up(station: Make) -> None:
     end = free_endpoint()
     a = station("a", peers={"b": end})
     a.send("b", alive(1))
@@ -81,7 +81,7 @@ def test_a_peer_that_starts_late_hears_what_is_said_after_it_is_up(station: Make
     assert b.received() == [alive(2)]
 
 
-def test_a_peer_that_restarts_is_heard_again_both_ways(station: Make) -> None:
+def test_messages_pass_both_ways_after_a_peer_restarts(station: Make) -> None:
     a_end, b_end = free_endpoint(), free_endpoint()
     a = station("a", listen=a_end, peers={"b": b_end})
     b = station("b", boot=1, listen=b_end, peers={"a": a_end})
@@ -109,7 +109,7 @@ def client_of(station: Make, node: Station, session: str, boot: int = 1, **more:
     return station(session, boot=boot, listen=None, peers=peers, client=True, **more)
 
 
-def test_a_client_speaks_to_whichever_node_answers_at_its_endpoint(station: Make) -> None:
+def test_a_client_uses_whichever_node_answers_at_its_endpoint(station: Make) -> None:
     node = station("n1")
     client = client_of(station, node, "s-1")
     until(lambda: client.news, client)
@@ -217,7 +217,7 @@ def test_no_other_process_can_use_the_id_of_a_connected_client(station: Make) ->
     assert not attacker.arrivals
 
 
-def test_of_many_new_clients_a_turn_takes_one_before_some_after_known_ones(station: Make) -> None:
+def test_a_turn_takes_one_of_many_new_clients_before_some_after_known_ones(station: Make) -> None:
     node = station("n1")
     known = client_of(station, node, "known")
     until(lambda: known.news, known)
@@ -238,7 +238,7 @@ def test_of_many_new_clients_a_turn_takes_one_before_some_after_known_ones(stati
     assert counts == [NEW_SHARE + 1, NEW_SHARE]
 
 
-def test_a_second_process_with_the_id_of_a_client_is_refused_in_words_and_logged_once(
+def test_a_second_process_with_the_id_of_a_client_is_refused_with_a_reason_and_logged_once(
     station: Make, lines: Lines
 ) -> None:
     node, _, second = two_processes(station)
@@ -286,7 +286,7 @@ def test_frames_of_the_same_group_reach_every_role() -> None:
 
 
 @pytest.mark.parametrize(("here", "there"), [(OURS, 0), (0, THEIRS)])
-def test_where_one_end_has_no_group_only_requests_and_bootstrap_pass(here: int, there: int) -> None:
+def test_only_requests_and_bootstrap_pass_where_one_end_has_no_group(here: int, there: int) -> None:
     checks = validator(here)
     if here == there or not there:
         admitted(checks, frame(OURS, "acceptor"))  # Known addresses do not help.
@@ -385,7 +385,7 @@ def test_a_doorbell_whose_ring_was_interrupted_rings_again(monkeypatch: pytest.M
     bell.close()
 
 
-def test_a_doorbell_that_is_closed_rings_for_nobody() -> None:
+def test_a_closed_doorbell_does_not_ring() -> None:
     bell = Doorbell()
     bell.close()
     bell.close()
@@ -432,7 +432,7 @@ def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
         (lambda: hub(cluster="line\nbreak"), "has U.000A"),
     ],
 )
-def test_a_bridge_that_cannot_be_built_says_why_and_leaves_nothing(
+def test_a_bridge_that_cannot_be_built_raises_why_and_leaves_nothing(
     build: Callable[[], SocketHub], words: str
 ) -> None:
     with nothing_left_over(), pytest.raises((ConfigError, ValueError), match=words):

@@ -96,7 +96,7 @@ def test_a_cluster_of_every_protocol_can_be_configured(protocol: str, durable: b
     assert config.settings.paxos_memory == (protocol == "paxos" and not durable)
 
 
-def test_the_leader_is_whom_most_nodes_name() -> None:
+def test_the_leader_is_the_node_that_most_nodes_name() -> None:
     def status(node: str, leader: str) -> NodeStatus:
         return replace(READY, node=node, leader=leader)
 
@@ -114,7 +114,7 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_title_says_what_is_kept_on_disk() -> None:
+def test_a_title_names_what_is_kept_on_disk() -> None:
     assert LockBenchPlan().in_words() == "paxos, 3 nodes, fsync"
     assert LockBenchPlan(durable=False, nodes=5).in_words() == "paxos, 5 nodes, memory"
     assert LockBenchPlan(protocol="central").in_words() == "central, 3 nodes, journal"
@@ -131,7 +131,7 @@ def test_failover_is_measured_where_a_member_may_come_back() -> None:
     assert all(LockBenchPlan(protocol="lamport").has(part) for part in (Part.PAIR, Part.TASKS))
 
 
-def test_memory_is_what_the_system_says_is_resident() -> None:
+def test_memory_is_what_the_system_reports_as_resident() -> None:
     mine = resident_bytes(os.getpid())
     assert abs(mine - psutil.Process().memory_info().rss) < mine / 2
     with pytest.raises(BenchFailedError, match="memory of process"):
@@ -187,7 +187,7 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
 
 
 @pytest.mark.parametrize("options", [("--protocol", "central"), ("--durability", "memory")])
-def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
+def test_a_missing_part_is_not_measured(options: tuple[str, ...]) -> None:
     parts = ("--only", "pair", "--only", "failover")
     with bench(*options, "--seconds", "0.3", "--json", *parts) as running:
         said, told = running.communicate(timeout=LONG_S)
@@ -210,7 +210,7 @@ def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
     assert not processes_left_of(running.pid)
 
 
-def test_a_subject_that_cannot_be_measured_is_refused_in_words() -> None:
+def test_a_subject_that_cannot_be_measured_is_refused_with_a_reason() -> None:
     with bench("--protocol", "raft", "--json") as running:
         _, told = running.communicate(timeout=LONG_S)
     assert running.returncode == 2
