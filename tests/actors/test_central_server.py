@@ -600,7 +600,9 @@ def contender(world: World, user: Address) -> LockUser:
     return checked(LockUser, world.role_at(user))
 
 
-def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)) -> None:
+def check_that_both_are_served(
+    world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)
+) -> None:
     """Let everybody want the lock once more, for `BOUND_MS`; the judge of progress decides."""
     users = {user: contender(world, user) for user in among}
     for user in users:
@@ -610,7 +612,7 @@ def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, W
 
 
 def test_every_client_is_served_without_a_crash() -> None:
-    is_anybody_left(world_in_which_c2_holds(journal=False))
+    check_that_both_are_served(world_in_which_c2_holds(journal=False))
 
 
 @pytest.mark.parametrize("journal", [False, True])
@@ -620,7 +622,7 @@ def test_a_lock_whose_client_died_stays_held_until_an_operator_releases_it(journ
     world.crash("c2")
 
     with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
-        is_anybody_left(world, (WAITER,))
+        check_that_both_are_served(world, (WAITER,))
 
     held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
     assert held.client.startswith("n2/clients-")
@@ -635,7 +637,7 @@ def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: 
     world.crash("n2")
     world.power_on("n2")
 
-    is_anybody_left(world)
+    check_that_both_are_served(world)
 
 
 @pytest.mark.parametrize("journal", [False, True])
@@ -662,7 +664,7 @@ def test_nothing_is_granted_while_the_server_is_down_and_the_nodes_name_it() -> 
     world.crash(SERVER_NODE)
 
     with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
-        is_anybody_left(world)
+        check_that_both_are_served(world)
 
     readiness = world.role_at(Address("n3/proxy")).backend.readiness
     assert not readiness.ready
@@ -674,7 +676,7 @@ def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:
     world.crash(SERVER_NODE)
     world.power_on(SERVER_NODE)
 
-    is_anybody_left(world)
+    check_that_both_are_served(world)
 
 
 def test_a_server_without_a_journal_comes_back_and_forgets_who_holds() -> None:

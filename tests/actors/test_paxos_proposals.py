@@ -329,8 +329,8 @@ class DelayingLeader:
         self.replica = replica_of_a(machine=self.machine)
         self.number = 0
         ballot = Ballot(3, leader_of("a"))
-        reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
-        self.decide(self.replica.handle(leader_of("a"), reign, T0))
+        leadership = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
+        self.decide(self.replica.handle(leader_of("a"), leadership, T0))
         self.put(Open(session="s", request=1, ttl_ms=60_000))
         self.session = next(iter(self.machine.table.sessions.by_id))
 

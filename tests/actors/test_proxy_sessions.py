@@ -66,10 +66,10 @@ def test_a_client_cannot_open_a_session_of_another(proxy: Proxy, session: str) -
 def test_a_client_whose_first_session_was_never_opened_is_served_later(proxy: Proxy) -> None:
     harness = client.SessionHarness()
 
-    def through_the_proxy(said: list[Send]) -> list[Send]:
+    def through_the_proxy(sends: list[Send]) -> list[Send]:
         """Pass requests to the node, and its replies back."""
         more: list[Send] = []
-        for send in said:
+        for send in sends:
             assert isinstance(send.message, Open | Acquire)
             for answer in proxy.handle(client.ME, send.message, T0):
                 if isinstance(answer, Send) and answer.to == client.ME:
@@ -117,7 +117,7 @@ def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: 
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reason"),
     [
         (ListLocks(session="ann", request=1), "no table of locks"),
         (Evict(lock="a", fence=1, operator="o", session="ann", request=1), "takes no lock by"),
@@ -127,12 +127,12 @@ def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: 
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_requests_that_need_a_table_are_refused_with_the_protocol_that_has_one(
-    proxy: Proxy, request_: ListLocks | Evict | Acquire, told: str
+    proxy: Proxy, request_: ListLocks | Evict | Acquire, reason: str
 ) -> None:
     effects = proxy.handle(ANN, request_, T0)
     (refused,) = sent(effects, Refused)
     assert refused.reason is Reason.UNSUPPORTED
-    assert told in refused.detail
+    assert reason in refused.detail
     assert "lamport" in refused.detail
     assert "paxos" in refused.detail
     assert sent(effects, AcquireLock) == []
@@ -177,8 +177,8 @@ def test_a_node_that_many_wait_at_still_sends_its_status_in_one_frame(proxy: Pro
     seen = LockDescription(
         lock="a", query=look.query, holder=None, waiters=contenders, waits_for=()
     )
-    (told,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
-    assert len(encode(told)) < FRAME_BYTES_MAX
+    (lock_status,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
+    assert len(encode(lock_status)) < FRAME_BYTES_MAX
 
 
 def test_a_session_without_end_is_not_kept(proxy: Proxy) -> None:
@@ -200,7 +200,7 @@ def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reason"),
     [
         (Acquire(lock="", session="ann", request=1), "0 bytes"),
         (Acquire(lock="x" * 300, session="ann", request=1), f"1 to {LOCK_NAME_BYTES_MAX}"),
@@ -220,11 +220,11 @@ def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_refusal_of_a_bad_request_names_its_field_value_and_limit(
-    proxy: Proxy, request_: Acquire | Release | Inspect, told: str
+    proxy: Proxy, request_: Acquire | Release | Inspect, reason: str
 ) -> None:
     (refused,) = sent(proxy.handle(ANN, request_, T0), Refused)
     assert refused.reason is Reason.INVALID
-    assert told in refused.detail
+    assert reason in refused.detail
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:

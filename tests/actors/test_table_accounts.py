@@ -249,13 +249,13 @@ class QuotaComposer(AllComposer):
     """Quotas know nothing of spans, and entries that two keys write would be rare with more."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
-        before = len(self.said)
+        before = len(self.commands)
         made: Any = super().command(step, model)
-        new = len(self.said) > before and made is self.said[-1]
+        new = len(self.commands) > before and made is self.commands[-1]
         if new and isinstance(made, CloseSession):
             made = replace(made, handle=_keyed(made.handle))
         if new and not isinstance(made, ExtendSessions):
-            self.said[-1] = made = replace(made, session=_keyed(made.session))
+            self.commands[-1] = made = replace(made, session=_keyed(made.session))
         command: LogCommand = made
         return command
 

@@ -185,7 +185,7 @@ def release_as(*words: str) -> Plant:
                 "session": holder.session.id,
                 "owner": holder.owner,
             }
-            command = replace(command, **{word: right[word] for word in words})
+            command = replace(command, **{name: right[name] for name in words})
         sound(table, command, out)
 
     return plant
@@ -235,7 +235,7 @@ def no_operator(
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a closing hits a later session": (Sessions, "find", instead(any_session_of_the_client)),
     "a repeated closing is refused": (rules, "record", closings_are_not_kept),
-    "who closed a session is not told": (TableState, "close", no_operator),
+    "who closed a session is not recorded": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
     "last come first served": (TableState, "_pass_on", last_come_first_served),
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),

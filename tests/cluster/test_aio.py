@@ -105,12 +105,12 @@ async def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
     paxos_addresses: str,
 ) -> None:
     async with connect(paxos_addresses) as client, connect(paxos_addresses) as operator:
-        told: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
+        lost: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
         lock = client.lock("evicted", owner="job")
-        lock.on_lost(lambda notice: told.set_result((notice, threading.get_ident())))
+        lock.on_lost(lambda notice: lost.set_result((notice, threading.get_ident())))
         fence = fence_of(await lock.acquire())
         await operator.evict("evicted", fence, "root@ops")
-        notice, thread = await asyncio.wait_for(told, PATIENCE_S)
+        notice, thread = await asyncio.wait_for(lost, PATIENCE_S)
         assert (notice.lock, notice.fence, notice.state) == ("evicted", fence, HoldState.LOST)
         assert thread == threading.get_ident()
         assert lock.lost

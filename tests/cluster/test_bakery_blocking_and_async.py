@@ -64,11 +64,11 @@ def client(cluster: Config) -> Iterator[fencelock.Client]:
 def test_the_owner_is_notified_at_the_end_of_the_duration_and_the_next_is_served_after_the_grace(
     client: fencelock.Client,
 ) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     lost = threading.Event()
     mine = client.lock("order", duration=SHORT_S, grace=SHORT_S, owner="first")
-    mine.on_unlocking(told.append)
-    mine.on_lost(told.append)
+    mine.on_unlocking(notices.append)
+    mine.on_lost(notices.append)
     mine.on_lost(lambda notice: lost.set())
     fence = fence_of(mine.acquire())
     began = time.monotonic()
@@ -77,8 +77,8 @@ def test_the_owner_is_notified_at_the_end_of_the_duration_and_the_next_is_served
     assert time.monotonic() - began >= SHORT_S * 2 * 0.9
     assert later > fence
     assert lost.wait(PATIENCE_S)
-    assert [notice.state for notice in told] == [HoldState.UNLOCKING, HoldState.LOST]
-    assert "release or renew" in told[0].detail
+    assert [notice.state for notice in notices] == [HoldState.UNLOCKING, HoldState.LOST]
+    assert "release or renew" in notices[0].detail
     assert (mine.lost, mine.held) == (True, False)
     with pytest.raises(LockOwnershipLostError, match="its duration and its grace are over"):
         mine.release()
@@ -106,12 +106,12 @@ def test_a_holder_that_renews_in_the_callback_keeps_the_lock(client: fencelock.C
 
 def test_a_renewal_may_be_longer_and_is_never_shorter(client: fencelock.Client) -> None:
     mine = client.lock("longer", duration=SHORT_S, grace=SHORT_S)
-    told = threading.Event()
-    mine.on_unlocking(lambda notice: told.set())
+    notified = threading.Event()
+    mine.on_unlocking(lambda notice: notified.set())
     mine.acquire()
     mine.renew(60)
     mine.renew(SHORT_S)
-    assert not told.wait(3 * SHORT_S)
+    assert not notified.wait(3 * SHORT_S)
     assert mine.held
     mine.release()
 
@@ -168,13 +168,13 @@ def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fenceloc
 
 def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
     async def live() -> list[HoldState]:
-        told: list[HoldState] = []
+        notices: list[HoldState] = []
         addresses = ",".join(cluster.nodes.values())
         async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
             over = asyncio.Event()
-            mine.on_unlocking(lambda notice: told.append(notice.state))
-            mine.on_lost(lambda notice: told.append(notice.state))
+            mine.on_unlocking(lambda notice: notices.append(notice.state))
+            mine.on_lost(lambda notice: notices.append(notice.state))
             mine.on_lost(lambda notice: over.set())
             await mine.acquire()
             await mine.renew()
@@ -182,7 +182,7 @@ def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
                 await over.wait()
             with pytest.raises(LockOwnershipLostError):
                 await mine.release()
-        return told
+        return notices
 
     assert asyncio.run(live()) == [HoldState.UNLOCKING, HoldState.LOST]
 

@@ -446,9 +446,9 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         got = next_hold.fence
         child.send("")
         child.send_signal(signal.SIGCONT)
-        said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
+        output = child.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert got > fence
-    assert said == ["False LOST", "LockOwnershipLostError"]
+    assert output == ["False LOST", "LockOwnershipLostError"]
     next_hold.release()
 
 

@@ -223,9 +223,9 @@ def test_a_wait_given_up_at_a_wrong_proxy_is_cancelled_since_an_earlier_proxy_re
     harness.open(harness.acquire(wait_ms=1_000))
     assert one(Acquire, harness.receive(ME, LinkDown(node="a")), B)
     harness.receive(ME, LinkRefused(node="b", detail="another cluster"))
-    said = harness.run(6_000)
-    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
-    assert of(Cancel, said)
+    sends = harness.run(6_000)
+    assert one(Refused, sends, ANN).reason is Reason.UNAVAILABLE
+    assert of(Cancel, sends)
 
 
 def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionHarness) -> None:
@@ -234,20 +234,20 @@ def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionH
     again = harness.acquire(user=ANN, token=2, limit=0)
     asked = Release(lock="x", fence=7, owner="ann", request=3)
     assert of(Release, harness.receive(HELPER, asked)) == []  # It goes after the request under way.
-    said = harness.grant(again, fence=9)
-    assert one(Granted, said, ANN).fence == 9
-    assert one(HoldsLost, said, WATCHER).losses[0].fence == 7
-    said = harness.refuse(said, Reason.NOT_HELD)
-    assert of(HoldsLost, said) == []
+    sends = harness.grant(again, fence=9)
+    assert one(Granted, sends, ANN).fence == 9
+    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
+    sends = harness.refuse(sends, Reason.NOT_HELD)
+    assert of(HoldsLost, sends) == []
     assert one(Released, harness.free(harness.release(fence=9)), ANN).count == 0
 
 
 def test_a_hold_lost_at_one_level_is_lost_at_the_others(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
-    said = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
-    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
-    assert one(HoldsLost, said, WATCHER).losses[0].fence == 7
+    sends = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
+    assert one(Refused, sends, ANN).reason is Reason.NOT_HELD
+    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
     assert one(Refused, harness.release(token=4), ANN).reason is Reason.OWNERSHIP_LOST
 
 

@@ -322,8 +322,8 @@ def test_a_caller_that_gives_up_as_the_answer_comes_frees_it(dispatcher: Dispatc
     assert answered.get(timeout=PATIENCE_S)
     assert isinstance(answered, AskReply)
     dispatcher.abandon(answered)  # As `ask` does when its time is over, an instant too late.
-    heard = ref.proxy().received.get(timeout=PATIENCE_S)
-    assert heard == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
+    received = ref.proxy().received.get(timeout=PATIENCE_S)
+    assert received == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
 
 
 def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Dispatcher) -> None:

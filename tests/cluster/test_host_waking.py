@@ -404,16 +404,18 @@ def dispatcher() -> Dispatcher:
 
 def test_a_listener_receives_messages_of_roles_in_the_order_they_send_them() -> None:
     host = dispatcher()
-    heard: list[tuple[Event, str]] = []
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    received: list[tuple[Event, str]] = []
+    counts: queue.SimpleQueue[int] = queue.SimpleQueue()
     address = host.listen(
-        "watcher", lambda event: heard.append((event, threading.current_thread().name))
+        "watcher", lambda event: received.append((event, threading.current_thread().name))
     )
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
     assert address == WATCHER
-    host.ref(CLERK).submit(Acquire(lock="a"), AskReply(lambda _, __, ___: told.put(len(heard))))
-    assert told.get(timeout=PATIENCE_S) == 1
-    assert heard == [(Granted(lock="a", fence=1), "fencelock-n1")]
+    host.ref(CLERK).submit(
+        Acquire(lock="a"), AskReply(lambda _, __, ___: counts.put(len(received)))
+    )
+    assert counts.get(timeout=PATIENCE_S) == 1
+    assert received == [(Granted(lock="a", fence=1), "fencelock-n1")]
     assert host.stop(PATIENCE_S)
 
 
@@ -443,11 +445,11 @@ def test_a_reply_goes_first_to_its_maker_then_to_callbacks_then_to_waiting_calle
 def test_an_error_is_passed_on_in_the_same_order() -> None:
     host = dispatcher()
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
-    told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
     host.ref(CLERK).submit(
-        Acquire(lock="no"), AskReply(lambda _, value, error: told.put((value, error)))
+        Acquire(lock="no"), AskReply(lambda _, value, error: outcomes.put((value, error)))
     )
-    value, error = told.get(timeout=PATIENCE_S)
+    value, error = outcomes.get(timeout=PATIENCE_S)
     assert value is None
     assert "no" in str(error)
     assert host.stop(PATIENCE_S)

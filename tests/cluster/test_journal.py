@@ -255,8 +255,8 @@ def kept_by_role(folder: Path) -> dict[str, tuple[Message, ...]]:
 
 
 def send(dispatcher: Dispatcher, role: Address, *words: str) -> None:
-    for word in words:
-        dispatcher.ref(role).ask(Acquire(lock=word), timeout=PATIENCE_S)
+    for lock in words:
+        dispatcher.ref(role).ask(Acquire(lock=lock), timeout=PATIENCE_S)
 
 
 def test_a_checkpoint_stands_for_what_its_role_wrote(start: StartRoles, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
     dispatcher = start(CLERKS, Counting.open(tmp_path))
     leave = blocked(dispatcher.ref(FIRST))
     words = ("persist", "checkpoint", "persist")
-    asked = [dispatcher.ref(FIRST).ask(Acquire(lock=word), block=False) for word in words]
+    asked = [dispatcher.ref(FIRST).ask(Acquire(lock=lock), block=False) for lock in words]
     other = dispatcher.ref(SECOND).ask(Acquire(lock="persist"), block=False)
     leave.set()
     for future in (*asked, other):

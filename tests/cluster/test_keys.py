@@ -233,7 +233,7 @@ def test_a_node_without_keys_serves_on_loopback_only(tmp_path: Path, lines: Line
     for _ in range(2):
         Node.start(parse(f"{text}[security]\ninsecure = true", tmp_path), "n1", found=True).stop()
     warned = [
-        level for level, _, told in lines.values if "without keys, as insecure = true" in told
+        level for level, _, line in lines.values if "without keys, as insecure = true" in line
     ]
     assert warned == ["WARNING", "WARNING"]
 

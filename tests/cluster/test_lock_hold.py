@@ -181,16 +181,16 @@ def test_a_body_that_checks_raises_the_loss_itself_without_a_note(scene: Scene) 
 
 
 def test_callbacks_receive_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
-    heard: list[Notice] = []
+    notices: list[Notice] = []
     lost = threading.Event()
     lock, other = scene.rlock(limit=1), scene.rlock(limit=1)
 
     def note(notice: Notice) -> None:
-        heard.append(notice)
+        notices.append(notice)
         lost.set()
 
-    lock.on_suspect(heard.append)
-    other.on_lost(heard.append)  # It acquired nothing.
+    lock.on_suspect(notices.append)
+    other.on_lost(notices.append)  # It acquired nothing.
     scene.hold_registry.listeners.lost.append(note)
 
     def acquire_again(_: Notice) -> None:
@@ -205,12 +205,12 @@ def test_callbacks_receive_doubt_and_loss_once_and_may_block(scene: Scene) -> No
     assert lock.lost
     scene.lose(fence=1)
     assert lost.wait(PATIENCE_S)
-    assert [(n.lock, n.owner, n.fence, n.state) for n in heard] == [
+    assert [(n.lock, n.owner, n.fence, n.state) for n in notices] == [
         ("x", "ann", 1, HoldState.SUSPECT),
         ("x", "ann", 1, HoldState.LOST),
     ]
-    assert "7 ms" in heard[0].detail
-    assert "TTL" in heard[1].detail
+    assert "7 ms" in notices[0].detail
+    assert "TTL" in notices[1].detail
 
 
 def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> None:

@@ -101,16 +101,16 @@ def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
 
 
 async def test_outside_of_a_task_there_is_no_owner() -> None:
-    said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def look() -> None:
         try:
             owner_of_task()
         except RuntimeError as error:
-            said.set_result(str(error))
+            text.set_result(str(error))
 
     asyncio.get_running_loop().call_soon(look)
-    assert "give the lock an owner" in await said
+    assert "give the lock an owner" in await text
 
 
 def test_people_see_host_and_process_and_an_operator_user_and_host() -> None:
@@ -483,13 +483,13 @@ def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Clien
 
 
 def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.Client) -> None:
-    told: list[fencelock.Notice] = []
+    notices: list[fencelock.Notice] = []
     hold = present(client.lock("evicted").acquire())
     client.evict("evicted", hold.fence)
     until(lambda: hold.lost)
-    hold.on_lost(told.append)
-    until(lambda: bool(told))
-    assert told[0].fence == hold.fence
+    hold.on_lost(notices.append)
+    until(lambda: bool(notices))
+    assert notices[0].fence == hold.fence
     with pytest.raises(fencelock.LockOwnershipLostError):
         hold.release()
     hold.release()  # The loss was reported.

@@ -190,8 +190,8 @@ def preamble(version: int) -> bytes:
 @pytest.mark.parametrize("more", [b"", b"\2\0\0\0\x3a\x5a\x50\x23ab" * 20])
 def test_a_journal_of_an_old_format_is_refused_with_what_to_do(version: int, more: bytes) -> None:
     assert preamble(1) == bytes.fromhex("66656e63656c6f6701000000a645e889")
-    told = f"format {version}, of a development version"
-    with pytest.raises(JournalDamagedError, match=told) as caught:
+    text = f"format {version}, of a development version"
+    with pytest.raises(JournalDamagedError, match=text) as caught:
         scan_of(preamble(version) + more)
     assert "move the data folder of every node aside" in str(caught.value)
 
@@ -199,8 +199,8 @@ def test_a_journal_of_an_old_format_is_refused_with_what_to_do(version: int, mor
 def test_a_later_version_of_the_format_is_named() -> None:
     later = FORMAT_VERSION + 1
     assert len(preamble(later)) == PREAMBLE_BYTES
-    told = f"format {later}, and this release reads {FORMAT_VERSION}: start"
-    with pytest.raises(JournalDamagedError, match=told):
+    text = f"format {later}, and this release reads {FORMAT_VERSION}: start"
+    with pytest.raises(JournalDamagedError, match=text):
         scan_of(preamble(later))
 
 

@@ -99,20 +99,20 @@ def test_a_hold_is_released_without_waiting_too(scene: Scene, script: ScriptedSe
 def test_a_loss_that_the_release_finds_goes_to_on_lost_and_to_the_next_acquire(
     scene: Scene, script: ScriptedSession, kind: str
 ) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     lock = KINDS[kind](scene, False)
-    lock.on_lost(told.append)
+    lock.on_lost(notices.append)
     lock.acquire()
     script.refusal = LockOwnershipLostError("lock 'x': it was lost")
     lock.release()
     script.refusal = None
-    assert [(notice.state, notice.fence) for notice in told] == [(HoldState.LOST, 1)]
+    assert [(notice.state, notice.fence) for notice in notices] == [(HoldState.LOST, 1)]
     script.count, script.fence = 0, 5
     script.holds.clear()
     with pytest.raises(LockOwnershipLostError, match="it was lost"):
         lock.acquire()
     assert fence_of(lock.acquire()) == 6
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 @kinds
@@ -241,9 +241,9 @@ def test_a_second_release_waits_for_the_first_no_longer_than_usual(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hold, "ANSWER_MS", 20)
-    told: list[Notice] = []
+    notices: list[Notice] = []
     lock = scene.lock()
-    lock.on_lost(told.append)
+    lock.on_lost(notices.append)
     lock.acquire()
     script.mute = True
     lock.release(wait=False)
@@ -252,7 +252,7 @@ def test_a_second_release_waits_for_the_first_no_longer_than_usual(
             lock.release()
     (_, reply) = script.asked[-1]
     reply.fail(LockOwnershipLostError("lock 'x': it was lost"))
-    assert len(told) == 1
+    assert len(notices) == 1
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
 

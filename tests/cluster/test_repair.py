@@ -233,8 +233,8 @@ def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
     assert notice.level is Level.CRITICAL
     assert "it differs" in notice.text
     assert ADVICE in notice.text
-    (told,) = sent(effects, Divergence)
-    assert told.quarantined
+    (divergence,) = sent(effects, Divergence)
+    assert divergence.quarantined
     assert Observe("paxos.quarantined") in effects
 
 
@@ -252,8 +252,8 @@ def test_members_that_differ_without_a_majority_report_it_and_go_on() -> None:
             assert asked.asks
     (notice,) = sent(effects, RoleNotice)
     assert notice.level is Level.ERROR
-    (told,) = sent(effects, Divergence)
-    assert not told.quarantined
+    (divergence,) = sent(effects, Divergence)
+    assert not divergence.quarantined
     assert decide(role, 2)  # It continues.
 
 

@@ -112,22 +112,24 @@ def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
 
 
 @as_plant
-def from_anybody(sound: Any, attempts: TicketAttempts, leader: str, said: Any, now: Instant) -> Any:
+def from_another(
+    sound: Any, attempts: TicketAttempts, leader: str, collected: Any, now: Instant
+) -> Any:
     """Take each answer for one of somebody else's."""
     others = attempts.epoch_state.others
-    return sound(attempts, others[said.epoch % len(others)], said, now)
+    return sound(attempts, others[collected.epoch % len(others)], collected, now)
 
 
 @as_plant
 def of_any_request(
-    sound: Any, attempts: TicketAttempts, leader: str, said: Any, now: Instant
+    sound: Any, attempts: TicketAttempts, leader: str, collected: Any, now: Instant
 ) -> Any:
     """Take an answer to one request for an answer to any other of the lock."""
-    effects = list(sound(attempts, leader, said, now))
+    effects = list(sound(attempts, leader, collected, now))
     for other in list(attempts.own.values()):
         ticket = other.entry.ticket
-        if ticket.lock == said.lock and other.step is TicketStep.ENTERING:
-            instead = replace(said, who=ticket.who, request=ticket.request)
+        if ticket.lock == collected.lock and other.step is TicketStep.ENTERING:
+            instead = replace(collected, who=ticket.who, request=ticket.request)
             effects += sound(attempts, leader, instead, now)
     return effects
 
@@ -155,9 +157,9 @@ def no_fence_noted(
 
 
 def again_with_another_fence(entry: TicketEntry) -> Send:
-    said = locked(entry)
-    assert isinstance(said.message, Locked)
-    return Send(said.to, replace(said.message, fence=entry.fence - 1))
+    granted = locked(entry)
+    assert isinstance(granted.message, Locked)
+    return Send(granted.to, replace(granted.message, fence=entry.fence - 1))
 
 
 def same_node(mine: Chosen, other: Chosen) -> bool:
@@ -229,7 +231,7 @@ MUTANTS = {
         first=1,
     ),
     "votes count for anybody": PlantedBug(
-        "answers-count-once", ((TicketAttempts, "on_collected", from_anybody),), first=3
+        "answers-count-once", ((TicketAttempts, "on_collected", from_another),), first=3
     ),
     "answers count for any request": PlantedBug(
         "answers-count-once", ((TicketAttempts, "on_max", of_any_request),), first=7

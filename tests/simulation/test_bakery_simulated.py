@@ -311,8 +311,8 @@ def test_a_release_by_fence_also_ends_the_copy_of_a_leader_that_knows_only_the_r
 def test_a_reply_to_an_unknown_request_changes_nothing() -> None:
     trio = LeaderTrio()
     trio.hold("n1", "n2", "n3")
-    said = messages.TicketDropped(epoch=1, number=3, found=True, request=1)
-    trio.deliver(leader_of("n2"), "n1", said)
+    dropped = messages.TicketDropped(epoch=1, number=3, found=True, request=1)
+    trio.deliver(leader_of("n2"), "n1", dropped)
     assert trio.entries("n1") == [(TicketPhase.HOLDING, "n1")]
 
 

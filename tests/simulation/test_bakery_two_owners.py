@@ -72,10 +72,10 @@ class TwoOwners:
 
     def receives(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""
-        return said(self.voting.on_step("n2", step, NOW))
+        return sent_messages(self.voting.on_step("n2", step, NOW))
 
 
-def said(effects: list[Effect]) -> list[Any]:
+def sent_messages(effects: list[Effect]) -> list[Any]:
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
@@ -109,7 +109,7 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.receives(add())
-    assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
+    assert [message.voted for message in voted if isinstance(message, Collected)] == [True]
     assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].fence == FENCE
 
@@ -193,8 +193,8 @@ def test_expired_votes_grant_nothing() -> None:
     epoch_state = bench.attempts.epoch_state
     late = later(NOW, 1_000)
     epoch_state.trusted_at = late
-    answers = said(bench.attempts.on_collected("n2", vote, late))
-    assert not any(isinstance(word, Locked) for word in answers)
+    answers = sent_messages(bench.attempts.on_collected("n2", vote, late))
+    assert not any(isinstance(message, Locked) for message in answers)
     assert attempt.step is TicketStep.WAITING
 
 
@@ -202,9 +202,9 @@ def test_votes_in_time_let_in() -> None:
     bench = TwoOwners()
     attempt = bench.asks()
     vote = vote_for(attempt)
-    answers = said(bench.attempts.on_collected("n2", vote, NOW))
-    assert [type(word) for word in answers] == [Locked]
-    assert said(bench.attempts.on_collected("n3", vote, NOW)) == []
+    answers = sent_messages(bench.attempts.on_collected("n2", vote, NOW))
+    assert [type(message) for message in answers] == [Locked]
+    assert sent_messages(bench.attempts.on_collected("n3", vote, NOW)) == []
 
 
 def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() -> None:
@@ -213,9 +213,9 @@ def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() 
     unlock = Unlock(
         lock="x", who=ANN, request=0, fence=attempt.entry.fence, number=5, waiting=False
     )
-    words = said(bench.requests.serve(proxy_of("n1"), unlock, NOW))
-    drops = [word for word in words if isinstance(word, DropTicket)]
-    assert {(word.request, word.fence) for word in drops} == {(1, attempt.entry.fence)}
+    words = sent_messages(bench.requests.serve(proxy_of("n1"), unlock, NOW))
+    drops = [message for message in words if isinstance(message, DropTicket)]
+    assert {(message.request, message.fence) for message in drops} == {(1, attempt.entry.fence)}
 
 
 def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
@@ -232,7 +232,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     later_one = ticket(number=8)._replace(request=2)
     bench.receives(replace(add(fence=0), ticket=later_one))
     answers = bench.receives(replace(add(), taken=True))
-    assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
+    assert [message.voted for message in answers if isinstance(message, Collected)] == [True]
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
     tickets = TicketTable()
@@ -263,24 +263,26 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
     bench.attempts.epoch_state.take(Seating(2, LIVES, 10_000))
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
     refused = bench.receives(other)
-    assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
+    assert [message.voted for message in refused if isinstance(message, Collected)] == [False]
     back = Yield(epoch=2, lock="x", who=ANN, request=1, round=11)
     bench.voting.on_step("n2", back, NOW)
     assert bench.table.of("x", ANN)[0].fence == FENCE
     taken = replace(other, fence=FENCE, round=12, taken=True)
     kept = bench.receives(taken)
-    assert [word.voted for word in kept if isinstance(word, Collected)] == [True]
+    assert [message.voted for message in kept if isinstance(message, Collected)] == [True]
 
 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench = TwoOwners()
     bench.receives(add(fence=0))
     bench.attempts.epoch_state.take(Seating(2, LIVES[:1] + LIVES[2:], 10_000))
-    words = said(
+    words = sent_messages(
         bench.transfer.on_serve(Serve(seating=Seating(2, LIVES[:1] + LIVES[2:], 10_000)), NOW)
     )
-    assert [word.ticket.turn.number for word in words if isinstance(word, Entering)] == [0]
+    assert [message.ticket.turn.number for message in words if isinstance(message, Entering)] == [0]
     bench.attempts.epoch_state.trusted_at = NOW
     entered = MaxTicket(epoch=2, lock="x", who=ANN, request=1, highest=60, held=0, known=9)
-    asked = said(bench.attempts.on_max("n3", entered, NOW))
-    assert [word.ticket.turn.number for word in asked if isinstance(word, AddTicket)] == [7]
+    asked = sent_messages(bench.attempts.on_max("n3", entered, NOW))
+    assert [message.ticket.turn.number for message in asked if isinstance(message, AddTicket)] == [
+        7
+    ]

@@ -87,8 +87,8 @@ def test_every_situation_is_visited_once() -> None:
     )
 
     counts = 4
-    heard = 3  # Not after 0, and not after 3: the search does not continue from there ...
-    assert (found.states, found.complete) == (counts + heard, True)
+    reached = 3  # Not after 0, and not after 3: the search does not continue from there ...
+    assert (found.states, found.complete) == (counts + reached, True)
     assert found.depth == 4  # ... but reached: three deliveries, and an answer between them.
 
 
@@ -207,8 +207,8 @@ class Child(Role[Peek | ProbeServer]):
 
 def test_messages_within_a_node_arrive_once_and_in_order_and_never_at_retired_roles() -> None:
     def in_order(picture: Picture) -> str:
-        heard = picture.get(ExploredParent.child, {"heard": []})["heard"]
-        return "" if heard == ["first", "second"][: len(heard)] else f"heard {heard}"
+        received = picture.get(ExploredParent.child, {"received": []})["received"]
+        return "" if received == ["first", "second"][: len(received)] else f"received {received}"
 
     def retire(state: Mapping[str, Any]) -> Sequence[Event]:
         return [Probe()]
@@ -219,7 +219,9 @@ def test_messages_within_a_node_arrive_once_and_in_order_and_never_at_retired_ro
         choices={parent: retire},
         judges=(in_order,),
         goals={
-            "heard both": lambda p: len(p.get(ExploredParent.child, {"heard": ()})["heard"]) == 2,
+            "received both": lambda p: (
+                len(p.get(ExploredParent.child, {"received": ()})["received"]) == 2
+            ),
             "gone": lambda p: ExploredParent.child not in p,
         },
         queue_max=2,
@@ -227,7 +229,7 @@ def test_messages_within_a_node_arrive_once_and_in_order_and_never_at_retired_ro
 
     assert found.violation is None, found.violation
     assert found.complete
-    assert found.reached == {"gone": 1, "heard both": 2}
+    assert found.reached == {"gone": 1, "received both": 2}
 
 
 # Every situation two clients and one server can get into; and planted bugs that are found

@@ -44,7 +44,7 @@ class JournaledLedger(Role[LedgerTick]):
     Its messages are never ahead of its disk: after a crash it continues at least from there.
     """
 
-    said = 0
+    count = 0
 
     def __init__(self, address: Address, host: Host, *, records: tuple[Message, ...]) -> None:
         super().__init__(address, host)
@@ -115,8 +115,8 @@ def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
         world.run(3_000 * NS_PER_MS)
         assert world.nodes["n1"].lives > 3
         lost += world.fault_counts["records lost"]
-        heard: Any = world.role_at(READER)
-        assert min(heard.received.values()) > 50
+        reader: Any = world.role_at(READER)
+        assert min(reader.received.values()) > 50
     assert lost > 20
 
 

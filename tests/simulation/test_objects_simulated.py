@@ -238,10 +238,10 @@ def test_watchers_of_a_map_that_are_too_far_behind_get_another_listing(
     demand_clean(MAPS, ("contender.resynced", "contender.sees_a_change"))
 
 
-@pytest.mark.parametrize("word", [*(guarantee.word for guarantee in WORKLOADS), ALL])
-def test_a_protocol_without_the_objects_is_refused(word: str) -> None:
+@pytest.mark.parametrize("kind", [*(guarantee.word for guarantee in WORKLOADS), ALL])
+def test_a_protocol_without_the_objects_is_refused(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
-        workload_of(word, "central")
+        workload_of(kind, "central")
 
 
 def test_the_help_of_the_command_names_all_workloads() -> None:

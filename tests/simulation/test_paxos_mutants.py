@@ -129,9 +129,9 @@ def counts_messages(kind: type[Promise] | type[Accepted]) -> Broken:
         def handle(role: Any, sender: Address, event: Event, now: Instant) -> Effects:
             if not isinstance(event, kind):
                 return sound(role, sender, event, now)
-            role._heard = getattr(role, "_heard", 0) + 1
+            role._taken = getattr(role, "_taken", 0) + 1
             view = role.config.newest
-            other = view.acceptors[role._heard % len(view.acceptors)]
+            other = view.acceptors[role._taken % len(view.acceptors)]
             return sound(role, other, replace(event, voter=view.registered.get(other, 0)), now)
 
         return handle

@@ -153,8 +153,8 @@ class KeepsTheLease(Leader):
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
-        said = [one.message for one in effects if isinstance(one, Send)]
-        if not any(isinstance(word, Release) for word in said):
+        sent = [one.message for one in effects if isinstance(one, Send)]
+        if not any(isinstance(message, Release) for message in sent):
             return effects
         return [
             e for e in effects if not isinstance(e, Send) or not isinstance(e.message, SteppedDown)

@@ -110,5 +110,5 @@ PLANTED: dict[str, tuple[object, str, Plant, str]] = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    place, name, broken, word = PLANTED[bug]
-    demand_caught(monkeypatch, REDIS_DOORS, [(place, name, broken)], word, first=1)
+    place, name, broken, text = PLANTED[bug]
+    demand_caught(monkeypatch, REDIS_DOORS, [(place, name, broken)], text, first=1)

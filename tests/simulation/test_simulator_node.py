@@ -83,9 +83,9 @@ def test_a_role_that_raises_is_a_violation_with_event_trace_and_state() -> None:
     with pytest.raises(ViolationError) as caught:
         world.run(SECOND)
 
-    told = str(caught.value)
-    assert "n1/role broke in Tock(number=7)" in told
-    assert "what was not there" in told
+    text = str(caught.value)
+    assert "n1/role broke in Tock(number=7)" in text
+    assert "what was not there" in text
 
 
 class Endless(Role[NumberNote]):
@@ -232,7 +232,7 @@ class DurabilityJudge(Judge):
         if type(event) is KeepAlive and delivered.boot == writer.boot:
             self.received += 1
             if encode(kept(event.request)) not in writer.disk.durable[-20:]:
-                raise ViolationError(f"{event.request} was said and not kept")
+                raise ViolationError(f"{event.request} was sent and not kept")
 
 
 def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
@@ -260,7 +260,7 @@ def test_messages_after_a_persist_leave_only_when_the_record_is_durable() -> Non
 
 
 def test_a_role_that_sends_before_it_persists_is_caught() -> None:
-    with pytest.raises(ViolationError, match="was said and not kept"):
+    with pytest.raises(ViolationError, match="was sent and not kept"):
         write_under_crashes(HastyWriter, seed=0)
 
 

@@ -274,11 +274,11 @@ class Findings:
             root = root.__cause__
         frames = traceback.extract_tb(root.__traceback__)
         place = f"{type(root).__name__} at {frames[-1].filename}:{frames[-1].lineno}"
-        told = "".join(traceback.format_exception(root))[-3_000:]
-        self.by_place.setdefault(place, f"{entry}: {_short(what)}\n{told}")
+        trace = "".join(traceback.format_exception(root))[-3_000:]
+        self.by_place.setdefault(place, f"{entry}: {_short(what)}\n{trace}")
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{place}\n{told}" for place, told in self.by_place.items())
+        return "\n\n".join(f"{place}\n{trace}" for place, trace in self.by_place.items())
 
 
 class FuzzedScheduler(Scheduler):

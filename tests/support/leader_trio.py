@@ -176,8 +176,8 @@ def beat(**fields: Any) -> Beat:
     These are fields of the beat, or of its member.
     """
     member = Member("n2", 2, 14, 7, 0, NOBODY, 0, 0, voter=12, reaches=())
-    said = {name: fields.pop(name) for name in Member._fields if name in fields}
-    made = Beat(number=1, echo_life=1, echo=1, member=member._replace(**said))
+    given = {name: fields.pop(name) for name in Member._fields if name in fields}
+    made = Beat(number=1, echo_life=1, echo=1, member=member._replace(**given))
     return replace(made, **fields)
 
 

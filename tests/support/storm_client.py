@@ -110,8 +110,8 @@ class StormClient:
 
     def report(self) -> str:
         """Return the last line."""
-        said = {"updates": self.updates, "wrong": self.wrong, "details": self.details}
-        return json.dumps(said)
+        counts = {"updates": self.updates, "wrong": self.wrong, "details": self.details}
+        return json.dumps(counts)
 
 
 def with_threads(client: StormClient, connect: Callable[[], fencelock.Client]) -> None:

@@ -43,7 +43,7 @@ from support import map_model
 from support.model_keys import ModelKeys
 from support.model_objects import ModelChange, ModelHistory, ModelObjects, ModelQuotas
 
-Word = tuple[Any, ...]
+Summary = tuple[Any, ...]
 """An outcome: its name, then its fields."""
 
 
@@ -73,16 +73,16 @@ FIELDS = {
 """The fields of outcomes in the order of the model. Others: the object, their own, the owner's."""
 
 
-def word_of(outcome: Result) -> Word:
+def summary_of(outcome: Result) -> Summary:
     """Return an outcome as a tuple, without the fields that the model does not have."""
     known = [name for name in outcome.__struct_fields__ if name not in UNTOLD]
     own = [name for name in known if name not in ("lock", *OWNER)]
     order = FIELDS.get(type(outcome).__name__, " ".join(("lock", *own, *OWNER))).split()
     assert sorted(order) == sorted(known)
-    told: list[Any] = [getattr(outcome, name) for name in order]
+    values: list[Any] = [getattr(outcome, name) for name in order]
     if isinstance(outcome, Evicted):
-        told[2] = outcome.holder.owner, outcome.holder.times
-    return (type(outcome).__name__, *told)
+        values[2] = outcome.holder.owner, outcome.holder.times
+    return (type(outcome).__name__, *values)
 
 
 @dataclass(eq=False)
@@ -152,7 +152,7 @@ class ModelRequest:
 
     number: int
     kind: type
-    answer: Word | None = None
+    answer: Summary | None = None
     at: int = 0
 
 
@@ -168,10 +168,10 @@ class Model:
         self.sessions: list[dict[str, Any]] = []
         self.claims: list[ModelClaim] = []
         self.done: dict[Who, list[ModelRequest]] = {}
-        self.forced: list[Word] = []
-        self.shut: list[Word] = []
-        self.lost: list[Word] = []
-        self.out: list[Word] = []
+        self.forced: list[Summary] = []
+        self.shut: list[Summary] = []
+        self.lost: list[Summary] = []
+        self.out: list[Summary] = []
         self.places = self.extended = 0
         self.entries: list[map_model.ModelEntry] = []
         self.objects = ModelObjects(self)
@@ -186,7 +186,7 @@ class Model:
     def holder(self, lock: str) -> ModelClaim | None:
         return next((c for c in self.claims if lock in c.names and c.fence), None)
 
-    def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
+    def note(self, session: str, owner: str, request: int, lock: str, answer: Summary) -> None:
         """Send an answer, and remember it as the outcome of the request."""
         self.out.append(answer)
         for asked in self.done.get((session, owner, lock), []):
@@ -276,9 +276,9 @@ class Model:
             self.history.add(
                 claim.lock, "", claim.value, claim.fence, self.now, self.fences - len(claim.names)
             )
-        self._tell_held(claim, claim.request)
+        self._report_held(claim, claim.request)
 
-    def _tell_held(self, claim: ModelClaim, request: int) -> None:
+    def _report_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         count = 1 if claim.span and claim.counted else len(claim.locks) or len(claim.acquisitions)
         terms = (claim.hold_ms, claim.grace_ms)
@@ -289,7 +289,7 @@ class Model:
         answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
         self.note(s, o, request, lock, answer)
 
-    def advance(self, to: int) -> list[Word]:
+    def advance(self, to: int) -> list[Summary]:
         """Do all that falls due up to log time ``to``."""
         self.out = []
         self.now = max(self.now, to)
@@ -329,7 +329,7 @@ class Model:
             self.serve(c)
         map_model.end(self, [e for e in self.entries if e.session == name])
 
-    def apply(self, at: int, command: LogCommand) -> list[Word]:
+    def apply(self, at: int, command: LogCommand) -> list[Summary]:
         if isinstance(command, ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
             self.extended = max(self.extended, at, self.now)
@@ -405,7 +405,7 @@ class Model:
             self.out.append(no)
         else:
             holder = (hold.shown, max(len(hold.acquisitions), 0 if hold.counted else hold.amount))
-            evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
+            evicted: Summary = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
             self.out.append(self.forced[-1])
             self.take(hold)
@@ -617,7 +617,7 @@ class Model:
                 return
             mine.acquisitions.append(r)
             mine.request = r
-            self._tell_held(mine, r)
+            self._report_held(mine, r)
             return
         if isinstance(c, Attach):
             self.keys.attach(c)
@@ -696,7 +696,7 @@ class Model:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         waits = mine is not None and not mine.fence
         new = not past or r > past[-1].number
-        undone: Word = ("Refused", lock, Reason.CANCELLED, s, o, r)
+        undone: Summary = ("Refused", lock, Reason.CANCELLED, s, o, r)
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
@@ -718,7 +718,7 @@ class Model:
         c: AcquireRequest | ReleaseRequest | UpdateRequest,
         mine: ModelClaim | None,
         past: list[ModelRequest],
-    ) -> Word:
+    ) -> Summary:
         who = (c.session, c.owner, c.request, c.lock)
         releases = isinstance(c, ReleaseRequest)
         of_kind = [one for one in past if issubclass(one.kind, ReleaseRequest) == releases]

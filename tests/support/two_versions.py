@@ -135,8 +135,8 @@ def main(version: str, action: str, *arguments: str) -> None:
         command_line()
     else:
         cluster, patience_s, times, *addresses = arguments
-        told = lock(cluster, float(patience_s), int(times), addresses)
-        sys.stdout.write(json.dumps(told) + "\n")
+        report = lock(cluster, float(patience_s), int(times), addresses)
+        sys.stdout.write(json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":

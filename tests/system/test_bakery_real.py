@@ -52,10 +52,10 @@ class Processes(NodeProcesses):
 def elected(client: fencelock.Client) -> fencelock.Elected:
     """Return the nodes' reports of the last election; no leaders if none replies."""
     try:
-        told = [status.elected for status in client.describe() if status.elected]
+        statuses = [status.elected for status in client.describe() if status.elected]
     except UnavailableError:
-        told = []
-    return max(told, key=lambda one: one.epoch, default=fencelock.Elected(0, (), ()))
+        statuses = []
+    return max(statuses, key=lambda one: one.epoch, default=fencelock.Elected(0, (), ()))
 
 
 def ready(client: fencelock.Client) -> set[str]:
@@ -152,9 +152,9 @@ def test_nothing_is_granted_without_copies_before_the_longest_lease_has_expired(
         five.kill_at_once(*leaders[:2])
         killed = time.monotonic()
         until(lambda: any("s at most" in one.detail for one in client.describe()))
-        told = next(one for one in client.describe() if "s at most" in one.detail)
-        assert "too many leaders were lost at once" in told.detail
-        assert not told.ready
+        status = next(one for one in client.describe() if "s at most" in one.detail)
+        assert "too many leaders were lost at once" in status.detail
+        assert not status.ready
         for _ in range(2):  # The second is not held up by the cancel of the first.
             with pytest.raises(UnavailableError, match=r"every lease must be over first, in . s"):
                 client.lock("free").acquire(timeout=0.3)
@@ -356,11 +356,11 @@ def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencel
 def test_status_shows_members_leaders_epoch_and_the_missing_condition(
     five: Processes, client: fencelock.Client
 ) -> None:
-    told = status(five)
-    (epoch,) = {one["elected"]["epoch"] for one in told}
+    statuses = status(five)
+    (epoch,) = {one["elected"]["epoch"] for one in statuses}
     assert epoch == elected(client).epoch
-    assert [one["node"] for one in told[0]["elected"]["members"]] == list(five.addresses)
-    assert {one["priority"] for one in told[0]["elected"]["members"]} == {14}
+    assert [one["node"] for one in statuses[0]["elected"]["members"]] == list(five.addresses)
+    assert {one["priority"] for one in statuses[0]["elected"]["members"]} == {14}
     assert "lead in epoch" in shown(five)
     lost = [node for node in five.addresses if node != "n1"][:3]
     five.kill_at_once(*lost)
@@ -368,8 +368,8 @@ def test_status_shows_members_leaders_epoch_and_the_missing_condition(
 
 
 def status(five: Processes) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = json.loads(run(five, "--json"))
-    return told
+    statuses: list[dict[str, Any]] = json.loads(run(five, "--json"))
+    return statuses
 
 
 def shown(five: Processes) -> str:
@@ -459,19 +459,19 @@ def test_a_task_is_notified_on_its_loop_and_an_error_in_a_callback_is_counted(
     async def live() -> tuple[bool, int]:
         loop = asyncio.get_running_loop()
         on_loop: list[bool] = []
-        told = asyncio.Event()
+        notified = asyncio.Event()
 
         def see(state: fencelock.ClusterState) -> None:
             on_loop.append(asyncio.get_running_loop() is loop)
             if state.ready:
-                told.set()
+                notified.set()
             raise RuntimeError(state.reason)
 
         async with aio.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)
             async with asyncio.timeout(PATIENCE_S):
-                await told.wait()
+                await notified.wait()
             assert client.cluster.ready
             assert (_held := await client.lock("x").acquire(timeout=PATIENCE_S)) is not None
             return all(on_loop), client.callbacks_failed - len(on_loop)

@@ -106,10 +106,10 @@ def test_who_shows_the_holder_and_the_queue_in_order(client: MadeClient) -> None
 
 def test_who_of_a_free_lock_names_the_claim_that_the_next_grant_needs(client: MadeClient) -> None:
     client.state = FREE
-    said = run("who", "orders/42").output
-    assert "orders/42 is free" in said
-    assert "Nobody waits for it." in said
-    assert "needs n2, which has been silent for 7s" in said
+    output = run("who", "orders/42").output
+    assert "orders/42 is free" in output
+    assert "Nobody waits for it." in output
+    assert "needs n2, which has been silent for 7s" in output
 
 
 def test_a_release_needs_the_fence(client: MadeClient) -> None:

@@ -164,8 +164,8 @@ def test_kills_that_cannot_end_well_are_refused(options: tuple[str, ...], why: s
     app.command()(runpy.run_path(str(EXAMPLES / "cluster.py"))["run"])
     ended = CliRunner().invoke(app, ["--kill-leader", *options])
     assert ended.exit_code == 2
-    said = " ".join(ended.stderr.replace("│", " ").split())  # The frame breaks lines.
-    assert why in said
+    text = " ".join(ended.stderr.replace("│", " ").split())  # The frame breaks lines.
+    assert why in text
 
 
 def test_a_cluster_that_cannot_serve_fails_with_the_reason() -> None:

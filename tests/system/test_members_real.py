@@ -62,20 +62,20 @@ def change(
 ) -> tuple[str, ...]:
     """Ask for a change until it is done; return the members then."""
     wanted = ChangeMembers(action=action, node=node, replacement=replacement)
-    told: list[str] = []
+    details: list[str] = []
     reached: list[tuple[str, ...]] = []
 
     def is_done() -> bool:
         try:
             answer = watcher.change_members(wanted)
         except (UnavailableError, MembershipError) as error:
-            told.append(str(error))  # A node starts, or this machine has much else to do.
+            details.append(str(error))  # A node starts, or this machine has much else to do.
             return False
-        told.append(answer.detail)
+        details.append(answer.detail)
         reached.append(answer.members)
         return answer.done
 
-    until(is_done, f"{action.name} {node} {replacement}", told)
+    until(is_done, f"{action.name} {node} {replacement}", details)
     return reached[-1]
 
 

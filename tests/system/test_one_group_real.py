@@ -132,9 +132,9 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
 
         founders.start(*FOUNDERS)
         # Whether they learn of the group depends on which links to former members are left.
-        told = ("no cluster is known", "serves nobody", "n1 lost its journal")
+        texts = ("no cluster is known", "serves nobody", "n1 lost its journal")
         until(
-            lambda: any(one in founders.status("n1").detail for one in told),
+            lambda: any(one in founders.status("n1").detail for one in texts),
             "n1 says what it knows",
         )
         assert {founders.group(name) for name in FOUNDERS} <= {"", group}
@@ -194,11 +194,11 @@ def test_two_groups_of_one_cluster_refuse_each_other(protocol: str, tmp_path: Pa
         at = ",".join(f"tcp://127.0.0.1:{founders.at[name]}" for name in ("n1", "n2"))
         arguments = ["status", "--connect", at, "--cluster", "orders"]
         shown = "There are two groups under this cluster's name: refused by n1 ("
-        until(lambda: shown in told(arguments), "status shows the refusals")
+        until(lambda: shown in status_text(arguments), "status shows the refusals")
         assert founders.group("n1") != founders.group("n2")
 
 
-def told(arguments: list[str]) -> str:
+def status_text(arguments: list[str]) -> str:
     """Return what a command prints, without its line breaks."""
     return " ".join(CliRunner().invoke(app, arguments).output.split())
 

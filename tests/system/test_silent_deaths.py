@@ -170,20 +170,20 @@ def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed
 def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
     """Links of this simulation sometimes break unnoticed, so it may be the second follower."""
     world = world_of_three(seed)
-    begun, reigns = world.marks["paxos.ballot_begun"], world.marks["paxos.leadership_begun"]
+    begun, leaderships = world.marks["paxos.ballot_begun"], world.marks["paxos.leadership_begun"]
 
     world.crash(leader_of(world))
     within_ms = TIMING.lease_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
     world.run(world.time + within_ms * NS_PER_MS)
 
     assert world.marks["paxos.ballot_begun"] == begun + 1
-    assert world.marks["paxos.leadership_begun"] == reigns + 1
+    assert world.marks["paxos.leadership_begun"] == leaderships + 1
 
 
 @pytest.mark.parametrize("seed", range(1))
 def test_nodes_that_all_stand_still_for_a_moment_do_not_elect(seed: int) -> None:
     world = world_of_three(seed)
-    reigns = world.marks["paxos.leadership_begun"]
+    leaderships = world.marks["paxos.leadership_begun"]
     for _ in range(4):
         for node in world.nodes.values():
             node.pause()
@@ -192,7 +192,7 @@ def test_nodes_that_all_stand_still_for_a_moment_do_not_elect(seed: int) -> None
             node.resume()
         world.run(world.time + 1_000 * NS_PER_MS)
 
-    assert world.marks["paxos.leadership_begun"] == reigns
+    assert world.marks["paxos.leadership_begun"] == leaderships
 
 
 @pytest.mark.parametrize("seed", range(1))

@@ -143,9 +143,9 @@ def test_the_headline_of_a_protocol_without_a_leader_names_none() -> None:
 def test_a_node_that_is_missing_was_silent_if_every_address_was_asked(asked: int, why: str) -> None:
     node = replace(NODE, nodes=("n1", "n2", "n3"))
     rows = shown(nodes_table([node], asked=asked)).splitlines()
-    told = [row.split(None, 1)[1].strip() for row in rows if row.split()[:1] in (["n2"], ["n3"])]
-    assert [text.startswith(why) for text in told] == [True, True]
-    assert all(text == why for text in told) or asked == 3
+    reasons = [row.split(None, 1)[1].strip() for row in rows if row.split()[:1] in (["n2"], ["n3"])]
+    assert [text.startswith(why) for text in reasons] == [True, True]
+    assert all(text == why for text in reasons) or asked == 3
 
 
 def test_a_status_as_json_has_names_for_every_part() -> None:

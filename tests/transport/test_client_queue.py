@@ -398,13 +398,13 @@ class Scene:
         """Let a client come and go. The node has read the first of its frames, not the second."""
         before = len(os.listdir("/dev/fd"))
         first = self.connect(name)
-        self.until_heard(1, first)
+        self.until_received(1, first)
         send(2, first)
         self.node.hub.poll(1000 * PATIENCE_S)  # The frame has arrived.
         first.hub.close()
         until(lambda: len(os.listdir("/dev/fd")) <= before)  # The descriptor is free.
 
-    def until_heard(self, number: int, *senders: Station) -> None:
+    def until_received(self, number: int, *senders: Station) -> None:
         """Let all of them send, again and again, until the first of them is heard."""
         until(
             lambda: self.has_received(senders[0].node, number),
@@ -415,7 +415,7 @@ class Scene:
     def has_received(self, sender: str, number: int) -> bool:
         message = KeepAlive(session="s", request=number)
         return any(
-            message in [heard for _, _, heard in frame.envelopes]
+            message in [each for _, _, each in frame.envelopes]
             for link, frame in self.node.arrivals
             if link == sender
         )
@@ -440,16 +440,16 @@ def test_a_client_that_restarts_is_served_though_a_frame_of_its_former_process_c
     others = [scene.connect(name) for name in between]
     scene.node.turn()  # It reads the late frame.
     second = scene.connect("s", boot=2)
-    scene.until_heard(3, second, *(others if talk else ()))
+    scene.until_received(3, second, *(others if talk else ()))
     for other in others:
-        scene.until_heard(4, other, second)
+        scene.until_received(4, other, second)
 
 
 def test_a_late_frame_of_one_client_does_not_disturb_the_replies_to_another(scene: Scene) -> None:
     scene.leave_a_late_frame("s")
     others = [scene.connect(name) for name in OTHERS]
     for other in others:
-        scene.until_heard(3, other)
+        scene.until_received(3, other)
     scene.node.turn()
     for other in others:
         scene.node.send(other.node, alive(5), role="session")
@@ -458,7 +458,7 @@ def test_a_late_frame_of_one_client_does_not_disturb_the_replies_to_another(scen
 
 def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> None:
     owner, other = scene.connect("s"), scene.connect("s", boot=2)
-    scene.until_heard(1, owner)
+    scene.until_received(1, owner)
     node = scene.node
     until(lambda: node.counters["wire.client_id_taken"] > 5, node, again=partial(send, 2, other))
     assert not scene.has_received("s", 2)

@@ -330,12 +330,12 @@ def test_a_machine_applies_commands_together_as_one_by_one() -> None:
     strange = encode(Granted(lock="l1", fence=1))
     for batch in ([opening, *acquires], [opening, b"\x82", acquires[0]], [opening, strange]):
         together, single, knowing = LockMachine(), LockMachine(), LockMachine()
-        told = together.apply(5, batch)
-        assert told == [single.apply(5, [command])[0] for command in batch]
+        outcomes = together.apply(5, batch)
+        assert outcomes == [single.apply(5, [command])[0] for command in batch]
         assert [knowing.admits(command) for command in batch[1:]] == [
             together.admits(c) for c in batch[1:]
         ]
-        assert told == knowing.apply(5, batch)
+        assert outcomes == knowing.apply(5, batch)
         assert together.digest() == single.digest() == knowing.digest()
 
 

@@ -393,7 +393,7 @@ def test_a_closed_doorbell_does_not_ring() -> None:
 
 
 @contextmanager
-def nothing_left_over() -> Generator[None]:
+def nothing_left() -> Generator[None]:
     process = psutil.Process()
     fds, threads = process.num_fds(), process.num_threads()
     yield
@@ -405,7 +405,7 @@ def nothing_left_over() -> Generator[None]:
 
 
 def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
-    with nothing_left_over():
+    with nothing_left():
         a, b = hub("a"), hub("b")
         c = hub("c", peers={"a": a.endpoint, "b": b.endpoint, "d": "tcp://127.0.0.1:1"})
         with closed_after(a, b, c):
@@ -435,7 +435,7 @@ def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
 def test_a_bridge_that_cannot_be_built_raises_why_and_leaves_nothing(
     build: Callable[[], SocketHub], words: str
 ) -> None:
-    with nothing_left_over(), pytest.raises((ConfigError, ValueError), match=words):
+    with nothing_left(), pytest.raises((ConfigError, ValueError), match=words):
         build()
 
 
@@ -448,7 +448,7 @@ def test_an_interrupt_amid_the_making_of_a_bridge_ends_it(monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(zmq.Socket, "get_monitor_socket", interrupted)
-    with nothing_left_over(), pytest.raises(KeyboardInterrupt):
+    with nothing_left(), pytest.raises(KeyboardInterrupt):
         hub(peers={"b": "tcp://127.0.0.1:1"})
     assert len(made) == 1
 

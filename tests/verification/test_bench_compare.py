@@ -164,9 +164,9 @@ def test_an_interrupted_run_shows_what_it_has_and_leaves_no_process() -> None:
             assert comparison.poll() is None
             children = psutil.Process(comparison.pid).children(recursive=True)
         comparison.send_signal(signal.SIGINT)
-        said, _ = comparison.communicate(timeout=LONG_S)
+        output, _ = comparison.communicate(timeout=LONG_S)
         assert comparison.returncode == 130
-    assert "2x64 distinct" in said
+    assert "2x64 distinct" in output
     assert psutil.wait_procs(children, timeout=LONG_S)[1] == []
 
 

@@ -158,8 +158,8 @@ def test_a_share_of_a_core_is_read_from_both_versions_of_control_groups(
     (tmp_path / layout).mkdir(exist_ok=True)
     CoreShares(0.15, tmp_path).limit(4711)
     (group,) = (tmp_path / layout).iterdir()
-    said = {file.name: file.read_text(encoding="ascii") for file in group.iterdir()}
-    assert said == {**limits, "cgroup.procs": "4711"}
+    written = {file.name: file.read_text(encoding="ascii") for file in group.iterdir()}
+    assert written == {**limits, "cgroup.procs": "4711"}
 
 
 def test_a_limited_process_gets_its_share_of_a_core_and_leaves_no_group() -> None:
@@ -256,9 +256,9 @@ def test_an_early_end_shows_what_was_measured() -> None:
             if line.startswith("measuring, 2"):
                 break
         os.killpg(running.pid, signal.SIGINT)
-        said, _ = running.communicate(timeout=LONG_S)
+        output, _ = running.communicate(timeout=LONG_S)
     assert running.returncode == 0
-    assert "p99 us" in said
+    assert "p99 us" in output
 
 
 def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
         (("--redis", "redis://127.0.0.1:1", "--nodes", "3"), "exclude each other"),
         (("--redis", "redis://127.0.0.1:1", "--node-cores", "0.5"), "leave out --redis"),
@@ -299,11 +299,11 @@ def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) 
     ],
 )
 def test_a_run_that_cannot_be_measured_is_refused_with_a_reason(
-    options: tuple[str, ...], told: str
+    options: tuple[str, ...], error: str
 ) -> None:
     done = bench("load", *options)
     assert done.returncode == 2
-    assert told in " ".join(done.stderr.split())
+    assert error in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 

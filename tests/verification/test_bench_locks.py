@@ -159,10 +159,10 @@ def test_a_table_shows_the_spread_of_rounds() -> None:
 
 def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     with bench("--seconds", "0.3", "--kills", "1", "--held", "2000", "--json") as running:
-        said, told = running.communicate(timeout=LONG_S)
-    assert running.returncode == 0, told
+        output, error = running.communicate(timeout=LONG_S)
+    assert running.returncode == 0, error
     assert not processes_left_of(running.pid)
-    report = json.loads(said.splitlines()[-1])
+    report = json.loads(output.splitlines()[-1])
     figures = report["figures"]
     measured = {name: value for name, value in figures.items() if name != "false_elections"}
     assert all(value > 0 for value in measured.values()), figures
@@ -183,16 +183,16 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     assert len(report["rounds"]["failover_gap_ms"]) == 1
     assert report["machine"]["cores"] >= 1
     assert report["plan"]["protocol"] == "paxos"
-    assert "measuring pair" in told
+    assert "measuring pair" in error
 
 
 @pytest.mark.parametrize("options", [("--protocol", "central"), ("--durability", "memory")])
 def test_a_missing_part_is_not_measured(options: tuple[str, ...]) -> None:
     parts = ("--only", "pair", "--only", "failover")
     with bench(*options, "--seconds", "0.3", "--json", *parts) as running:
-        said, told = running.communicate(timeout=LONG_S)
-    assert running.returncode == 0, told
-    figures = set(json.loads(said.splitlines()[-1])["figures"]) - {"false_elections"}
+        output, error = running.communicate(timeout=LONG_S)
+    assert running.returncode == 0, error
+    figures = set(json.loads(output.splitlines()[-1])["figures"]) - {"false_elections"}
     assert figures == {"pair_p50_us", "pair_p99_us"}
     assert not processes_left_of(running.pid)
 
@@ -205,17 +205,17 @@ def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
             if "measuring throughput" in line:
                 break
         running.send_signal(number)
-        said = running.communicate(timeout=LONG_S)
-    assert running.returncode == 128 + number, said
+        output = running.communicate(timeout=LONG_S)
+    assert running.returncode == 128 + number, output
     assert not processes_left_of(running.pid)
 
 
 def test_a_subject_that_cannot_be_measured_is_refused_with_a_reason() -> None:
     with bench("--protocol", "raft", "--json") as running:
-        _, told = running.communicate(timeout=LONG_S)
+        _, error = running.communicate(timeout=LONG_S)
     assert running.returncode == 2
-    assert "raft" in told
-    assert "Traceback" not in told
+    assert "raft" in error
+    assert "Traceback" not in error
 
 
 # `fencelock bench objects`: its figures, and the loads behind them
@@ -279,14 +279,14 @@ def test_a_benchmark_explains_itself(
     monkeypatch.setattr(sys, "argv", [program, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(PROGRAMS / program), run_name="__main__")
-    told = capsys.readouterr()
-    assert (ended.value.code, told.err) == (0, "")
-    assert told.out.startswith(f"usage: {program}")
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.err) == (0, "")
+    assert printed.out.startswith(f"usage: {program}")
 
 
 def test_a_benchmark_is_started_as_a_process() -> None:
     """Each imports its neighbours, which only Python's own start of a program makes possible."""
     command = [sys.executable, str(PROGRAMS / "compare.py"), "--help"]
-    told = run_to_end(command)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith("usage: compare.py")
+    done = run_to_end(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: compare.py")
