@@ -64,7 +64,7 @@ def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> N
 
 
 def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> None:
-    """The clock says that the group was founded just now; the journal knows a higher epoch."""
+    """By the clock the group was founded just now; the journal knows a higher epoch."""
     limit, known = EpochLimit(age_s=0, known=5_000_000), 5_000_000
     assert promises(limit, known + EPOCHS_AFTER_START)
     assert not promises(limit, known + EPOCHS_AFTER_START + 1)

@@ -1,4 +1,4 @@
-"""Errors and missing majorities of `bakery`, as clients are told."""
+"""Errors and missing majorities of `bakery`, as clients see them."""
 
 from __future__ import annotations
 

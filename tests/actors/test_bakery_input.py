@@ -50,7 +50,7 @@ def status() -> RoleHarness[ClusterStatus]:
 
 
 def beat_of(harness: RoleHarness[ClusterStatus], **claims: Any) -> Beat:
-    """Return a beat of n2 that echoes what n1 said last."""
+    """Return a beat of n2 that echoes the last beat of n1."""
     return beat(echo=harness.role.number, **claims)
 
 
@@ -89,7 +89,7 @@ def test_a_node_answers_only_so_many_guests() -> None:
 
 
 def test_a_member_known_from_others_alone_is_not_connected() -> None:
-    """In the original a leader that somebody named counts as if it had been heard."""
+    """In the original a leader that another node named counts as if its message had arrived."""
     harness = status()
     named = beat_of(harness, seating=Seating(1, LIVES, 1))
     assert seen(harness.receive(status_of("n2"), named)) == ["n1", "n2"]

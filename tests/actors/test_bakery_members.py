@@ -65,7 +65,7 @@ def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new
 
 
 def received_from(harness: ClusterHarness, *nodes: str) -> None:
-    """Wait until every member has heard from ``nodes``."""
+    """Wait until every member has received a message of each of ``nodes``."""
     members = [name for name in harness.names if harness.world.nodes[name].up]
 
     def known() -> bool:
@@ -77,7 +77,7 @@ def received_from(harness: ClusterHarness, *nodes: str) -> None:
 
 
 def settled(harness: ClusterHarness, *names: str) -> Callable[[], bool]:
-    """Return whether all of ``names`` know that they are the members, and nobody else is."""
+    """Return whether all of ``names`` know that they, and no others, are the members."""
     return lambda: all(
         electorate_of(harness, name).names == names and not electorate_of(harness, name).former
         for name in names

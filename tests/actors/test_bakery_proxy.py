@@ -1,4 +1,4 @@
-"""A proxy of `bakery` by hand: repetitions, timeouts, and grants that nobody waits for."""
+"""A proxy of `bakery` by hand: repetitions, timeouts, and grants without a waiting client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ProxyHarness(BakeryProxyHarness):
         self.learn()
 
     def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
-        """Tell the proxy which leaders can be reached."""
+        """Notify the proxy which leaders can be reached."""
         return self.learn(epoch, reachable=reachable)
 
     def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:

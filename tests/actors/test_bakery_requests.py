@@ -1,4 +1,4 @@
-"""Input that a leader cannot check: fences that nobody had, tables that leave much out."""
+"""Input that a leader cannot check: fences that were never granted, tables that leave much out."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_leader_that_serves_before_its_tables_came_does_not_serve_with_one_of_
     assert trio.entries("n3") == []
 
 
-"""Fences that nobody can have been granted before epoch 2."""
+"""Fences that cannot have been granted before epoch 2."""
 
 
 def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
@@ -220,7 +220,7 @@ def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
 def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has_its_number() -> (
     None
 ):
-    """Its proxy had come to both; without a number nobody takes the hold over (seed 1100960)."""
+    """Its proxy had come to both; without a number no leader takes the hold over (seed 1100960)."""
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
     record = Record(ticket(), "n2", FENCE, 500)

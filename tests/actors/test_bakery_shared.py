@@ -368,7 +368,7 @@ def test_a_report_of_many_readers_ends_where_a_leader_has_no_room() -> None:
 def test_a_hold_that_is_taken_over_and_renewed_stands_beside_no_vote_of_the_same_leader(
     *, shared: bool
 ) -> None:
-    """n3 votes for bob, whom no other leader knows; then it receives ann's grant by n1 and n2."""
+    """n3 votes for bob, unknown to the other leaders; then it receives ann's grant by n1 and n2."""
     trio = LeaderTrio()
     trio.lose_between("n1", "n3", Entering, AddTicket)
     trio.ask("n1", lock("ann", shared=shared))

@@ -67,7 +67,7 @@ def test_both_owners_are_let_in_with_one_view_for_an_entering_set() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> None:
-    """The two smallest members do not hear each other, and have clocks that differ."""
+    """The two smallest members lose each other's messages, and have clocks that differ."""
     harness = ClusterHarness(5, seed=seed).found().start("n1", "n2", "n3")
     harness.world.network.cut([("n1", "n2"), ("n2", "n1")], Cut(10**15, holds=False))
     harness.world.nodes["n2"].run_clock_at(1_000_500)
@@ -79,7 +79,7 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
         for name in harness.names:
             role_slot = harness.world.nodes[name].scheduler.roles.get(election_of(name))
             if role_slot is None:
-                continue  # Its node has not heard yet that its journal is no old copy.
+                continue  # Its node does not know yet that its journal is no old copy.
             coordinator: Any = role_slot.role
             seating = coordinator.promises.seating
             assert known.setdefault(seating.epoch, seating.leaders) == seating.leaders
@@ -165,7 +165,7 @@ def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bo
 
 
 def test_a_leader_ends_a_wait_on_time_and_reports_what_was_in_the_way() -> None:
-    """Before the proxy does by itself: only leaders know that nobody granted it meanwhile."""
+    """Before the proxy does by itself: only leaders know that it was not granted meanwhile."""
     harness = ClusterHarness(3).start().ready()
     proxy = harness.serving()[0]
     harness.lock(proxy, owner="ann", hold_ms=5_000)

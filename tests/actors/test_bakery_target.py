@@ -22,7 +22,7 @@ UNWILLING = "n6"
 
 
 def with_endpoints(context: NodeContext) -> RoleSet:
-    """Set up a node that says where others reach it; `UNWILLING` never becomes a member itself."""
+    """Set up a node that announces its address; `UNWILLING` never becomes a member itself."""
     endpoints = {context.node: f"tcp://{context.node}:4040"}
     priority = OFF if context.node == UNWILLING else context.settings.priority
     settings = dataclasses.replace(context.settings, priority=priority)

@@ -69,7 +69,7 @@ GROUP = 10
 
 
 def start_of(node: str, *, journal: int = 0, incarnation: int = 1, boot: int = 0) -> Start:
-    """The start of a node from its first journal, in its first life, unless told otherwise."""
+    """The start of a node from its first journal, in its first life, unless given otherwise."""
     known = JOURNALS[node]
     return Start.proven(journal or known, incarnation, boot or 10 * known, SECRET)
 
@@ -274,7 +274,7 @@ def test_a_silent_member_does_not_keep_a_registered_journal_from_voting_for_long
     late = role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
 
     assert started(late) == list(make_roles(group(), True))
-    assert sent(late, Join) != []  # Whoever was silent may still know of a later start.
+    assert sent(late, Join) != []  # A member that was silent may still know of a later start.
 
 
 def test_an_acknowledgement_of_an_earlier_life_does_not_count() -> None:

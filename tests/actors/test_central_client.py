@@ -136,7 +136,7 @@ def test_an_owner_that_gives_up_waiting_is_passed_over(held: LoneClient) -> None
 
 
 def test_a_client_that_knows_of_others_lets_them_go_first(held: LoneClient) -> None:
-    held.granted(5)  # The server reminds: somebody else asks.
+    held.granted(5)  # The server reminds: another client asks.
     held.wants(2)
     held.gives(1)
 

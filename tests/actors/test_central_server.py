@@ -1,4 +1,4 @@
-"""The lock server of `central`: its rules, and a server that nobody can reach."""
+"""The lock server of `central`: its rules, and a server that no node can reach."""
 
 from __future__ import annotations
 
@@ -603,7 +603,7 @@ def contender(world: World, user: Address) -> LockUser:
 def check_that_both_are_served(
     world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)
 ) -> None:
-    """Let everybody want the lock once more, for `BOUND_MS`; the judge of progress decides."""
+    """Let all want the lock once more, for `BOUND_MS`; the judge of progress decides."""
     users = {user: contender(world, user) for user in among}
     for user in users:
         world.nodes[user.partition("/")[0]].tell(user, Finish())
@@ -644,7 +644,7 @@ def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: 
 def test_a_hold_that_its_client_disowns_is_given_back(
     journal: bool,
 ) -> None:
-    """The node dies after the server granted it the lock and before its client was told."""
+    """The node dies after the server granted it the lock and before its client was notified."""
     world = world_in_which_c2_holds(journal=journal)
     server = world.role_at(address_of(SERVER_NODE, "server"))
     holding = server.held["l"]

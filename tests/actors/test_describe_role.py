@@ -52,7 +52,7 @@ PROTOCOLS = ("bakery", "central", "lamport", "paxos")
 
 @contextmanager
 def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, Node]]:
-    """Run nodes in this process, of which one has granted a lock, so that somebody leads."""
+    """Run nodes in this process, of which one has granted a lock, so that there is a leader."""
     with running_nodes(folder, protocol, size) as nodes:
         nodes[f"n{size}"].proxy.ask(Acquire(lock="first"), timeout=PATIENCE_S)
         yield nodes

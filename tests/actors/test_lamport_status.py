@@ -82,7 +82,7 @@ def test_our_own_first_request_holds_only_once_granted(joined: LoneProcess) -> N
 
 
 def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(joined: LoneProcess) -> None:
-    joined.now = 60_000  # Nobody had anything to say for a minute: that is not silence.
+    joined.now = 60_000  # No process had a message to send for a minute: that is not silence.
     joined.requested(1, 5)
     joined.now += PEER_SILENCE_MS - 1
     assert joined.look().waits_for == ()
@@ -166,7 +166,7 @@ def test_new_wants_are_refused_with_a_long_backlog_and_old_ones_go_on(joined: Lo
     assert posts(joined.want(3)) == [REQUEST]
 
 
-# Proving that nobody holds.
+# Proving that a lock is free.
 
 PROBE = (("a", "b", "c"), messages.Probe())
 

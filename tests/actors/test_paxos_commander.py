@@ -158,7 +158,7 @@ def test_those_who_decided_are_asked_at_once_others_notified_together(commander:
 
     late = [*asked(2, committed=3, to="b"), *asked(3, committed=4, to="b")]
     commit = messages.Commit(ballot=BALLOT, committed=4)
-    assert effects == [*late, Send(C, commit)]  # The last proposal has told B the same.
+    assert effects == [*late, Send(C, commit)]  # The last proposal carried the same to B.
 
 
 def test_a_silent_acceptor_leaves_the_quorum_once_the_spared_decided(commander: Commander) -> None:

@@ -38,10 +38,10 @@ from fencelock.verification.simulation.run import run_seed
 
 SEEDS = range(8)
 FOUND_MIN = 2
-"""In so many of the runs the bug shows before the end; in the others nobody leads twice."""
+"""In so many of the runs the bug shows before the end; in the others no member leads twice."""
 
 JUDGED = frozenset(INVARIANTS) - {"one-outcome", "reads-are-fresh", "session-outlives-trust"}
-"""A member that is wrong may tell a client something wrong before anybody can notice."""
+"""A wrong member may send a client a wrong reply before another can notice."""
 
 
 class Repeats(Register):

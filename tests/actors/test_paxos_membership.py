@@ -216,7 +216,7 @@ def test_a_member_with_a_new_journal_votes_on_no_earlier_slot(views: LogConfig) 
 
 
 def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided() -> None:
-    """Its promise must not report votes there: a leader would repeat them, and nobody votes."""
+    """Its promise must not report votes there: a leader would repeat them, and get no votes."""
     replica = replica_of_a(config=config())
     own, turns = acceptor_of("a"), list[list[object]]()
     for slot in range(1, WINDOW + 2):

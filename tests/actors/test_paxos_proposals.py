@@ -322,7 +322,7 @@ GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
 class DelayingLeader:
-    """A replica that leads, over a real table; whatever gets a slot is decided when told."""
+    """A replica that leads, over a real table; what gets a slot is decided on request."""
 
     def __init__(self) -> None:
         self.machine = LockMachine()

@@ -1,4 +1,4 @@
-"""Questions to the proxy of the log: about one lock, about all, about the node itself."""
+"""Reads at the proxy of the log: about one lock, about all, about the node itself."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_hold_is_unlocking_when_its_duration_is_over() -> None:
             fence=7,
             session=threaded.assigned,
             owner="ann",
-            request=getattr(asked, "request"),  # noqa: B009  # Of whatever it asked.
+            request=getattr(asked, "request"),  # noqa: B009  # Of any request.
             hold_ms=1_000,
             grace_ms=5_000,
         ),
@@ -146,7 +146,7 @@ def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
     seen = [hold.state_at(Instant(now)) for now in (49, 50, 99, 100)]
     assert seen == [HoldState.HELD, HoldState.SUSPECT, HoldState.SUSPECT, HoldState.LOST]
     trust.suspect_at, trust.until = Instant(150), Instant(200)
-    assert hold.state_at(Instant(100)) is HoldState.HELD  # Nobody has judged it yet.
+    assert hold.state_at(Instant(100)) is HoldState.HELD  # No reply has judged it yet.
     hold.disowned = True
     assert hold.state_at(Instant(100)) is HoldState.LOST
     hold.disowned = False
@@ -346,7 +346,7 @@ def test_an_owner_that_enters_again_leaves_as_often(harness: SessionHarness) -> 
     harness.hold(limit=0, count=2)
     first = harness.release(token=1)
     second = harness.release(token=2)
-    assert of(api.Release, second) == []  # One question of a claim at a time.
+    assert of(api.Release, second) == []  # One request of a claim at a time.
     sends = harness.free(first, count=1)
     assert one(api.Released, sends, ANN).request == 1
     assert one(api.Released, harness.free(sends), ANN).request == 2

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.planted_bugs import (
     Plant,
-    acquiring_again_tells_the_whole,
+    acquiring_again_reports_the_whole,
     as_plant,
     demand_found,
     hold_of,
@@ -202,10 +202,10 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "time without a leader counts": (LockTable, "shift", instead(the_time_without_a_leader_counts)),
     "a renewal may shorten": (LeasedHold, "restart", instead(a_renewal_may_shorten)),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
-    "acquiring again tells the whole": (
+    "acquiring again reports the whole": (
         LeasedHold,
         "acquire_again",
-        instead(acquiring_again_tells_the_whole),
+        instead(acquiring_again_reports_the_whole),
     ),
     "a snapshot loses deadlines": (snapshot, "_hold_record", with_fields(lease=None)),
     "a wait loses its terms": (snapshot, "_wait_record", with_fields(hold_ms=0)),

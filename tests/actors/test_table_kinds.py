@@ -1,4 +1,4 @@
-"""The rules of the table that hold for objects of every kind, and the words of its refusals."""
+"""The rules of the table that hold for objects of every kind, and the texts of its refusals."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ AWAITED = {
     "latch": kind(AwaitLatch, LATCH, count=1),
     "barrier": kind(AwaitBarrier, BARRIER, parties=3),
 }
-"""Kinds that nobody holds, and whose callers wait from the beginning."""
+"""Kinds that cannot be held, and whose callers wait from the beginning."""
 
 held_kinds = pytest.mark.parametrize("kind", HELD.values(), ids=HELD)
 all_kinds = pytest.mark.parametrize("kind", (HELD | AWAITED).values(), ids=HELD | AWAITED)

@@ -1,4 +1,4 @@
-"""Several locks at once in the replicated table: refusals in words, costs and limits.
+"""Several locks at once in the replicated table: texts of refusals, costs and limits.
 
 `test_table_model.py` compares who gets them with the model.
 """

@@ -1,6 +1,6 @@
 """Locks in the replicated table: held, awaited, entered again, repeated, cancelled, forgotten.
 
-Outcomes are compared in words, as ``owner#request what``. `test_table_kinds.py` has the rules that
+Outcomes are compared as texts, ``owner#request what``. `test_table_kinds.py` has the rules that
 locks share with other objects.
 """
 
@@ -264,7 +264,7 @@ def test_a_number_used_for_something_else_does_nothing(log: TableLog) -> None:
 
 
 def test_an_operator_takes_a_lock_and_all_are_notified(log: TableLog) -> None:
-    """Audited; the next holder has a new fence; the former owner's release is told why."""
+    """Audited; the next holder has a new fence; the former owner's release gets the reason."""
     log.acquire("a")
     log.acquire("b")
     log.sleep(70)

@@ -1,4 +1,4 @@
-"""Latches, barriers, counters and pools in the replicated table: objects that nobody holds."""
+"""Latches, barriers, counters and pools in the replicated table: objects that cannot be held."""
 
 from __future__ import annotations
 

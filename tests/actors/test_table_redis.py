@@ -416,7 +416,7 @@ def purge(account: str | None, session: str = "", **more: Any) -> Purge:
 
 
 def test_a_purge_ends_the_holds_and_the_waits_of_a_key(table: LockTable) -> None:
-    """A purge is for a key that was removed: nobody can end its holds any more."""
+    """A purge is for a key that was removed: no client can end its holds any more."""
     outcomes(table, set_nx("a b", account="app"))
     outcomes(table, set_nx("c", account="other"))
     applied(table, acquire("n"))

@@ -1,4 +1,4 @@
-"""Read/write locks in the replicated table: refusals in words, and the report.
+"""Read/write locks in the replicated table: texts of refusals, and the report.
 
 `test_table_model.py` compares what readers and writers get with the model.
 """

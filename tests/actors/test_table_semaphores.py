@@ -1,4 +1,4 @@
-"""Semaphores in the replicated table: refusals in words, and the report.
+"""Semaphores in the replicated table: texts of refusals, and the report.
 
 `test_table_model.py` compares who gets how many permits with the model.
 """

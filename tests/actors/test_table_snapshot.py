@@ -244,7 +244,7 @@ CHANGES: dict[
             ),
         ),
     ),
-    "nobody holds": lambda a, b: (
+    "no holder": lambda a, b: (
         a,
         with_claimants(
             b,

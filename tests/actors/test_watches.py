@@ -296,7 +296,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
         one.apply(1, ExtendSessions(leader="a", fence_floor=floor))
     seen = lead(lost)
 
-    before = changes_of(table, seen)  # Nobody leads: the old term ended without a change.
+    before = changes_of(table, seen)  # No candidate leads: the old term ended without a change.
     assert (before.resync, before.changes) == (True, ())
     table.apply(1, Open(session="ann", ttl_ms=9_000))
     for number in range(1, 5):

@@ -248,7 +248,7 @@ async def cancelled_after(steps: int, work: Awaitable[None]) -> bool:
 
 
 async def assert_free(client: aio.Client, name: str) -> None:
-    """Show that nothing is held or waited for: somebody else gets the lock, and leaves it."""
+    """Show that nothing is held or waited for: another gets the lock, and leaves it."""
     lock = client.lock(name)
     assert await lock.acquire(timeout=PATIENCE_S)
     await lock.release()

@@ -258,7 +258,7 @@ def far(
 
 @pytest.fixture
 def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    """A client whom nothing befalls."""
+    """A client without faults."""
     with fencelock.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
 
@@ -409,7 +409,7 @@ def test_an_eviction_is_reported_at_once_and_the_reason_names_the_operator(
     _, loss = log.wait_for(HoldState.LOST)
     assert "root@ops" in loss.detail
     with pytest.raises(NotHeldError):
-        near.evict(name, fence)  # A repetition hits nobody.
+        near.evict(name, fence)  # A repetition has no effect.
     for wrong in (0, -1, 1 << 63):
         with pytest.raises(InvalidRequestError, match="fence"):
             near.evict(name, wrong)

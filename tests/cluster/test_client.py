@@ -211,7 +211,7 @@ def test_a_request_with_a_field_of_the_wrong_type_is_refused_locally(cluster: Cl
         client.status(wrong)
 
 
-# Sessions of clients where two faults coincide: no hold is left to nobody, or believed in
+# Sessions of clients where two faults coincide: no hold is left without an owner, or believed in
 
 
 HELPER = Address("c/helper")

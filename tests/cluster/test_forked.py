@@ -161,7 +161,7 @@ def test_an_embedded_node_refuses_its_forks(tmp_path: Path) -> None:
 
 
 def refused(use: Callable[[], object]) -> bool:
-    """Return whether ``use`` is refused in the words for a forked process."""
+    """Return whether ``use`` is refused with the text for a forked process."""
     try:
         use()
     except ClosedError as error:

@@ -351,7 +351,7 @@ def test_the_caller_that_starts_a_role_unable_to_begin_gets_the_error(
 
 
 class PersistingClerk(Role[Acquire | BlockThread]):
-    """Persists a number for each "persist", and tells the last one for anything else.
+    """Persists a number for each "persist", and replies with the last one to anything else.
 
     For each "part" it begins a checkpoint.
     """

@@ -35,7 +35,7 @@ AWAY = address_of("n2", "crowd")
 
 
 class Crowd(Role[Acquire | Release]):
-    """Replies to all requests at once when there are as many as the lock's name says; notifies
+    """Replies to all requests at once when there are as many as the lock's name states; notifies
     n2."""
 
     def __init__(self, address: Address, host: Any) -> None:
@@ -98,7 +98,7 @@ class WakingWire:
 
 
 class Careless(AskReply):
-    """Of somebody who promises to wake the next, and does not."""
+    """The reply of a caller that promises to wake the next, and does not."""
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
         super().wake()
@@ -106,7 +106,7 @@ class Careless(AskReply):
 
 
 class Interrupted(AskReply):
-    """Of somebody who was to be woken when a signal's handler raised, on the thread that wakes."""
+    """The reply of a caller whose waking thread was interrupted by a signal's handler."""
 
     interrupts = 1
 
@@ -290,7 +290,7 @@ def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> Non
         asks.wake()
         arrivals.put(lambda: None)
         assert rings == [2]  # One thread is still to be woken, or to come, and will also ask.
-    asks.wake()  # It does not come: the dispatcher sees to that, and everybody else's last does.
+    asks.wake()  # It does not come: the dispatcher sees to that, and the last of all others does.
     assert rings == [2, 4]
     arrivals.put(lambda: None)
     assert rings == [2, 4, 5]

@@ -462,7 +462,7 @@ def test_any_sectors_of_a_write_into_the_room_may_have_reached_the_disk(tmp_path
     with opened(tmp_path) as journal:
         write(journal, b"a", b"b")
     with opened(tmp_path):
-        pass  # Says that the above was durable.
+        pass  # Proves that the above was durable.
     before, after = written_once_more(tmp_path, noise(1, 700), bytes(600), noise(2, 900))
     path = last_of(tmp_path)
     found: set[int] = set()
@@ -532,5 +532,5 @@ def test_an_older_segment_that_lost_its_last_group_to_zeros_is_noticed(tmp_path:
     full.write_bytes(whole[:-350] + bytes(350))
     with pytest.raises(JournalDamagedError, match=r"damaged at byte|go on where the file before"):
         Journal.open(tmp_path)
-    full.write_bytes(whole + bytes(1000))  # Room alone is nothing that anybody wrote.
+    full.write_bytes(whole + bytes(1000))  # Room alone is no record.
     assert set(kept_in_room(tmp_path)) == {b"x" * 300}

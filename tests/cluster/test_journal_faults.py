@@ -43,7 +43,7 @@ SMALL = 700
 
 
 class Killed(BaseException):
-    """The process is gone at this very step."""
+    """The process dies at this very step."""
 
 
 class Fate:

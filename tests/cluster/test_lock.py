@@ -192,7 +192,7 @@ def test_each_acquire_of_a_lock_is_its_own_owner(scene: Scene, script: ScriptedS
     assert len(set(owners)) == 3
     for lock in locks:
         lock.release()
-    locks[2].acquire()  # Of names that nobody uses the cluster remembers requests: use them again.
+    locks[2].acquire()  # The cluster remembers requests of unused names: use them again.
     assert script.asks()[-1].owner in owners
 
 

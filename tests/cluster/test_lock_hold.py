@@ -249,7 +249,7 @@ def tokens(script: ScriptedSession) -> list[int]:
 
 
 def test_each_level_is_released_though_unconfirmed(lock: RLock, script: ScriptedSession) -> None:
-    """The session repeats the inner release; of the outer one it has to be told."""
+    """The session repeats the inner release; for the outer level the lock sends a cancel."""
 
     def work() -> None:
         with lock, lock:
@@ -323,7 +323,9 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
     first.set(script.grant("x", "ann", 1))
     loop.close()
     if later:
-        second.set(script.grant("y", "ann", 2))  # Who is told last finds the loop closed.
+        second.set(
+            script.grant("y", "ann", 2)
+        )  # The last one to be notified finds the loop closed.
     else:
         tasks.clear()
         del first, second, loop

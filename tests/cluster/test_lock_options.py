@@ -425,7 +425,7 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
         lock.release()
     for timeout in (0.5, 1.0):
         began = time.monotonic()
-        with suppress(UnavailableError):  # Nobody can be asked. But never at once.
+        with suppress(UnavailableError):  # No node can be asked. But never at once.
             assert lock.acquire(timeout=timeout) is None
         assert time.monotonic() - began >= timeout
     mend(cables)

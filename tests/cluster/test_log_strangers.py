@@ -102,7 +102,7 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
 
 
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_proxy() -> None:
-    """At the proxy a client speaks for its own session only; a replica cannot tell."""
+    """At the proxy a client acts for its own session only; a replica cannot check that."""
     role, client = replica(), address_of("client", "me")
     role.handle(config.leader_of("a"), LEADERSHIP, T0)
     propose = messages.Propose(client=client, number=1, command=b"x")
@@ -237,7 +237,7 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
             break
 
     assert [type(message).__name__ for message in restored] == ["Restore"]
-    assert role.unanswered == 0  # What is lacking next is asked for as quickly as ever.
+    assert role.unanswered == 0  # The next missing slots are requested as quickly as ever.
 
 
 def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
@@ -254,7 +254,7 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
 
 
 def test_a_node_gives_up_its_session_before_a_log_with_a_fast_clock_ends_it() -> None:
-    """The log counts a TTL from when it heard; its clock may be fast, and this node's slow."""
+    """The log counts a TTL from the last message; its clock may be fast, and this node's slow."""
     session_lease = SessionLease("a/1", TTL_MS, "a")
     session_lease.need(T0)
     session_lease.note_sent(1, T0)

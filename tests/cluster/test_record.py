@@ -47,7 +47,7 @@ def scan_of(content: bytes) -> Scan:
 
 
 def torn(content: bytes) -> bool:
-    """Tell whether all but the last group is read, and the rest is an unfinished write."""
+    """Return whether all but the last group is read, and the rest is an unfinished write."""
     found = scan_of(content)
     assert read(content) == [A, B]
     written = content[BEFORE_LAST:].rstrip(b"\0")  # The rest may be room that was made.
@@ -145,7 +145,7 @@ def test_damage_is_reported_with_its_offset_and_the_next_step() -> None:
 
 def test_a_group_that_is_not_where_it_belongs_is_damage() -> None:
     for misplaced in (file_of(A) + file_of(A, B, C)[BEFORE_LAST:], WHOLE + WHOLE[BEFORE_LAST:]):
-        assert len(read(misplaced)) < 4  # It says where it belongs, so it does not pass.
+        assert len(read(misplaced)) < 4  # It names its place, so it does not pass.
     content = file_of(A)
     twice = content + encode_group(B, salt=SALT, offset=len(content), sequence=1)
     with pytest.raises(JournalDamagedError, match="group 1 lies where 2 belongs"):
@@ -158,7 +158,7 @@ def test_garbage_after_the_last_group_is_an_unfinished_write(garbage: bytes) -> 
 
 
 def test_groups_of_another_file_behind_the_last_group_are_an_unfinished_write() -> None:
-    """A crash may show what lay on the disk before, at its place and in its order."""
+    """A crash may show what was on the disk before, at its place and in its order."""
     stale = file_of(A, B, C, header=HEADER._replace(salt=b"tlastlas"))
     assert torn(file_of(A, B) + stale[BEFORE_LAST:])
     assert torn(file_of(A, B) + stale[HEADER_BYTES:])

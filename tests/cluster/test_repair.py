@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_mended_is_left_alone(config: Config) -> None:
     assert not any(config.folder_of(node).exists() for node in config.nodes if config.data)  # type: ignore[union-attr]
 
 
-# If a replica's state differs from a majority's, it leaves the group and says what to do
+# If a replica's state differs from a majority's, it leaves the group and reports what to do
 
 
 MEMBERS = ("a", "b", "c")

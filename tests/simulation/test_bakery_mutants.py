@@ -124,7 +124,7 @@ def votes_after_a_lost_round() -> list[Any]:
 
 
 def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers count once: one without a round would count for a vote that is gone."""
+    """Answers count once: one without a round would count for a vote that was dropped."""
     assert votes_after_a_lost_round() == []
 
     @as_plant

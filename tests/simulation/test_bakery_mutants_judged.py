@@ -104,7 +104,7 @@ def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
     return first if first < entry.ticket.turn else None
 
 
-def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
+def no_owner_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Check only the waiting tickets."""
     queue = table.queues[entry.ticket.lock]
     first = queue.exclusive.line[0].ticket.turn if queue.exclusive.line else entry.ticket.turn
@@ -115,7 +115,7 @@ def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
 def from_another(
     sound: Any, attempts: TicketAttempts, leader: str, collected: Any, now: Instant
 ) -> Any:
-    """Take each answer for one of somebody else's."""
+    """Take each reply for that of another leader."""
     others = attempts.epoch_state.others
     return sound(attempts, others[collected.epoch % len(others)], collected, now)
 
@@ -221,8 +221,8 @@ MUTANTS = {
     "a table is given away, and goes on": PlantedBug(
         "no-lower-epoch", ((StateTransfer, "leave", instead(always([]))),), (Blow.CUT_OFF,), LATE
     ),
-    "a vote though somebody holds": PlantedBug(
-        "no-conflicting-votes", ((TicketTable, "ahead", instead(nobody_enters)),)
+    "a vote though another holds": PlantedBug(
+        "no-conflicting-votes", ((TicketTable, "ahead", instead(no_owner_enters)),)
     ),
     "a vote for who is first, as in the source": PlantedBug(
         "no-conflicting-votes",
@@ -230,7 +230,7 @@ MUTANTS = {
         (Blow.SLOW,),
         first=1,
     ),
-    "votes count for anybody": PlantedBug(
+    "votes count for any request": PlantedBug(
         "answers-count-once", ((TicketAttempts, "on_collected", from_another),), first=3
     ),
     "answers count for any request": PlantedBug(
@@ -257,14 +257,14 @@ MUTANTS = {
     "what was dropped is taken up again": PlantedBug(
         "dropped-stays-dropped", ((Tombstones, "is_over", instead(always(False))),), first=5
     ),
-    "a table says nothing of what was dropped": PlantedBug(
+    "a table does not report what was dropped": PlantedBug(
         "dropped-stays-dropped",
         ((Tombstones, "newest", instead(always([]))),),
         (Blow.APART, Blow.ONE_LOST),
         PROMPT,
         first=7,
     ),
-    "an answer said again is another": PlantedBug(
+    "a repeated answer is another": PlantedBug(
         "one-reply", ((leader_requests, "locked", instead(again_with_another_fence)),), first=2
     ),
 }
@@ -297,7 +297,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
 def test_two_holders_are_seen_where_clients_see_them(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    """Nobody looks inside: these bugs show as two holders, or as a lower fence."""
+    """No judge looks inside: these bugs show as two holders, or as a lower fence."""
     MUTANTS[bug].plant(monkeypatch)
     (provoked, first), blows = SEEN_BY_CLIENTS[bug], MUTANTS[bug].blows
     for seed in range(first, first + SEEDS_MOST):
@@ -312,7 +312,7 @@ def test_two_holders_are_seen_where_clients_see_them(
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_seen_where_nothing_is_planted(part: int) -> None:
     seen = clean(map(run_bakery_seed, range(part, SEEDS_SOUND, PARTS)))
-    assert not seen["notice.error"]  # Nobody accuses a member.
+    assert not seen["notice.error"]  # No member is accused.
     assert seen["grants"] >= SEEDS_SOUND // PARTS  # One a seed: none of them is idle.
 
 

@@ -82,7 +82,7 @@ def test_a_calm_cluster_elects_once() -> None:
 def test_no_seed_breaks_a_promise_and_what_is_rare_was_met() -> None:
     seeds = range(FIRST, FIRST + SEEDS)
     seen = demand_met(lambda seed: [run_seed("bakery", seed)], RARE, seeds, SEEDS_MOST)
-    assert not seen["notice.error"]  # Nobody accuses a member.
+    assert not seen["notice.error"]  # No member is accused.
     assert seen["bakery.granted"] > 5 * SEEDS
 
 
@@ -282,7 +282,7 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
 
 
 def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with() -> None:
-    """Its client spoke to two proxies, and was let in through the other."""
+    """Its client used two proxies, and was let in through the other."""
     trio = LeaderTrio()
     trio.hold("n2", "n3")
     trio.lost = {(messages.AddTicket, "n2", name) for name in NAMES}

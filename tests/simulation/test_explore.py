@@ -325,12 +325,12 @@ def rising(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return f"{fallen} went back" if fallen else ""
 
 
-def everybody_had_a_turn(picture: Picture) -> bool:
+def every_client_had_a_turn(picture: Picture) -> bool:
     states = [picture[proxy] for proxy in PROXIES]
     return all(s["wanted"] == WANTS and s["last"] and not s["fences"] for s in states)
 
 
-def somebody_waits_while_another_holds(picture: Picture) -> bool:
+def one_waits_while_another_holds(picture: Picture) -> bool:
     fences = [fence for proxy in PROXIES for fence in picture[proxy]["fences"].values()]
     return None in fences and any(fences)
 
@@ -340,8 +340,8 @@ def everybody_is_served(picture: Picture) -> bool:
 
 
 GOALS = {
-    "everybody had a turn": everybody_had_a_turn,
-    "one waits, one holds": somebody_waits_while_another_holds,
+    "every client had a turn": every_client_had_a_turn,
+    "one waits, one holds": one_waits_while_another_holds,
 }
 
 
@@ -409,18 +409,18 @@ def test_two_owners_of_one_session_take_turns() -> None:
     found, violation = search(bare(at_once=2), states_max=60_000, every=3)
 
     assert violation is None, violation
-    assert "everybody had a turn" in found.reached
+    assert "every client had a turn" in found.reached
 
 
 class PageServer(LockServer):
-    """Acknowledges as the design page says: with the current ``num_granted``."""
+    """Acknowledges as the design page states: with the current ``num_granted``."""
 
     def _acknowledged(self, release: messages.Release) -> Send:
         return Send(release.client, messages.ReleaseAck(lock=release.lock, sequence=self.granted))
 
 
 class PageClient(LockClient):
-    """Judges an acknowledgement as the design page says: old if below ``sequence_num``."""
+    """Judges an acknowledgement as the design page states: old if below ``sequence_num``."""
 
     def _is_mine(self, ack: messages.ReleaseAck) -> bool:
         return ack.sequence >= self.sequence_num

@@ -69,7 +69,7 @@ class JournaledLedger(Role[LedgerTick]):
 
 
 class JournalReader(Role[KeepAlive]):
-    """Demands that no ledger ever says a number twice: it would have forgotten one it said."""
+    """Demands that no ledger ever sends a number twice: it would have forgotten one it sent."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)

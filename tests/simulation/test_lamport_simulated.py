@@ -102,7 +102,7 @@ class ConfusesProcesses(LockProcess):
 
 
 class RequestsUnwelcomed(LockProcess):
-    """Requests as soon as it has started, before it was told time and requests."""
+    """Requests as soon as it has started, before it has received time and requests."""
 
     def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
         effects = super()._on_neighbors(neighbors, now)
@@ -111,7 +111,7 @@ class RequestsUnwelcomed(LockProcess):
 
 
 class KeepsTheDead(LockProcess):
-    """Keeps the requests of a former life, which nobody will release."""
+    """Keeps the requests of a former life, which will never be released."""
 
     def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
         requests, self.requests = self.requests, type(self.requests)()
@@ -160,7 +160,7 @@ class TellsWhatItKnows(LockProcess):
 
 
 class ProvesUnwelcomed(LockProcess):
-    """Takes an empty queue for a proof, although it was not told the requests of others."""
+    """Takes an empty queue for a proof, although it has not received the requests of others."""
 
     def _on_query(self, query: QueryLock, now: Instant) -> Effects:
         return super()._on_query(replace(query, proven=self.rejoin.ready), now)

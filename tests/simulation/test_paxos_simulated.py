@@ -159,7 +159,7 @@ READS_MUTANT_SEEDS = 25
 
 
 def run_reads(seed: int, marks: Counter[str], observers: int = 0) -> None:
-    """Let scribes write and read under faults; judges know what anybody knew."""
+    """Let scribes write and read under faults; judges know what any node knew."""
     random = Random(f"{seed}/reads")
     fate = draw_faults(
         random, frozenset(FaultKind) - {FaultKind.JUMP}
@@ -202,7 +202,7 @@ def test_no_observer_answers_with_an_older_state_than_it_reports() -> None:
 LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
 
 
-def sure_for_ever(reads: Reads, now: Instant) -> bool:
+def sure_forever(reads: Reads, now: Instant) -> bool:
     """Believe in a lease for too long."""
     return reads.settled
 
@@ -250,7 +250,7 @@ def proof_at_once(sound: Any, locator: Locator, located: Located) -> Any:
 
 
 READ_BUGS: dict[str, tuple[Patch, int, int]] = {
-    "a lease is believed too long": ((Reads, "_is_sure", instead(sure_for_ever)), 0, 24),
+    "a lease is believed too long": ((Reads, "_is_sure", instead(sure_forever)), 0, 24),
     "a barrier is not waited for": ((ReadIndexes, "pop", instead(at_once)), 0, 0),
     "an age is guessed": ((StalenessBound, "take", instead(guessed)), 0, 0),
     "a proof is not waited for": ((Freshness, "take", instead(before_it_is_applied)), 0, 0),

@@ -128,7 +128,7 @@ def never_again(*arguments: Any) -> None:
 
 
 class Mutant(NamedTuple):
-    """A bug: what the judge says, in which plan, and where the bug is."""
+    """A bug: the judge's verdict, the plan that shows it, and where the bug is."""
 
     verdict: str
     plan: RunPlan

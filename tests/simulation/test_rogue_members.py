@@ -1,4 +1,4 @@
-"""A rogue member sends extremes, then is gone: the group goes on, also after a restart."""
+"""A rogue member sends extremes, then dies: the group goes on, also after a restart."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
@@ -76,7 +76,7 @@ def test_a_far_stamp_stops_no_member(
 
 
 class InventsStarts(Bootstrap):
-    """Says of each member that it has started again from the same journal."""
+    """Reports of each member that it has started again from the same journal."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
@@ -150,7 +150,7 @@ def test_leaders_that_were_called_far_away_are_replaced(monkeypatch: pytest.Monk
 
 
 class EndlessLeases(ClusterStatus):
-    """Says in its beats that later leaders are installed, whose leases last for a week."""
+    """Reports in its beats that later leaders are installed, whose leases last for a week."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return [endless(effect) for effect in super().handle(sender, event, now)]
@@ -182,7 +182,7 @@ def endless(effect: Effect) -> Effect:
 
 
 def rogue_leader(spawn: Spawn) -> Spawn:
-    """Make the roles of the rogue member report leases that nobody may take."""
+    """Make the roles of the rogue member report leases that no owner may take."""
     node, _, name = spawn.address.partition("/")
     roles: dict[str, type[Role[Any]]] = {"cluster": EndlessLeases, "leader": EndlessTables}
     return replace(spawn, role=roles.get(name, spawn.role)) if node == ROGUE else spawn

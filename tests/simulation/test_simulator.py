@@ -48,7 +48,7 @@ STORM = Faults(
 
 
 class Pinger(Role[Tock | Alive]):
-    """Says a number to its peer every 10 ms."""
+    """Sends a number to its peer every 10 ms."""
 
     peer = N2
 

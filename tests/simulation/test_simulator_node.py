@@ -195,7 +195,7 @@ class NumberWriter(Role[Tock]):
     """Persists a number, then sends it."""
 
     peer = N2
-    says_first = False
+    sends_first = False
 
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
@@ -208,7 +208,7 @@ class NumberWriter(Role[Tock]):
         self.number += 1
         keep = Persist(kept(self.number))
         say = Send(self.peer, KeepAlive(session="s", request=self.number))
-        return [say, keep, Wake(3, Tock())] if self.says_first else [keep, say, Wake(3, Tock())]
+        return [say, keep, Wake(3, Tock())] if self.sends_first else [keep, say, Wake(3, Tock())]
 
 
 class SilentReader(Role[KeepAlive]):
@@ -217,7 +217,7 @@ class SilentReader(Role[KeepAlive]):
 
 
 class HastyWriter(NumberWriter):
-    says_first = True
+    sends_first = True
 
 
 class DurabilityJudge(Judge):

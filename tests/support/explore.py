@@ -278,7 +278,7 @@ class Explorer:
         return found
 
     def path_to(self, model_state: ModelState) -> tuple[str, ...]:
-        """Return the steps of a shortest path to a visited state, in words."""
+        """Return the steps of a shortest path to a visited state, as texts."""
         steps: list[str] = []
         index = self._index[model_state]
         while index:

@@ -222,7 +222,7 @@ def requests() -> list[type[Request]]:
 
 
 def messages() -> list[type[Message]]:
-    """Return all messages by tag, whoever sends them."""
+    """Return all messages by tag, whichever role sends them."""
     return [
         REGISTRY[tag] for tag in sorted(REGISTRY) if REGISTRY[tag].__module__.startswith(PACKAGE)
     ]
@@ -552,7 +552,7 @@ class OfflineFuzzer:
                     self._send(cluster, message, peers=peers)
                 composer.values = cluster.values()
                 if not self._feed(f"roles of {protocol}", sent, cluster.step):
-                    break  # The node is gone.
+                    break  # The node has ended.
 
     def _formed(self, protocol: str) -> MemoryCluster:
         cluster = MemoryCluster(protocol, self.random)

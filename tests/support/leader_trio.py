@@ -187,7 +187,7 @@ def seats(*names: str) -> tuple[Seat, ...]:
 
 
 def linked(*members: Member) -> tuple[Member, ...]:
-    """Return ``members``, each connected with all others unless it says with which."""
+    """Return ``members``, each connected with all others unless it names the ones."""
     return tuple(
         one
         if one.reaches

@@ -77,7 +77,7 @@ class LocalNode:
         self._post(self.session.address, sender, event)
 
     def learn(self, outcomes: tuple[Result, ...]) -> None:
-        """Tell the proxy the outcomes of a slot."""
+        """Send the proxy the outcomes of a slot."""
         event = SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes)
         self._post(self.proxy.address, self.replica, event)
 

@@ -43,7 +43,7 @@ NEVER = Instant(1 << 62)
 
 
 class ScriptedSession:
-    """A session that grants every request and counts holds; the test tells it the rest."""
+    """A session that grants every request and counts holds; the test sets the rest."""
 
     def __init__(self) -> None:
         self.now = Instant(0)

@@ -2,7 +2,7 @@
 
 The judges check the log's promises more closely than through locks: all members apply the
 same, a linearizable read sees whatever any node knew before, and a local read is no older
-than it says.
+than it reports.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def logbook(
 
     def make_roles(context: NodeContext) -> RoleSet:
         scribe = address_of(context.node, SCRIBE)
-        opening = (b"reign of " + context.node.encode(),)
+        opening = (b"led from " + context.node.encode(),)
         log = log_roles(
             context.node,
             tuple({*(founders or context.nodes), context.node}),

@@ -2,7 +2,7 @@
 
 Source: ``RedissonLock.java``, ``RedissonBaseLock.java``, ``RedissonFencedLock.java``,
 ``LockTask.java`` and ``PublishSubscribe.java`` of https://github.com/redisson/redisson (Apache
-License 2.0): releases 3.10.5 to 3.49, as the name of each script says.
+License 2.0): releases 3.10.5 to 3.49, as the name of each script states.
 """
 
 from __future__ import annotations

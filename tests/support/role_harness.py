@@ -24,7 +24,7 @@ M = TypeVar("M")
 
 
 class NoHost:
-    """A host for a role that is never adopted: whoever drives it performs its effects."""
+    """A host for a role that is never adopted: its driver performs its effects."""
 
     def now(self) -> Instant:
         return T0

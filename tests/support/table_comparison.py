@@ -684,7 +684,7 @@ def key_holds(table: LockTable) -> list[KeyHold]:
 
 
 def judge_objects(table: LockTable) -> int:
-    """Judge the objects that nobody can hold; return the number of their waits."""
+    """Judge the objects that cannot be held; return the number of their waits."""
     waits = 0
     for one in table.objects.values():
         members = [wait.owner_state for wait in one.waits]

@@ -1,4 +1,4 @@
-"""The rules of locks and other objects as a dumb model: lists and scans.
+"""The rules of locks and other objects as a simple model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -682,7 +682,7 @@ class Model:
                 self.recall([c for c in self.claims if name in c.names and c.fence])
 
     def comes_back(self, claim: ModelClaim) -> bool:
-        """Return whether each lock that keeps ``claim`` waiting is retained and nobody waits."""
+        """Return whether each lock that keeps ``claim`` waiting is retained and none waits."""
         for name in claim.names:
             others = [c for c in self.claims if name in c.names]
             taken = self.held(name) + claim.amount > claim.permits

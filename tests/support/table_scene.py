@@ -81,13 +81,13 @@ def held(
 def unheld(
     table: LockTable, prefix: str = "", after: str = "", most: int = 1_000
 ) -> tuple[ListedObject, ...]:
-    """Return a page of the objects that nobody can hold."""
+    """Return a page of the objects that cannot be held."""
     query = ListLocks(prefix=prefix, after=after, most=most, unheld=True)
     return list_locks(table, query).objects
 
 
 def applied(table: LockTable, command: LogCommand) -> list[str]:
-    """Apply a command; return the outcomes in words."""
+    """Apply a command; return the outcomes as texts."""
     return [summary(one) for one in table.apply(table.time_ms, command)]
 
 
@@ -97,7 +97,7 @@ def outcome(table: LockTable, command: LogCommand) -> Any:
 
 
 def advanced(table: LockTable, time_ms: int) -> list[str]:
-    """Let log time pass; return the outcomes in words."""
+    """Let log time pass; return the outcomes as texts."""
     return [summary(one) for one in table.advance(time_ms)]
 
 

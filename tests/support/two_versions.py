@@ -103,7 +103,7 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
         return hub_of(count=count_both, **arguments)
 
     setattr(connection, "SocketHub", counting_hub)  # noqa: B010
-    known = inspect.signature(fencelock.connect).parameters  # An older one says ``timeout``.
+    known = inspect.signature(fencelock.connect).parameters  # An older one has ``timeout``.
     limit: Any = {"connect_timeout" if "connect_timeout" in known else "timeout": patience_s}
     fences: list[int] = []
     for address in addresses:

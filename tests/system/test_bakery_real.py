@@ -306,7 +306,7 @@ def test_two_and_three_leaders_are_lost_at_once_again_and_again(
                 for node in leaders:
                     five.start(node)
                 storm.wait_for_grants()
-                if lost == 3:  # Nobody knows what was held, so all leases are over.
+                if lost == 3:  # No leader knows what was held, so all leases have expired.
                     assert time.monotonic() - killed > keep_s
                 else:
                     kept.release()
@@ -397,7 +397,7 @@ class SeenNews(Collected[fencelock.ClusterState]):
     """The notices that a callback got, and a way to wait for one of them."""
 
     def until(self, holds: Callable[[fencelock.ClusterState], bool]) -> fencelock.ClusterState:
-        """Wait until the last that was told is such."""
+        """Wait until the last notice is such."""
         return self.wait_for(lambda states: states[-1] if states and holds(states[-1]) else None)
 
 

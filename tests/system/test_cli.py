@@ -45,7 +45,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """Run a node; return its process and the line that says that it serves."""
+    """Run a node; return its process and the line that reports that it serves."""
     with subprocess.Popen(
         [*COMMAND, "serve", "--found", "--id", node], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as process:

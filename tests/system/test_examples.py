@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, and so does the Python of the pages for users."""
+"""Every example runs as its docstring states, and so does the Python of the pages for users."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FEW = ("--clients", "2")
 
 
 def demand_sound(verdict: dict[str, Any]) -> None:
-    """Fail unless everybody was served and nothing was lost."""
+    """Fail unless every client was served and nothing was lost."""
     assert verdict["ok"] is True
     assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
     assert min(verdict["grants_by_client"].values()) > 0
@@ -92,7 +92,7 @@ def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) ->
 
 @pytest.mark.long
 def test_an_entry_by_logical_time_costs_what_the_algorithm_states() -> None:
-    """One client: nobody waits long enough for a probe, so the count is exact."""
+    """One client: none waits long enough for a probe, so the count is exact."""
     one = ("--clients", "1", "--locks", "1", "--seconds", "1")
     ended = run("cluster.py", "--protocol", "lamport", *one, "--json")
     verdict = json.loads(ended.stdout.splitlines()[-1])

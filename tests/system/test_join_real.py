@@ -53,7 +53,7 @@ def serving(folder: Path, seed: str, *options: str) -> Generator[None]:
 
 
 def roles(operator: fencelock.Client) -> dict[str, NodeRole]:
-    """Return the part of each node that was heard lately; nothing while nobody leads."""
+    """Return the part of each node that answered recently; nothing while no node leads."""
     try:
         nodes = operator.members().nodes
     except UnavailableError:
@@ -159,7 +159,7 @@ def test_a_member_that_lost_its_folder_comes_back_at_its_address_only(
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.node.joining.RUNS_MS", 0)  # So it counts as silent.
     with fencelock.connect(nodes["n1"].address, connect_timeout=PATIENCE_S) as operator:
-        until(lambda: votes(operator, "n2"), "n2 is heard")
+        until(lambda: votes(operator, "n2"), "n2 answers")
     n2 = nodes.pop("n2")
     assert n2.stop(PATIENCE_S)
     lost = Joining(nodes["n1"].address, tmp_path / "joins", "n2")
@@ -198,7 +198,7 @@ def test_two_nodes_of_one_machine_get_names_and_ports_of_their_own(
     with fencelock.connect(seed, connect_timeout=PATIENCE_S) as operator:
         first = Node.start(config, name)
         try:
-            until(lambda: name in roles(operator), "it is heard")
+            until(lambda: name in roles(operator), "it answers")
             others, other = joined(Joining(seed, tmp_path / "two"))
         finally:
             first.stop(PATIENCE_S)

@@ -81,7 +81,7 @@ def held(client: fencelock.Client, name: str) -> fencelock.Hold:
     return present(client.lock(name, timeout=PATIENCE_S).acquire())
 
 
-def use_for_ever(client: fencelock.Client) -> None:
+def use_forever(client: fencelock.Client) -> None:
     while True:
         client.status("orders/1")
 
@@ -198,7 +198,7 @@ def test_an_unknown_key_is_refused_with_a_reason_and_at_once(tmp_path: Path, lin
 
 
 def test_a_key_for_another_cluster_finds_no_node(tmp_path: Path) -> None:
-    """Its client cannot tell the node from a proxy before one that restarts."""
+    """Its client cannot distinguish the node from a proxy before one that restarts."""
     make_folder(tmp_path / "other", ())
     stranger = add_key(tmp_path / "other", Rights("shop", CLIENT))
     with keyed_nodes(tmp_path, count=1) as cluster:
@@ -243,7 +243,7 @@ def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines
             remove_key(cluster.keys, "shop")
             cluster.reload()
             with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
-                use_for_ever(shop)  # Until its link is found closed.
+                use_forever(shop)  # Until its link is found closed.
             with alice.lock("orders/1", timeout=PATIENCE_S) as next_hold:  # Its session ends.
                 assert next_hold.fence > hold.fence
                 assert not hold.held
@@ -453,7 +453,7 @@ def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:
         remove_key(tmp_path / "keys", "shop")
         nodes.processes["n1"].send_signal(signal.SIGHUP)
         with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
-            use_for_ever(shop)
+            use_forever(shop)
         with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
             fencelock.connect(nodes.connect, cluster=nodes.cluster, key=key)
         alice.evict("orders/1", hold.fence)

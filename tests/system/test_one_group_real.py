@@ -116,7 +116,7 @@ def test_founders_without_disks_and_later_members_found_nothing(founders: Nodes)
     founders.at = reached
     founders.start(*FOUNDERS)
     for name in FOUNDERS:
-        until(lambda: founders.group(name) == group, f"{name} is not told its group")  # noqa: B023
+        until(lambda: founders.group(name) == group, f"{name} does not know its group")  # noqa: B023
         assert "lost its journal" in founders.status(name).detail
 
 
@@ -135,7 +135,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
         texts = ("no cluster is known", "serves nobody", "n1 lost its journal")
         until(
             lambda: any(one in founders.status("n1").detail for one in texts),
-            "n1 says what it knows",
+            "n1 reports what it knows",
         )
         assert {founders.group(name) for name in FOUNDERS} <= {"", group}
         with client.lock("x", timeout=PATIENCE_S):  # The group of the others goes on.
@@ -144,7 +144,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
         founders.wipe("n1")
         founders.stop("n2", "n3")  # They may know the group, but not yet that n1 was replaced.
         founders.start("n1", knows=(*FOUNDERS, "n4"))
-        until(lambda: founders.group("n1") == group, "n1 is not told of the group")
+        until(lambda: founders.group("n1") == group, "n1 does not know the group")
         until(lambda: "serves nobody" in founders.status("n1").detail, founders.status("n1").detail)
         assert not founders.status("n1").ready
         founders.start("n2", "n3")
@@ -235,10 +235,10 @@ class IdentityCluster(Cluster):
         return checked(NodeStatus, self.running[name].proxy.ask(Describe(), timeout=PATIENCE_S))
 
     def wait_until(self, name: str, is_so: Callable[[NodeStatus], bool]) -> None:
-        for _ in range(2_000):  # Each question waits for the node's answer.
+        for _ in range(2_000):  # Each request waits for the node's reply.
             if is_so(self.status(name)):
                 return
-        pytest.fail(f"{name} said last: {self.status(name)}")
+        pytest.fail(f"last status of {name}: {self.status(name)}")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A leader that dies without a sign: for how long nobody is granted a lock, in virtual time."""
+"""A leader that dies without a sign: for how long no lock is granted, in virtual time."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def strike(world: World, leader: str, death: SilentDeath) -> None:
 
 
 def longest_gap_ms(world: World, ms: int) -> int:
-    """Return for how long at most nobody is granted a lock in the next ``ms``."""
+    """Return for how long at most no lock is granted in the next ``ms``."""
     times, before = [world.time], 0
     for _ in range(ms):
         world.run(world.time + NS_PER_MS)
@@ -150,7 +150,7 @@ def test_a_cluster_across_continents_grants_within_three_seconds_of_a_silent_dea
     world.run(world.time + SETTLED_MS * NS_PER_MS)
     before = world.marks["paxos.leadership_begun"]
     assert longest_gap_ms(world, 3_000) <= 1_500
-    assert world.marks["paxos.leadership_begun"] == before, "nobody takes over without a fault"
+    assert world.marks["paxos.leadership_begun"] == before, "no node takes over without a fault"
 
     strike(world, leader_of(world), death)
     assert longest_gap_ms(world, 5_000) <= 3_000

@@ -22,7 +22,7 @@ app.command()(simulate)
 
 
 def nobody(context: NodeContext) -> RoleSet:
-    """A node without roles serves nobody."""
+    """A node without roles serves no client."""
     return RoleSet(())
 
 

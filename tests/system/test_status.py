@@ -116,7 +116,7 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
     for part in ("ready, leads", "ready, follows n2", "1h", str(FENCE), "1m 5s"):
         assert part in table
     assert "…" not in table
-    assert "needs" not in table  # No column for what nobody has.
+    assert "needs" not in table  # No column for what no node has.
     assert " at " not in table
 
 

@@ -320,7 +320,7 @@ def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
 def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
     connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may have given the descriptor to the connection of somebody else."""
+    """The kernel may have given the descriptor to the connection of another client."""
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     node, _ = connection
     floods, closed = Floods(), node.dup()
@@ -405,7 +405,7 @@ class Scene:
         until(lambda: len(os.listdir("/dev/fd")) <= before)  # The descriptor is free.
 
     def until_received(self, number: int, *senders: Station) -> None:
-        """Let all of them send, again and again, until the first of them is heard."""
+        """Let all of them send, again and again, until a message of the first arrives."""
         until(
             lambda: self.has_received(senders[0].node, number),
             self.node,
@@ -432,7 +432,7 @@ def scene(station: Make) -> Scene:
 
 
 @pytest.mark.parametrize("talk", [True, False], ids=["they talk", "they are silent"])
-@pytest.mark.parametrize("between", [(), OTHERS, MEMBERS], ids=["nobody", "clients", "members"])
+@pytest.mark.parametrize("between", [(), OTHERS, MEMBERS], ids=["none", "clients", "members"])
 def test_a_client_that_restarts_is_served_though_a_frame_of_its_former_process_comes_late(
     scene: Scene, between: tuple[str, ...], *, talk: bool
 ) -> None:

@@ -305,7 +305,7 @@ def _descriptors() -> set[str]:
 
 
 def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(station: Make) -> None:
-    """The keys are not checked here: a listener without a guard is told to count by them."""
+    """The keys are not checked here: a listener without a guard is set to count by them."""
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None

@@ -147,7 +147,7 @@ def test_the_version_is_judged_before_anything_else() -> None:
             with pytest.raises(WrongVersionError, match=f"version {version} are refused") as caught:
                 decode_frame(cbor2.dumps([version, *rest]))
             assert caught.value.version == version
-    for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR we do not speak.
+    for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR that we do not use.
         with pytest.raises(WrongVersionError):
             decode_frame(b"\x85\x02" + tail)
     assert WIRE_VERSION == 1

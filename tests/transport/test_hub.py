@@ -91,7 +91,7 @@ def test_messages_pass_both_ways_after_a_peer_restarts(station: Make) -> None:
     b.hub.close()
     a.news.clear()
     until(lambda: a.news, a)
-    a.send("b", alive(2))  # Lost: nobody is there.
+    a.send("b", alive(2))  # Lost: b does not run.
 
     b = station("b", boot=2, listen=b_end, peers={"a": a_end})
     until(lambda: a.up() and b.up(), a, b)
@@ -198,7 +198,7 @@ def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make)
 
 
 def two_processes(station: Make) -> tuple[Station, Station, Station]:
-    """Return a node and two processes under one client id, of which the first was heard."""
+    """Return a node and two processes with one client id; the first has sent a message."""
     node = station("n1")
     first, second = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
     until(lambda: first.news and second.news, first, second)

@@ -241,7 +241,7 @@ def test_many_changes_leave_no_socket_behind(station: Make) -> None:
         a.hub.connect("b", c.hub.endpoint)
         a.turn(0)
         a.hub.disconnect("b")
-    a.news.clear()  # The last may be that a link came up which is gone.
+    a.news.clear()  # The last may be that a link came up which has closed since.
     a.hub.connect("b", b.hub.endpoint)
     until(a.up, a, b)
     a.send("b", alive(1))

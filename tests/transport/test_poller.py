@@ -91,7 +91,7 @@ def test_a_poller_sleeps_at_once_after_a_long_wait(one: Poller, yields: Yields) 
 
 
 def test_a_poller_sleeps_at_once_where_the_processor_is_wanted(one: Poller, yields: Yields) -> None:
-    yields.does = lambda: time.sleep(0.001)  # Somebody else's turn.
+    yields.does = lambda: time.sleep(0.001)  # The turn of another.
 
     assert one.poll(BEYOND_BRIEF_MS) == set()
 
