@@ -46,7 +46,7 @@ _names = itertools.count(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where Python is told to write no bytecode, each of the many processes that the tests start would
+# Where Python is set to write no bytecode, each of the many processes that the tests start would
 # compile all that it imports, for half a second of a core. They share a folder outside the tree.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     compiled = tempfile.mkdtemp(prefix="fencelock-tests-")

@@ -665,7 +665,7 @@ def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
     assert {*messages.Member._fields} == IMPOSSIBLE_MEMBER.keys() | HARMLESS_OF_MEMBER.keys()
 
 
-def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_nobody() -> None:
+def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_no_leader() -> None:
     leader = a_voting_leader()
     honest = messages.Collected(
         **NAMED, round=1, voted=False, ahead=None, highest=1, known=ROUND_MAX
@@ -685,11 +685,11 @@ def test_a_record_has_no_more_left_than_the_longest_lease_rounded_up() -> None:
     assert not is_possible_record(RECORD._replace(left_ms=LEASE_MS_MAX + 2), 3)
 
 
-def test_an_end_says_any_fence_that_its_client_named() -> None:
+def test_an_end_reports_any_fence_that_its_client_named() -> None:
     assert is_possible_end(ENDED._replace(fence=BEYOND[1]), 3)
 
 
-def test_of_a_table_only_the_impossible_records_are_left_out() -> None:
+def test_only_impossible_records_of_a_table_are_left_out() -> None:
     leader = an_importing_leader()
     wrong = RECORD._replace(fence=pack_fence(4, 1))
     other = RECORD._replace(ticket=ticket(1, lock="y"))

@@ -68,7 +68,7 @@ class Copy:
         )
         self.role.epoch_state.take(Seating(1, LIVES[:3], 10_000, LIVES[3:]))
 
-    def told(self, message: Any, sender: str = "n1") -> list[Message]:
+    def receive(self, message: Any, sender: str = "n1") -> list[Message]:
         """Return the answers to ``message``."""
         effects = self.role.handle(leader_of(sender), message, NOW)
         sent = [one for one in effects if isinstance(one, Send)]
@@ -84,18 +84,18 @@ class Copy:
 
 def test_a_hold_is_kept_and_confirmed_and_nothing_else_is() -> None:
     copy = Copy()
-    assert copy.told(add(0)) == []  # It waits: its place is kept, without an answer.
+    assert copy.receive(add(0)) == []  # It waits: its place is kept, without an answer.
     assert copy.holds() == {}
-    assert only(Collected, copy.told(add(1, round_=2))).voted
+    assert only(Collected, copy.receive(add(1, round_=2))).voted
     assert copy.holds() == {ANN: pack_fence(1, 1)}
-    assert [one.voted for one in copy.told(add(1, round_=2)) if isinstance(one, Collected)] == [
+    assert [one.voted for one in copy.receive(add(1, round_=2)) if isinstance(one, Collected)] == [
         True
     ]
 
 
 def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() -> None:
     copy = Copy()
-    copy.told(add(1))
+    copy.receive(add(1))
     at = later(NOW, ticket().lease_ms)
     taken_over = replace(add(1, round_=2), taken=True)
     effects = copy.role.handle(leader_of("n2"), taken_over, at)
@@ -106,42 +106,42 @@ def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() 
 
 def test_a_copy_follows_leaders_only() -> None:
     copy = Copy()
-    assert copy.told(add(1), "n5") == []
+    assert copy.receive(add(1), "n5") == []
     assert copy.holds() == {}
 
 
 def test_a_later_hold_replaces_one_that_leaders_have_ended_and_an_earlier_one_does_not() -> None:
     copy = Copy()
-    copy.told(add(1, ANN))
-    copy.told(add(2, BEN))
+    copy.receive(add(1, ANN))
+    copy.receive(add(2, BEN))
     assert copy.holds() == {BEN: pack_fence(1, 2)}
-    assert not only(Collected, copy.told(add(1, ANN))).voted
+    assert not only(Collected, copy.receive(add(1, ANN))).voted
     assert copy.holds() == {BEN: pack_fence(1, 2)}
 
 
-def test_what_was_dropped_is_not_kept_again() -> None:
+def test_a_dropped_ticket_is_not_kept_again() -> None:
     copy = Copy()
-    copy.told(add(1))
+    copy.receive(add(1))
     dropped = DropTicket(epoch=1, lock="x", who=ANN, request=1, fence=0, number=5, mine=False)
-    assert len(copy.told(dropped)) == 1
+    assert len(copy.receive(dropped)) == 1
     assert copy.holds() == {}
-    assert [type(one) for one in copy.told(add(1))] == [TicketEnded]
+    assert [type(one) for one in copy.receive(add(1))] == [TicketEnded]
 
 
 def test_a_round_that_its_owner_gave_up_is_kept_no_more() -> None:
     copy = Copy()
-    copy.told(add(1))
-    copy.told(Yield(epoch=1, lock="x", who=ANN, request=1, round=2))
+    copy.receive(add(1))
+    copy.receive(Yield(epoch=1, lock="x", who=ANN, request=1, round=2))
     assert copy.holds() == {}
 
 
 def test_a_renewal_is_kept_by_a_copy_that_missed_the_grant() -> None:
     copy = Copy()
     renewal = Extend(epoch=1, ticket=ticket(), fence=pack_fence(1, 3), number=8)
-    assert copy.told(renewal) == [Extended(epoch=1, number=8, kept=True)]
+    assert copy.receive(renewal) == [Extended(epoch=1, number=8, kept=True)]
     assert copy.holds() == {ANN: pack_fence(1, 3)}
     late = Extend(epoch=1, ticket=ticket(BEN), fence=pack_fence(1, 2), number=9)
-    assert copy.told(late) == [Extended(epoch=1, number=9, kept=False)]
+    assert copy.receive(late) == [Extended(epoch=1, number=9, kept=False)]
 
 
 def test_a_late_request_for_an_installed_epoch_is_not_confirmed_by_a_copy_that_merged_nothing() -> (
@@ -171,7 +171,7 @@ def keepers(harness: ClusterHarness) -> set[str]:
 
 
 @pytest.mark.parametrize(("nodes", "lost"), [(5, 2), (7, 3)])
-def test_leaders_lost_at_once_leave_every_hold_and_nobody_waits(nodes: int, lost: int) -> None:
+def test_leaders_lost_at_once_leave_every_hold_and_no_client_waits(nodes: int, lost: int) -> None:
     harness = whole(nodes)
     leaders, proxy = harness.serving(), harness.others()[0]
     held = harness.lock(proxy, hold_ms=LONG_MS)

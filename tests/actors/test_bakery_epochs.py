@@ -64,7 +64,7 @@ def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> N
 
 
 def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> None:
-    """The clock says that the group was founded just now; the journal knows a higher epoch."""
+    """By the clock the group was founded just now; the journal knows a higher epoch."""
     limit, known = EpochLimit(age_s=0, known=5_000_000), 5_000_000
     assert promises(limit, known + EPOCHS_AFTER_START)
     assert not promises(limit, known + EPOCHS_AFTER_START + 1)
@@ -73,7 +73,7 @@ def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> N
     assert not promises(limit, known + EPOCHS_AFTER_START + 61, later)
 
 
-def test_a_restart_beside_a_rogue_member_takes_nobody_away_from_the_others() -> None:
+def test_a_restart_beside_a_rogue_member_takes_no_member_from_the_others() -> None:
     other, pushed = EpochLimit(age_s=100), EpochLimit(age_s=100).highest(T0)
     assert other.allows(EpochLimit(age_s=101, known=pushed).highest(T0) - EPOCHS_AFTER_START, T0)
 
@@ -190,7 +190,7 @@ def hand_over(trio: LeaderTrio, lost: set[tuple[type[Message], str, str]]) -> No
     """Let n1 and n2 merge their tables for epoch 2, without n3; let all three serve."""
     trio.lost = {(Export, name, "n3") for name in ("n1", "n2")}
     for name in ("n1", "n2"):
-        trio.say(election_of("n1"), name, LEAD)
+        trio.deliver(election_of("n1"), name, LEAD)
     trio.settle()
     trio.lost = lost
     for name in NAMES:
@@ -224,10 +224,10 @@ def test_a_vote_that_only_one_former_leader_has_is_taken_over_under_a_bound_that
     ]
     hand_over(trio, {(Entering, "n1", "n2")})
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert trio.heard(Locked) == []
+    assert trio.received(Locked) == []
     confirm(trio, "n1")
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert trio.heard(Locked) == []
+    assert trio.received(Locked) == []
     confirm(trio, "n3")
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert [one.hold_ms for one in trio.heard(Locked)] == [LOCK.hold_ms]
+    assert [one.hold_ms for one in trio.received(Locked)] == [LOCK.hold_ms]

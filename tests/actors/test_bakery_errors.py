@@ -1,4 +1,4 @@
-"""Errors and missing majorities of `bakery`, as clients are told."""
+"""Errors and missing majorities of `bakery`, as clients see them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencelock.Clien
         yield client
 
 
-def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
+def test_timed_out_names_the_time_waited_and_where_it_is_configured(
     client: fencelock.Client,
 ) -> None:
     with client.lock("busy", owner="holder", timeout=PATIENCE_S) as held:
@@ -86,7 +86,7 @@ def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
             waiter.acquire()
 
 
-def test_a_timeout_that_is_said_counts_however_short_it_is(client: fencelock.Client) -> None:
+def test_an_explicit_timeout_counts_however_short_it_is(client: fencelock.Client) -> None:
     with client.lock("short", owner="holder", timeout=PATIENCE_S):
         waiter = client.lock("short", owner="waiter", timeout=0.05)
         with pytest.raises(fencelock.LockTimeoutError) as caught, waiter:
@@ -104,7 +104,7 @@ def test_a_wait_may_be_longer_than_that_of_the_cluster(client: fencelock.Client)
     waiter.release()
 
 
-def test_without_limit_is_a_week() -> None:
+def test_a_timeout_without_limit_is_a_week() -> None:
     assert wait_ms_of(math.inf) == WAIT_MS_MAX == 7 * 24 * 3_600_000
     with pytest.raises(ValueError, match="-1 for no limit"):
         wait_ms_of(-math.inf)
@@ -136,7 +136,7 @@ def test_overflow_names_the_limit_and_passes_when_there_is_room(client: fenceloc
         assert more.held
 
 
-def test_failed_says_what_is_missing(tmp_path: Path) -> None:
+def test_failed_names_what_is_missing(tmp_path: Path) -> None:
     for client in serving(tmp_path, 3):
         with pytest.raises(fencelock.UnavailableError) as caught:
             client.lock("nobody").acquire()
@@ -145,18 +145,18 @@ def test_failed_says_what_is_missing(tmp_path: Path) -> None:
         assert '"obtention" under [bakery]' in str(caught.value)
 
 
-def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
+def test_a_client_that_repeats_a_failed_request_receives_failed_again(tmp_path: Path) -> None:
     """A client's session repeats the request under another number; its user does not notice."""
     written(tmp_path, 1)
     config = parse((tmp_path / "cluster.toml").read_text(encoding="utf-8"), tmp_path)
     mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}
     with Node.start(config, "n1", found=True) as node:
-        asked = fencelock.Acquire(**mine, wait_ms=60_000)
+        request = fencelock.Acquire(**mine, wait_ms=60_000)
         proxy = node.ref("proxy")
-        assert proxy.ask(asked, timeout=PATIENCE_S).fence > 0
+        assert proxy.ask(request, timeout=PATIENCE_S).fence > 0
         proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
         with pytest.raises(fencelock.AcquireCancelledError, match="ended before"):
-            proxy.ask(asked, timeout=PATIENCE_S)
+            proxy.ask(request, timeout=PATIENCE_S)
 
 
 # Clients of a cluster that lost two leaders: they learn why they wait, and may ask again
@@ -198,7 +198,7 @@ def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(
     stranded: tuple[ClusterHarness, str],
 ) -> None:
     harness, proxy = stranded
-    harness.say(proxy, Inspect(lock="x", session="u", request=700))
+    harness.send(proxy, Inspect(lock="x", session="u", request=700))
     took_ms = harness.until(lambda: bool(harness.answers(Refused, 700)), 5_000)
     refused = refusal(harness, 700)
     assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
@@ -208,7 +208,7 @@ def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(
 def cancel(harness: ClusterHarness, proxy: str, request: int) -> int:
     """Cancel a request of ann; return the time until that is confirmed (ms)."""
     before = len(harness.answers(Cancelled, request))
-    harness.say(proxy, Cancel(lock="x", session="u", owner="ann", request=request))
+    harness.send(proxy, Cancel(lock="x", session="u", owner="ann", request=request))
     return harness.until(lambda: len(harness.answers(Cancelled, request)) > before, 5_000)
 
 

@@ -200,7 +200,7 @@ def test_two_members_of_three_found_no_group(seed: int) -> None:
     assert harness.answers(Granted, first) == []
 
 
-def test_a_client_is_told_which_member_a_new_cluster_waits_for() -> None:
+def test_a_client_learns_which_member_a_new_cluster_waits_for() -> None:
     harness, _ = town_of(1)
     harness.start("n1", "n3")
     asked = harness.acquire("n1", wait_ms=500)
@@ -507,8 +507,8 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
             return held.fence
 
     def describe(name: str) -> NodeStatus:
-        told: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=PATIENCE_S)
-        return told
+        status: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=PATIENCE_S)
+        return status
 
     fences = [hold("n1")]
     nodes["n1"].stop()

@@ -45,37 +45,37 @@ WHO = Who("ann", "o")
 
 def status() -> RoleHarness[ClusterStatus]:
     harness = RoleHarness(lambda host: cluster_status(voters(), host))
-    harness.hear(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
+    harness.receive(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
     return harness
 
 
 def beat_of(harness: RoleHarness[ClusterStatus], **claims: Any) -> Beat:
-    """Return a beat of n2 that echoes what n1 said last."""
+    """Return a beat of n2 that echoes the last beat of n1."""
     return beat(echo=harness.role.number, **claims)
 
 
-def seen(said: list[Send]) -> list[str]:
-    words = of(Connected, said, election_of("n1"))
+def seen(sends: list[Send]) -> list[str]:
+    words = of(Connected, sends, election_of("n1"))
     return [member.node for member in words[-1].members] if words else []
 
 
 def test_a_member_that_echoes_is_connected() -> None:
     harness = status()
-    assert seen(harness.hear(status_of("n2"), beat_of(harness))) == ["n1", "n2"]
+    assert seen(harness.receive(status_of("n2"), beat_of(harness))) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("sender", [status_of("n1"), address_of("n2", "proxy"), Address("n2")])
-def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> None:
+def test_only_the_status_of_another_node_has_a_beat(sender: Address) -> None:
     """Its own name, or another role's."""
     harness = status()
-    assert harness.hear(sender, beat_of(harness)) == []
+    assert harness.receive(sender, beat_of(harness)) == []
 
 
 def test_beats_of_a_guest_about_leaders_are_ignored() -> None:
     """It may join, so it is connected. It counts in no majority, and teaches nothing."""
     play = status()
     claims = beat_of(play, promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
-    play.hear(status_of("n9"), claims)
+    play.receive(status_of("n9"), claims)
     (guest,) = [one for one in play.role.seen if one.node == "n9"]
     assert guest == Member("n9", 2, 14, 7, 0, NOBODY, 0, 0, votes=False, reaches=())
 
@@ -83,18 +83,18 @@ def test_beats_of_a_guest_about_leaders_are_ignored() -> None:
 def test_a_node_answers_only_so_many_guests() -> None:
     play = status()
     for number in range(GUESTS_MAX + 5):
-        play.hear(status_of(f"g{number}"), beat_of(play))
+        play.receive(status_of(f"g{number}"), beat_of(play))
     assert len(play.role.peers) == 2 + GUESTS_MAX
     assert play.counted == ["bakery.guest_ignored"] * 5
 
 
 def test_a_member_known_from_others_alone_is_not_connected() -> None:
-    """In the original a leader that somebody named counts as if it had been heard."""
+    """In the original a leader that another node named counts as if its message had arrived."""
     harness = status()
     named = beat_of(harness, seating=Seating(1, LIVES, 1))
-    assert seen(harness.hear(status_of("n2"), named)) == ["n1", "n2"]
+    assert seen(harness.receive(status_of("n2"), named)) == ["n1", "n2"]
     one_way = replace(beat_of(harness), echo=0, echo_life=0)
-    assert seen(harness.hear(status_of("n3"), one_way)) == []
+    assert seen(harness.receive(status_of("n3"), one_way)) == []
     harness.run(BEAT_MS)
     assert [member.node for member in harness.role.seen] == ["n1", "n2"]
 
@@ -131,11 +131,11 @@ def harness() -> InputHarness:
     return InputHarness()
 
 
-def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness) -> None:
+def test_the_highest_number_of_a_lock_that_was_never_held_is_0(harness: InputHarness) -> None:
     """A ticket that enters twice gets the reply twice."""
     for _ in range(2):
-        told = one(MaxTicket, harness.hear(leader_of("n2"), entering()), leader_of("n2"))
-        assert (told.highest, told.held) == (0, 0)
+        reply = one(MaxTicket, harness.receive(leader_of("n2"), entering()), leader_of("n2"))
+        assert (reply.highest, reply.held) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -146,32 +146,32 @@ def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
     harness: InputHarness, sender: Address, epoch: int
 ) -> None:
     """Who leads is known by an epoch that a majority promised."""
-    assert harness.hear(sender, Entering(epoch=epoch, ticket=ticket())) == []
+    assert harness.receive(sender, Entering(epoch=epoch, ticket=ticket())) == []
     assert harness.counted == ["bakery.step_of_another_epoch"]
 
 
-def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
+def test_a_vote_is_given_once_and_repeated_on_request(harness: InputHarness) -> None:
     """A leader votes, and only the owner of a ticket grants."""
-    harness.hear(leader_of("n2"), entering())
+    harness.receive(leader_of("n2"), entering())
     for _ in range(2):
-        said = harness.hear(leader_of("n2"), add())
-        assert one(Collected, said, leader_of("n2")).voted
-        assert {send.to for send in said} == {leader_of("n2")}
+        sends = harness.receive(leader_of("n2"), add())
+        assert one(Collected, sends, leader_of("n2")).voted
+        assert {send.to for send in sends} == {leader_of("n2")}
     drop = DropTicket(epoch=1, lock="x", who=WHO, request=1, fence=0, number=4, mine=False)
-    assert one(TicketDropped, harness.hear(leader_of("n2"), drop)).found
-    assert of(TicketDropped, harness.hear(leader_of("n2"), drop))
+    assert one(TicketDropped, harness.receive(leader_of("n2"), drop)).found
+    assert of(TicketDropped, harness.receive(leader_of("n2"), drop))
     assert len(harness.role.tickets) == 0
 
 
 def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputHarness) -> None:
     """The original continues as if the ticket were its own."""
-    harness.hear(leader_of("n2"), entering())
+    harness.receive(leader_of("n2"), entering())
     collected = Collected(
         epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1
     )
-    assert harness.hear(leader_of("n3"), collected) == []
+    assert harness.receive(leader_of("n3"), collected) == []
     highest = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=9, held=0, known=0)
-    assert harness.hear(leader_of("n3"), highest) == []
+    assert harness.receive(leader_of("n3"), highest) == []
     assert "bakery.late_answer" in harness.counted
     (entry,) = harness.role.tickets.entries()
     assert (entry.owner, entry.ticket.turn.number, entry.fence) == ("n2", 0, 0)
@@ -179,7 +179,7 @@ def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputH
 
 def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(harness: InputHarness) -> None:
     """A leader keeps no ticket whose owner is silent."""
-    harness.hear(leader_of("n2"), entering())
+    harness.receive(leader_of("n2"), entering())
     assert len(harness.role.tickets) == 1
     harness.run(COPY_MS + SWEEP_MS)
     assert len(harness.role.tickets) == 0

@@ -47,7 +47,7 @@ def test_a_record_of_an_honest_member_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("bound_ms", [0, -1, 2 * LEASE_MS_MAX, (1 << 63) - 1])
-def test_in_place_of_an_impossible_lease_the_longest_is_reported(bound_ms: int) -> None:
+def test_the_longest_lease_is_reported_in_place_of_an_impossible_one(bound_ms: int) -> None:
     wrong = replace(INSTALL, seating=INSTALL.seating._replace(bound_ms=bound_ms))
     (found,) = find_impossible([INSTALL, wrong, PROMISE])
 

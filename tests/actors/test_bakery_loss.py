@@ -1,4 +1,4 @@
-"""Leaders of `bakery` that are lost, or deaf to each other."""
+"""Leaders of `bakery` that are lost, or do not receive each other's messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
     assert set(before[1:]) < set(harness.serving())
 
 
-def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
+def test_two_leaders_lost_at_once_are_waited_out_and_reported() -> None:
     harness = ClusterHarness(5, NO_COPIES).led()
     leaders = harness.serving()
     held = harness.lock(leaders[0], hold_ms=1_000, grace_ms=500)
@@ -64,7 +64,7 @@ def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
     assert granted.fence > held.fence
 
 
-def test_leaders_of_a_minority_grant_nothing_to_anybody() -> None:
+def test_leaders_of_a_minority_grant_nothing() -> None:
     """Two leaders of three, cut off from the other three members."""
     harness = ClusterHarness(5).start().ready()
     leaders = harness.serving()
@@ -122,7 +122,7 @@ def test_fences_rise_over_empty_queues_epochs_and_a_restart_of_all() -> None:
 
 
 def test_jumping_clocks_change_nothing() -> None:
-    """A clock that jumps ends that node's own leases early; nobody is granted more."""
+    """A clock that jumps ends that node's own leases early; no client is granted more."""
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=1_000, grace_ms=500)
     one = harness.others()[0] if harness.others() else harness.serving()[-1]
@@ -157,7 +157,7 @@ def deaf(seed: int) -> ClusterHarness:
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_two_coordinators_that_are_deaf_to_each_other_leave_the_leaders_in_peace(seed: int) -> None:
-    """Each misses the other among the leaders, and all the rest hear both: found by a seed."""
+    """Each misses the other among the leaders; all others receive from both. Found by a seed."""
     harness = deaf(seed)
     epoch, served = harness.epoch(), 0
     for _ in range(600):
@@ -181,7 +181,7 @@ def test_a_leader_that_the_next_coordinator_was_deaf_to_is_replaced(seed: int) -
 @pytest.mark.long
 def test_a_coordinator_that_was_overruled_often_replaces_a_lost_leader_at_once() -> None:
     """Each time that the first member was cut off, its seating was replaced, and it paused; it
-    replaces a lost leader without a pause once it hears all."""
+    replaces a lost leader without a pause once messages of all arrive."""
     harness = ClusterHarness(5, seed=2).start().ready()
     for _ in range(6):
         harness.until(lambda: len(harness.serving()) == 3)
@@ -202,7 +202,7 @@ def test_a_coordinator_that_was_overruled_often_replaces_a_lost_leader_at_once()
 
 FAULT_MS = 20_000
 REPLACED_MS = 3_000
-"""Time within which deaf leaders are replaced (ms)."""
+"""Time within which leaders that receive nothing are replaced (ms)."""
 
 
 def five(seed: int = 1) -> ClusterHarness:
@@ -272,7 +272,7 @@ ALL = Electorate(0, tuple(Seat(name, "", life) for name, life in LIVES.items()))
 
 
 def seen(links: dict[str, str]) -> list[Member]:
-    """Return members and whom they reach, as ``n1="45"``."""
+    """Return members and the nodes that they reach, as ``n1="45"``."""
     return [
         Member(
             f"n{name}",
@@ -293,8 +293,8 @@ SEATING = Seating(1, tuple(Chosen(f"n{number}", number) for number in (1, 2, 3))
 
 
 def test_a_member_that_is_not_reached_here_is_alive_if_a_quorum_reaches_it() -> None:
-    told = seen({"1": "45", "4": "1235", "5": "134"})
-    assert [leader.node for leader in ClusterView(SEATING, told, ALL).living()] == ["n1", "n3"]
+    members = seen({"1": "45", "4": "1235", "5": "134"})
+    assert [leader.node for leader in ClusterView(SEATING, members, ALL).living()] == ["n1", "n3"]
 
 
 @pytest.mark.parametrize(

@@ -50,17 +50,17 @@ def test_locks_are_independent_and_each_has_its_own_line() -> None:
     assert len(held_by(harness, "a")) == 1  # The line of another lock did not move.
 
 
-def test_nobody_releases_what_another_holds() -> None:
+def test_a_client_does_not_release_what_another_holds() -> None:
     """It is answered, and has no effect."""
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=LONG_MS)
     wrongs = ("x", "ben", held.fence), ("x", "ann", held.fence + 1), ("y", "ann", 1)
     for lock, owner, fence in wrongs:
-        told = len(harness.answers(Refused))
+        refusals = len(harness.answers(Refused))
         harness.number += 1
         wrong = Release(lock=lock, fence=fence, session="u", owner=owner, request=harness.number)
-        harness.say("n2", wrong)
-        harness.until(has(harness, Refused, told + 1))
+        harness.send("n2", wrong)
+        harness.until(has(harness, Refused, refusals + 1))
     assert harness.answers(Released) == []
     waiting = harness.acquire("n3", owner="eve", wait_ms=500)
     harness.until(lambda: bool(harness.answers(Refused, waiting)))
@@ -77,13 +77,13 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
         harness.world.crash(lost)
         harness.until(partial(is_later, harness, before))
     harness.until(has(harness, HoldLost, 1))
-    assert [word.fence for word in harness.answers(HoldLost)] == [held.fence]
-    assert {word.fence for word in harness.answers(Unlocking)} <= {held.fence}
+    assert [message.fence for message in harness.answers(HoldLost)] == [held.fence]
+    assert {message.fence for message in harness.answers(Unlocking)} <= {held.fence}
     assert harness.lock(proxy, owner="ben").fence > held.fence
     assert HOLD_MS + GRACE_MS < LONG_MS
 
 
-def test_without_copies_a_member_comes_and_goes_without_an_election() -> None:
+def test_a_member_comes_and_goes_without_an_election_if_there_are_no_copies() -> None:
     harness = ClusterHarness(5, NO_COPIES).led()
     epoch, leaders = harness.epoch(), harness.serving()
     first, second = harness.others()
@@ -100,20 +100,20 @@ def test_without_copies_a_member_comes_and_goes_without_an_election() -> None:
     harness.until(has(harness, Released, 1))
 
 
-def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
+def test_no_leader_serves_with_less_than_a_majority_and_a_request_is_kept() -> None:
     """In the original three leaders continue, and no client is notified."""
     harness = ClusterHarness(5).led()
     proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
     for name in gone:
         harness.world.crash(name)
     harness.run(1_000)  # For so long leaders are trusted that a majority answered.
-    asked = harness.acquire(proxy)
+    request = harness.acquire(proxy)
     harness.run(3_000)
-    assert harness.answers(Granted, asked) == []
+    assert harness.answers(Granted, request) == []
     assert "2 of 5 members are connected, 3 are needed" in _detail(harness, proxy)
     for name in gone:
         harness.world.power_on(name)
-    assert harness.granted(asked).lock == "x"
+    assert harness.granted(request).lock == "x"
 
 
 def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:

@@ -56,13 +56,13 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
         leader.epoch_state.bound.begin(1, 1_000)
     trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False))
     trio.settle()
-    assert trio.heard(Locked) == []
-    assert Vouch(epoch=1, number=1, bound_ms=5_500) in trio.heard(Vouch)
+    assert trio.received(Locked) == []
+    assert Vouch(epoch=1, number=1, bound_ms=5_500) in trio.received(Vouch)
     for leader in trio.leaders.values():
         leader.epoch_state.bound.wait_for(5_500, serving=True)
         leader.epoch_state.bound.on_known(Vouched(epoch=1, number=1))
     trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert [word.hold_ms for word in trio.heard(Locked)] == [5_000]
+    assert [message.hold_ms for message in trio.received(Locked)] == [5_000]
 
 
 def test_no_leader_votes_for_a_lease_that_it_did_not_state() -> None:
@@ -70,7 +70,7 @@ def test_no_leader_votes_for_a_lease_that_it_did_not_state() -> None:
     trio.leaders["n1"].epoch_state.bound.begin(1, LONG_MS)
     trio.ask("n1", replace(LOCK, hold_ms=LONG_MS - 500))
     trio.settle()
-    assert trio.heard(Locked) == []
+    assert trio.received(Locked) == []
     known = [trio.leaders[name].tickets.of("x", ANN)[0].fence for name in ("n2", "n3")]
     assert known == [0, 0]
 
@@ -233,12 +233,12 @@ def three_connected(*voters: str) -> LeaderTrio:
 def test_a_renewal_is_left_to_its_owner_unless_that_does_not_have_it() -> None:
     trio = three_connected("n2", "n3")
     trio.ask("n2", prolong())
-    assert [word.owner for word in trio.heard(NotLeading)] == ["n1"]
+    assert [message.owner for message in trio.received(NotLeading)] == ["n1"]
     trio.ask("n2", prolong("n3"))
-    assert len(trio.heard(NotLeading)) == 2
+    assert len(trio.received(NotLeading)) == 2
     trio.ask("n2", prolong("n1"))
     trio.settle()
-    assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
+    assert [message.fence for message in trio.received(HoldRenewed)] == [FENCE]
 
 
 def test_a_leader_that_alone_has_a_hold_ends_its_renewal_once_both_others_refuse() -> None:
@@ -247,9 +247,9 @@ def test_a_leader_that_alone_has_a_hold_ends_its_renewal_once_both_others_refuse
     for name in ("n2", "n3"):
         trio.leaders[name].tickets.drop("x", ANN, 1, 0)
     trio.ask("n1", prolong())
-    assert trio.heard(HoldRenewed) == []
+    assert trio.received(HoldRenewed) == []
     trio.settle()
-    assert [word.fence for word in trio.heard(HoldRenewed)] == [0]
+    assert [message.fence for message in trio.received(HoldRenewed)] == [0]
     assert trio.leaders["n1"].requests.pending == {}
 
 
@@ -259,6 +259,6 @@ def test_one_refusal_of_two_decides_nothing() -> None:
     trio.lost = {(Extend, "n1", "n3")}
     trio.ask("n1", prolong())
     trio.settle()
-    assert trio.heard(HoldRenewed) == []
-    trio.say(leader_of("n3"), "n1", Extended(epoch=1, number=1, kept=True))
-    assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
+    assert trio.received(HoldRenewed) == []
+    trio.deliver(leader_of("n3"), "n1", Extended(epoch=1, number=1, kept=True))
+    assert [message.fence for message in trio.received(HoldRenewed)] == [FENCE]

@@ -51,7 +51,7 @@ def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new
         change = ChangeMembers(
             action=action, node=node, replacement=new, session="u", request=number
         )
-        harness.say(gate, change)
+        harness.send(gate, change)
         harness.until(
             lambda number=number: bool(  # type: ignore[misc]
                 harness.answers(MembersChanged, number) or harness.answers(Refused, number)
@@ -64,8 +64,8 @@ def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new
         harness.run(50)
 
 
-def heard(harness: ClusterHarness, *nodes: str) -> None:
-    """Wait until every member has heard from ``nodes``."""
+def received_from(harness: ClusterHarness, *nodes: str) -> None:
+    """Wait until every member has received a message of each of ``nodes``."""
     members = [name for name in harness.names if harness.world.nodes[name].up]
 
     def known() -> bool:
@@ -77,7 +77,7 @@ def heard(harness: ClusterHarness, *nodes: str) -> None:
 
 
 def settled(harness: ClusterHarness, *names: str) -> Callable[[], bool]:
-    """Return whether all of ``names`` know that they are the members, and nobody else is."""
+    """Return whether all of ``names`` know that they, and no others, are the members."""
     return lambda: all(
         electorate_of(harness, name).names == names and not electorate_of(harness, name).former
         for name in names
@@ -87,7 +87,7 @@ def settled(harness: ClusterHarness, *names: str) -> Callable[[], bool]:
 def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
     harness = grown(4)
     held = harness.lock("n1", hold_ms=LONG_MS)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     assert not harness.world.role_at(election_of("n4")).is_voter
     assert ask(harness, "n2", MemberAction.JOIN, "n4").members == ("n1", "n2", "n3", "n4")
     harness.until(settled(harness, "n1", "n2", "n3", "n4"))
@@ -100,7 +100,7 @@ def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
 def test_a_change_is_done_once_beats_of_a_majority_show_it() -> None:
     """If the coordinator alone had stored it, the loss of its disk would bring the former back."""
     harness = grown(4)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     names = ask(harness, "n1", MemberAction.JOIN, "n4").members
     harness.until(settled(harness, *names))
     harness.run(500)
@@ -119,7 +119,7 @@ def test_a_change_is_done_once_beats_of_a_majority_show_it() -> None:
 def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(seed: int) -> None:
     """The coordinator may still have the description that the node sent in its former life."""
     harness = grown(4, seed=seed)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     harness.world.crash("n4")
     harness.run(100)
     lose_disk(harness, "n4")
@@ -131,7 +131,7 @@ def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(s
 
 def test_a_leader_that_leaves_gives_up_its_seat_and_another_member_takes_it() -> None:
     harness = grown(4)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     ask(harness, "n1", MemberAction.JOIN, "n4")
     harness.until(lambda: len(harness.serving()) == 3)
     held = harness.lock("n1", hold_ms=LONG_MS)
@@ -149,7 +149,7 @@ def test_a_leader_that_leaves_gives_up_its_seat_and_another_member_takes_it() ->
 
 def test_the_members_go_on_without_those_that_left_and_forget_none_that_joined() -> None:
     harness = grown(5)
-    heard(harness, "n4", "n5")
+    received_from(harness, "n4", "n5")
     for node in ("n4", "n5"):
         ask(harness, "n1", MemberAction.JOIN, node)
     ask(harness, "n3", MemberAction.LEAVE, "n1")
@@ -167,7 +167,7 @@ def test_the_members_go_on_without_those_that_left_and_forget_none_that_joined()
 
 def test_removed_nodes_never_vote_again() -> None:
     harness = grown(5)
-    heard(harness, "n4", "n5")
+    received_from(harness, "n4", "n5")
     for node in ("n4", "n5"):
         ask(harness, "n1", MemberAction.JOIN, node)
     for node in ("n1", "n2"):
@@ -195,7 +195,7 @@ def roles_of(harness: ClusterHarness, gate: str = "n1") -> dict[str, NodeRole]:
     """Return the role of each node, as ``gate`` reports it."""
     harness.number += 1
     number = harness.number
-    harness.say(gate, ReadMembers(session="u", request=number))
+    harness.send(gate, ReadMembers(session="u", request=number))
     harness.until(lambda: bool(harness.answers(MembersRead, number)))
     read = harness.answers(MembersRead, number)[0]
     return {report.node: report.role for report in read.nodes}
@@ -205,7 +205,7 @@ def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> Non
     harness = grown(3)
     harness.until(lambda: len(harness.serving()) == 3)
     lose_disk(harness, "n3")
-    heard(harness, "n3")
+    received_from(harness, "n3")
     assert roles_of(harness)["n3"] is NodeRole.NON_VOTING
     role: Any = harness.world.role_at(address_of("n1", "proxy"))
     detail = role.backend.in_flight.readiness.detail
@@ -214,14 +214,14 @@ def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> Non
     harness.until(lambda: len(harness.serving()) == 3)
     assert roles_of(harness)["n3"] is NodeRole.LEADER
     lose_disk(harness, "n2")
-    heard(harness, "n2")
+    received_from(harness, "n2")
     assert ask(harness, "n3", MemberAction.REPLACE, "n2", "n2").done
     harness.until(lambda: len(harness.serving()) == 3)
 
 
 def test_another_member_takes_the_seat_of_a_leader_that_lost_its_disk() -> None:
     harness = grown(4)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     ask(harness, "n1", MemberAction.JOIN, "n4")
     harness.until(lambda: len(harness.serving()) == 3)
     lost = harness.serving()[-1]
@@ -238,7 +238,7 @@ def test_two_lost_disks_of_three_are_shown_with_what_to_do() -> None:
     harness.until(lambda: len(harness.serving()) == 3)
     for node in ("n2", "n3"):
         lose_disk(harness, node)
-        heard(harness, node)
+        received_from(harness, node)
     role: Any = harness.world.role_at(address_of("n1", "proxy"))
     detail = role.backend.in_flight.readiness.detail
     assert "of which n2, n3 do not vote; 2 voters are needed" in detail
@@ -256,7 +256,7 @@ def test_a_leader_that_is_down_is_a_member_that_does_not_lead() -> None:
 def test_a_member_that_lost_its_journal_is_replaced_by_itself() -> None:
     harness = grown(3)
     lose_disk(harness, "n3")
-    heard(harness, "n3")
+    received_from(harness, "n3")
     refused = ask(harness, "n1", MemberAction.JOIN, "n3")
     assert "lost its journal: run fencelock replace n3" in refused.detail
     assert ask(harness, "n1", MemberAction.REPLACE, "n3", "n3").done
@@ -267,7 +267,7 @@ def test_a_member_that_lost_its_journal_is_replaced_by_itself() -> None:
 
 def test_a_member_is_replaced_by_another_node() -> None:
     harness = grown(4)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     harness.world.crash("n3")
     harness.run(1_000)
     replaced = ask(harness, "n1", MemberAction.REPLACE, "n3", "n4")
@@ -318,9 +318,9 @@ def test_a_change_is_refused_with_what_to_do_instead(
 
 def test_the_members_are_listed_with_their_parts() -> None:
     harness = grown(4)
-    heard(harness, "n4")
+    received_from(harness, "n4")
     harness.until(lambda: len(harness.serving()) == 3)
-    harness.say("n4", ReadMembers(session="u", request=99))
+    harness.send("n4", ReadMembers(session="u", request=99))
     harness.until(lambda: bool(harness.answers(MembersRead, 99)))
     (read,) = harness.answers(MembersRead, 99)
     roles = {report.node: report.role for report in read.nodes}

@@ -40,19 +40,19 @@ class LockReader(BakeryProxyHarness):
     def ask(self) -> list[str]:
         """Let ann request a report; return the leaders to which requests are sent."""
         inspect = Inspect(lock="x", session="ann", request=1)
-        return [node_of(send.to) for send in self._note(self.hear(ANN, inspect))]
+        return [node_of(send.to) for send in self._note(self.receive(ANN, inspect))]
 
     def again(self, ms: int = 250) -> list[Send]:
         """Let the next round begin."""
         return self._note(self.run(ms))
 
-    def _note(self, said: list[Send]) -> list[Send]:
-        for send in said:
+    def _note(self, sends: list[Send]) -> list[Send]:
+        for send in sends:
             if isinstance(send.message, Query):
                 self.peek = send.message
-        return said
+        return sends
 
-    def told(
+    def reply(
         self,
         leader: str,
         holder: Contender | None,
@@ -64,7 +64,7 @@ class LockReader(BakeryProxyHarness):
     ) -> list[Send]:
         """Let a leader reply; return the messages to ann."""
         peek = peek or self.peek
-        said = QueryResult(
+        result = QueryResult(
             lock=lock,
             number=peek.number,
             holders=() if holder is None else (holder,),
@@ -74,7 +74,7 @@ class LockReader(BakeryProxyHarness):
             nonce=peek.nonce,
             expired_ms=expired_ms,
         )
-        return self.hear(leader_of(leader), said)
+        return self.receive(leader_of(leader), result)
 
 
 @pytest.fixture
@@ -85,62 +85,62 @@ def reader() -> LockReader:
 
 
 def test_a_lock_is_free_once_a_quorum_of_the_leaders_knows_no_holder(reader: LockReader) -> None:
-    assert reader.told("n2", None) == []
-    assert reader.told("n2", None) == []  # The same leader counts once.
-    assert one(LockStatus, reader.told("n3", None), ANN).holder is None
+    assert reader.reply("n2", None) == []
+    assert reader.reply("n2", None) == []  # The same leader counts once.
+    assert one(LockStatus, reader.reply("n3", None), ANN).holder is None
 
 
 def test_a_leader_that_did_not_vote_does_not_outweigh_two_that_did(reader: LockReader) -> None:
-    assert reader.told("n1", None) == []
-    assert reader.told("n2", HOLDER) == []
-    assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
+    assert reader.reply("n1", None) == []
+    assert reader.reply("n2", HOLDER) == []
+    assert one(LockStatus, reader.reply("n3", HOLDER), ANN).holder == HOLDER
 
 
 def test_both_of_two_leaders_have_to_agree(reader: LockReader) -> None:
     reader.seat(2, "n1", "n2")
-    assert reader.told("n1", None, epoch=2) == []
-    assert one(LockStatus, reader.told("n2", None, epoch=2), ANN).holder is None
+    assert reader.reply("n1", None, epoch=2) == []
+    assert one(LockStatus, reader.reply("n2", None, epoch=2), ANN).holder is None
 
 
 def test_votes_for_different_holders_are_no_answer_and_the_leaders_are_asked_again(
     reader: LockReader,
 ) -> None:
     for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p"))):
-        assert reader.told(leader, holder) == []
+        assert reader.reply(leader, holder) == []
     assert of(Query, reader.again()) != []
-    reader.told("n1", HOLDER)
-    assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
+    reader.reply("n1", HOLDER)
+    assert one(LockStatus, reader.reply("n3", HOLDER), ANN).holder == HOLDER
 
 
 def test_a_lock_is_free_once_a_quorum_excludes_each_owner_that_one_leader_names(
     reader: LockReader,
 ) -> None:
     for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p"))):
-        assert reader.told(leader, holder) == []
-    assert one(LockStatus, reader.told("n3", None), ANN).holder is None
+        assert reader.reply(leader, holder) == []
+    assert one(LockStatus, reader.reply("n3", None), ANN).holder is None
 
 
 def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: LockReader) -> None:
     earlier = reader.peek
     reader.again()
     assert reader.peek.nonce != earlier.nonce
-    assert reader.told("n1", None) == []
-    assert reader.told("n2", None, peek=earlier) == []
-    assert reader.told("n2", None, epoch=2) == []
-    assert reader.told("n2", None, lock="y") == []
-    assert reader.told("n4", None) == []
-    assert one(LockStatus, reader.told("n2", None), ANN).holder is None
+    assert reader.reply("n1", None) == []
+    assert reader.reply("n2", None, peek=earlier) == []
+    assert reader.reply("n2", None, epoch=2) == []
+    assert reader.reply("n2", None, lock="y") == []
+    assert reader.reply("n4", None) == []
+    assert one(LockStatus, reader.reply("n2", None), ANN).holder is None
 
 
 def test_a_leader_where_a_lease_ended_during_the_round_does_not_count(reader: LockReader) -> None:
-    assert reader.told("n1", None) == []
+    assert reader.reply("n1", None) == []
     reader.run(100)
-    assert reader.told("n2", None, expired_ms=100) == []
-    assert one(LockStatus, reader.told("n3", None, expired_ms=103), ANN).holder is None
+    assert reader.reply("n2", None, expired_ms=100) == []
+    assert one(LockStatus, reader.reply("n3", None, expired_ms=103), ANN).holder is None
 
 
 def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> None:
-    reader.told("n1", None)
+    reader.reply("n1", None)
     refused = one(Refused, reader.run(16_000), ANN)
     assert refused.reason is Reason.UNAVAILABLE
     assert refused.detail.startswith("lock 'x': it is not known who holds it: waited 15")
@@ -148,22 +148,22 @@ def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> N
 
 def answers(trio: LeaderTrio, *names: str) -> dict[str, QueryResult]:
     """Return the leaders' present messages to proxies."""
-    told: dict[str, QueryResult] = {}
+    replies: dict[str, QueryResult] = {}
     for name in names:
-        trio.told.clear()
+        trio.to_proxies.clear()
         trio.ask(name, Query(lock="x", number=1, nonce=7))
-        told.update((name, said) for said in trio.heard(QueryResult))
-    return told
+        replies.update((name, result) for result in trio.received(QueryResult))
+    return replies
 
 
-def test_a_leader_that_missed_the_vote_says_that_nobody_holds() -> None:
+def test_a_leader_that_missed_the_vote_reports_no_holder() -> None:
     trio = LeaderTrio()
     trio.lose_between("n1", "n3", AddTicket)
     trio.lock("n1")
     trio.settle()
-    told = answers(trio, "n1", "n2", "n3")
-    assert [bool(said.holders) for said in told.values()] == [True, True, False]
-    poll = Poll(7, Instant(trio.now), told)
+    replies = answers(trio, "n1", "n2", "n3")
+    assert [bool(result.holders) for result in replies.values()] == [True, True, False]
+    poll = Poll(7, Instant(trio.now), replies)
     decided = present(poll.decide(2, trio.now))
     assert [holder.owner for holder in decided.holders] == ["ann"]
 
@@ -185,7 +185,7 @@ def test_votes_that_move_with_a_renewal_do_not_make_a_held_lock_free() -> None:
 
     entry = next(trio.leaders["n1"].tickets.entries())
     extend = Extend(epoch=1, ticket=entry.ticket, fence=FENCE, number=1)
-    trio.say(leader_of("n1"), "n2", extend)
+    trio.deliver(leader_of("n1"), "n2", extend)
     trio.pass_time(200)
     poll.answers |= answers(trio, "n3")
     assert poll.answers["n3"].holders == ()
@@ -214,23 +214,23 @@ def test_a_forgotten_expiry_counts_as_the_latest_forgotten_one() -> None:
     assert past.expired_at("y") == Instant(5)
 
 
-def test_any_proxy_tells_of_a_holder_when_one_leader_is_cut_off() -> None:
+def test_any_proxy_reports_a_holder_when_one_leader_is_cut_off() -> None:
     harness = ClusterHarness(3).start().ready()
     granted = harness.lock("n1", hold_ms=60_000)
     (lost, *_) = [name for name in harness.names if name != "n1"]
     harness.cut([lost])
     for proxy in [name for name in harness.names if name != lost]:
-        harness.say(proxy, Inspect(lock="x", session="u", request=900))
-    harness.say(lost, Inspect(lock="x", session="u", request=901))
+        harness.send(proxy, Inspect(lock="x", session="u", request=900))
+    harness.send(lost, Inspect(lock="x", session="u", request=901))
     harness.until(lambda: len(harness.answers(LockStatus, 900)) == 2)
     assert {status.holder.fence for status in harness.answers(LockStatus)} == {granted.fence}
     harness.until(lambda: bool(harness.answers(Refused, 901)))
     assert "not known who holds it" in harness.answers(Refused, 901)[0].detail
 
 
-def test_no_read_says_nobody_of_a_lock_that_is_held_all_the_while() -> None:
-    told = clean(run_read_seed("bakery", seed) for seed in range(SEEDS))
-    assert min(told["onlooker.told_free"], told["onlooker.told_held"]) > 20 * SEEDS
+def test_no_read_reports_a_lock_as_free_that_is_held_all_the_while() -> None:
+    counts = clean(run_read_seed("bakery", seed) for seed in range(SEEDS))
+    assert min(counts["onlooker.reported_free"], counts["onlooker.reported_held"]) > 20 * SEEDS
 
 
 def is_caught() -> bool:

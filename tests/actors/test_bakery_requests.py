@@ -1,4 +1,4 @@
-"""Input that a leader cannot check: fences that nobody had, tables that leave much out."""
+"""Input that a leader cannot check: fences that were never granted, tables that leave much out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_fence_that_a_client_made_up_counts_for_nothing_after_a_hand_over() ->
     assert newcomer.counters_of("x").fence < pack_fence(2, 1)
 
 
-def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_tell() -> None:
+def test_no_fence_is_granted_below_one_whose_end_a_full_table_has_no_room_to_report() -> None:
     """Only n2 voted for ann; n3 and another leader granted bob, who released; then much more
     happened."""
     stale, busy = TicketTable(), TicketTable()
@@ -94,7 +94,7 @@ def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool)
     assert not newcomer_after(stale, busy).is_outdone(ticket(), FENCE)
 
 
-def test_what_ended_last_is_still_last_after_two_hand_overs() -> None:
+def test_the_hold_that_ended_last_is_still_last_after_two_hand_overs() -> None:
     busy = TicketTable()
     drop_many(busy, 2 * PART)
     last = newcomer_after(busy, TicketTable()).tombstones.newest(PART)
@@ -109,18 +109,20 @@ def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
     lock: str, who: Who, fence: int
 ) -> None:
     trio = LeaderTrio()
-    word = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
-    trio.say(leader_of("n1"), "n2", word)
+    message = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
+    trio.deliver(leader_of("n1"), "n2", message)
     assert trio.leaders["n2"].tickets.tombstones.newest(1) == []
 
 
-def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
+def test_a_refused_renewal_leaves_nothing_in_the_way_of_others() -> None:
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets
     hold(tickets, ticket(BOB, 8), FENCE + 1)
-    word = Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1)
-    trio.say(leader_of("n1"), "n2", word)
-    assert [word.kept for _, _, word in trio.under_way if isinstance(word, Extended)] == [False]
+    message = Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1)
+    trio.deliver(leader_of("n1"), "n2", message)
+    assert [message.kept for _, _, message in trio.under_way if isinstance(message, Extended)] == [
+        False
+    ]
     assert [entry.ticket.who for entry in tickets.entries()] == [BOB]
 
 
@@ -132,12 +134,12 @@ def test_a_repeated_request_for_a_table_gets_the_same_parts() -> None:
         hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
     entry = present(tickets.get(RequestKey("x000", ANN, 1)))
     tickets.set_until(entry, later(NOW, 1))
-    trio.say(leader_of("n3"), "n2", Export(epoch=2))
-    first = [word for _, _, word in trio.under_way]
+    trio.deliver(leader_of("n3"), "n2", Export(epoch=2))
+    first = [message for _, _, message in trio.under_way]
     trio.under_way.clear()
     trio.now = later(NOW, 2)
-    trio.say(leader_of("n3"), "n2", Export(epoch=2))
-    assert [word for _, _, word in trio.under_way] == first
+    trio.deliver(leader_of("n3"), "n2", Export(epoch=2))
+    assert [message for _, _, message in trio.under_way] == first
     assert len(first) == 2
 
 
@@ -148,7 +150,7 @@ def test_a_table_for_the_present_epoch_has_no_votes_and_ends_of_that_epoch() -> 
     tickets = trio.leaders["n2"].tickets
     hold(tickets, ticket(BOB, 8, "y"), FENCE)
     tickets.drop("y", BOB, 1, FENCE)
-    trio.say(leader_of("n3"), "n2", Export(epoch=1))
+    trio.deliver(leader_of("n3"), "n2", Export(epoch=1))
     ((_, _, part),) = trio.under_way
     assert isinstance(part, Handed)
     assert impossible_records(part, 0) == 0
@@ -167,7 +169,7 @@ def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_t
     trio.lock("n2")
     trio.settle()
     assert trio.entries("n2") == []
-    assert len(trio.heard(LockFailed)) == 1
+    assert len(trio.received(LockFailed)) == 1
 
 
 def test_days_for_which_nothing_is_held_any_more_leave_nothing_behind() -> None:
@@ -182,20 +184,20 @@ def test_days_for_which_nothing_is_held_any_more_leave_nothing_behind() -> None:
     assert (table.ends.at, table.ends.heap) == ({}, [])
 
 
-def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
+def test_a_leader_that_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
     """n3 led in epoch 1, was replaced in 2, and is chosen again for 3."""
     trio = LeaderTrio()
     trio.hold("n3")
     former = Seating(2, (*LIVES[:2], Chosen("n4", 4)), 10_000)
     lead = Lead(seating=Seating(3, LIVES, 0), former=former, empty=False)
-    trio.say(election_of("n1"), "n3", lead)
+    trio.deliver(election_of("n1"), "n3", lead)
     leader = trio.leaders["n3"]
     leader.handle(election_of("n3"), Serve(seating=Seating(3, LIVES, 10_000)), NOW)
     assert leader.epoch_state.serving
     assert trio.entries("n3") == []
 
 
-"""Fences that nobody can have been granted before epoch 2."""
+"""Fences that cannot have been granted before epoch 2."""
 
 
 def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
@@ -203,22 +205,22 @@ def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
     trio.lost = {(Entering, "n1", name) for name in ("n2", "n3")}
     trio.lock("n1")
     trio.settle()
-    word = MaxTicket(
+    message = MaxTicket(
         epoch=1, lock="x", who=ANN, request=1, highest=1, held=pack_fence(2, 1), known=0
     )
-    trio.say(leader_of("n2"), "n1", word)
+    trio.deliver(leader_of("n2"), "n1", message)
     trio.settle()
-    assert trio.heard(Locked) == []
-    trio.say(leader_of("n2"), "n1", replace(word, held=0))
+    assert trio.received(Locked) == []
+    trio.deliver(leader_of("n2"), "n1", replace(message, held=0))
     trio.settle()
-    (granted,) = trio.heard(Locked)
+    (granted,) = trio.received(Locked)
     assert granted.fence < pack_fence(2, 0)
 
 
 def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has_its_number() -> (
     None
 ):
-    """Its proxy had come to both; without a number nobody takes the hold over (seed 1100960)."""
+    """Its proxy had come to both; without a number no leader takes the hold over (seed 1100960)."""
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
     record = Record(ticket(), "n2", FENCE, 500)

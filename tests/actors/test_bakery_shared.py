@@ -71,19 +71,24 @@ def write(trio: LeaderTrio, to: str, owner: str) -> None:
 
 
 def release(trio: LeaderTrio, to: str, owner: str) -> None:
-    word = Unlock(
-        lock=NAME, who=who(owner), request=1, fence=0, number=len(trio.told) + 1, waiting=False
+    message = Unlock(
+        lock=NAME,
+        who=who(owner),
+        request=1,
+        fence=0,
+        number=len(trio.to_proxies) + 1,
+        waiting=False,
     )
-    trio.ask(to, word)
+    trio.ask(to, message)
     trio.settle()
 
 
 def granted(trio: LeaderTrio) -> list[str]:
-    return [locked.who.owner for locked in trio.heard(Locked)]
+    return [locked.who.owner for locked in trio.received(Locked)]
 
 
 def fence_of(trio: LeaderTrio, owner: str) -> int:
-    (fence,) = {int(one.fence) for one in trio.heard(Locked) if one.who.owner == owner}
+    (fence,) = {int(one.fence) for one in trio.received(Locked) if one.who.owner == owner}
     return fence
 
 
@@ -132,7 +137,7 @@ def test_a_reader_that_does_not_wait_gives_up_behind_a_waiting_writer() -> None:
     write(trio, "n2", "wil")
     trio.ask("n1", lock("eve", shared=True, wait_ms=0))
     trio.settle()
-    (failed,) = trio.heard(LockFailed)
+    (failed,) = trio.received(LockFailed)
     assert (failed.who.owner, failed.error) == ("eve", Error.TIMED_OUT)
     assert failed.detail.startswith("rwlock 'x': waited 0 ms; another request is ahead")
 
@@ -146,7 +151,7 @@ def test_a_reader_renews_its_hold_beside_others_and_a_writer_waits_until_it_is_o
     fence = fence_of(trio, "ann")
     trio.ask("n1", RenewHold(lock=NAME, who=who("ann"), fence=fence, hold_ms=0, number=50))
     trio.settle()
-    (renewed,) = trio.heard(HoldRenewed)
+    (renewed,) = trio.received(HoldRenewed)
     assert (renewed.number, renewed.fence) == (50, fence)
     trio.pass_time(GRACE_MS + 1)  # Bob's lease is over.
     assert "wil" not in granted(trio)
@@ -168,12 +173,12 @@ def test_a_leader_that_missed_the_vote_takes_up_a_reader_beside_another_not_besi
     )
     extend = Extend(epoch=1, ticket=entry.ticket, fence=entry.fence, number=1)
     table = trio.leaders["n3"].tickets
-    trio.say(leader_of("n1"), "n3", extend)
+    trio.deliver(leader_of("n1"), "n3", extend)
     assert len(table.queues[NAME].shared.holding) == 2
     release(trio, "n2", "ann")
     release(trio, "n2", "bob")
     write(trio, "n2", "wil")
-    trio.say(leader_of("n1"), "n3", extend)
+    trio.deliver(leader_of("n1"), "n3", extend)
     assert not table.queues[NAME].shared.holding
 
 
@@ -184,7 +189,7 @@ def test_a_request_is_refused_in_the_other_mode(*, first: bool) -> None:
     trio.settle()
     trio.ask("n1", lock("ann", shared=not first))
     trio.settle()
-    (failed,) = trio.heard(LockFailed)
+    (failed,) = trio.received(LockFailed)
     assert (failed.error, failed.detail) == (
         Error.DUPLICATE,
         "rwlock 'x': request 1 is known in the other mode",
@@ -205,7 +210,7 @@ def test_an_owner_that_reads_is_refused_a_second_hold() -> None:
     read(trio, "n1", "ann")
     trio.ask("n1", lock("ann", shared=False, request=2))
     trio.settle()
-    (failed,) = trio.heard(LockFailed)
+    (failed,) = trio.received(LockFailed)
     assert failed.error is Error.HELD
     assert "this owner holds it, under fence" in failed.detail
 
@@ -250,7 +255,9 @@ def test_all_readers_hold_after_a_hand_over_and_keep_their_mode() -> None:
         assert [one.ticket.shared for one in queue.waiters(9)] == [False]
 
 
-def test_a_table_keeps_the_modes_on_the_wire_and_tells_readers_ends_from_writers() -> None:
+def test_a_table_keeps_the_modes_on_the_wire_and_distinguishes_ends_of_readers_and_writers() -> (
+    None
+):
     trio = LeaderTrio()
     write(trio, "n1", "wil")
     release(trio, "n1", "wil")
@@ -279,7 +286,7 @@ class ProxyHarness(BakeryProxyHarness):
         asked = AcquireReadWrite(
             rwlock="x", write=write, session="ann", owner="o", request=request, wait_ms=None
         )
-        return self.hear(ANN, asked)
+        return self.receive(ANN, asked)
 
 
 @pytest.fixture
@@ -288,7 +295,7 @@ def harness() -> ProxyHarness:
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_a_request_says_its_mode(harness: ProxyHarness, *, write: bool) -> None:
+def test_a_request_carries_its_mode(harness: ProxyHarness, *, write: bool) -> None:
     harness.lead(1)
     (sent,) = of(Lock, harness.acquire(write=write))
     assert sent == Lock(
@@ -344,7 +351,7 @@ def decide(*answers: QueryResult) -> tuple[Contender, ...] | None:
         ((answer(A, B), answer(A, expired_ms=9_000), answer(A)), (A,)),
     ],
 )
-def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(
+def test_an_owner_holds_it_if_a_quorum_of_leaders_reports_so(
     answers: tuple[QueryResult, ...], holders: tuple[Contender, ...] | None
 ) -> None:
     assert decide(*answers) == holders
@@ -361,12 +368,12 @@ def test_a_report_of_many_readers_ends_where_a_leader_has_no_room() -> None:
 def test_a_hold_that_is_taken_over_and_renewed_stands_beside_no_vote_of_the_same_leader(
     *, shared: bool
 ) -> None:
-    """n3 votes for bob, whom no other leader knows; then it receives ann's grant by n1 and n2."""
+    """n3 votes for bob, unknown to the other leaders; then it receives ann's grant by n1 and n2."""
     trio = LeaderTrio()
     trio.lose_between("n1", "n3", Entering, AddTicket)
     trio.ask("n1", lock("ann", shared=shared))
     trio.settle()
-    (granted,) = trio.heard(Locked)
+    (granted,) = trio.received(Locked)
     trio.pass_time(200)
     trio.lost = {(AddTicket, "n3", "n1"), *((kind, "n3", "n2") for kind in (AddTicket, Extend))}
     trio.ask("n3", lock("bob", shared=False))
@@ -376,9 +383,9 @@ def test_a_hold_that_is_taken_over_and_renewed_stands_beside_no_vote_of_the_same
     trio.pass_time(HOLD_MS - 200)
     trio.ask("n3", RenewHold(lock="x", who=granted.who, fence=granted.fence, hold_ms=0, number=5))
     trio.settle()
-    renewals = [one for one in trio.heard(HoldRenewed) if one.fence]
+    renewals = [one for one in trio.received(HoldRenewed) if one.fence]
     trio.pass_time(GRACE_MS + 1)  # Ann's lease is over at n2, which missed the renewal.
     trio.lost = {(AddTicket, "n3", "n1")}
     trio.pass_time(100)
-    bob = [one for one in trio.heard(Locked) if one.who.owner == "bob"]
+    bob = [one for one in trio.received(Locked) if one.who.owner == "bob"]
     assert not (renewals and bob)

@@ -55,8 +55,8 @@ def after(ms: int) -> Instant:
     return Instant(BEGAN + ms * NS_PER_MS)
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bool) -> None:
+@pytest.mark.parametrize("informed", [True, False])
+def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(informed: bool) -> None:
     role = coordinator(FOUNDED, FOUNDERS)
     role.highest = 10
     role.handle(
@@ -74,7 +74,7 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
         if isinstance(one, Send) and isinstance(one.message, Promised)
     )
     role.handle(election_of("n1"), own, after(400))
-    if heard:  # By a beat: two changes came into force without n1.
+    if informed:  # By a beat: two changes came into force without n1.
         seen = [("n1", FOUNDED, FOUNDERS), ("n2", LATER, GROWN), ("n3", LATER, GROWN)]
         role.handle(election_of("n1"), connected(*seen), after(500))
     former = Install(seating=LATER, electorate=GROWN)
@@ -84,7 +84,7 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
     assert role.electorate == GROWN
 
 
-def test_nobody_promises_the_members_of_before_a_change_that_it_knows() -> None:
+def test_a_node_does_not_promise_the_members_of_before_a_change_that_it_knows() -> None:
     role = coordinator(LATER, GROWN)
     assert role.handle(election_of("n2"), Propose(epoch=11, leaders=FIRST), BEGAN)
     assert role.promises.promised == LATER.epoch

@@ -59,7 +59,7 @@ def test_two_requests_over_a_slow_link_are_granted_one_after_the_other(seed: int
     assert fences == sorted(set(fences))
 
 
-def test_with_one_view_for_an_entering_set_both_are_let_in() -> None:
+def test_both_owners_are_let_in_with_one_view_for_an_entering_set() -> None:
     """Both would be granted."""
     harness = both_ask_over_a_slow_link(one_view, 0)
     assert len(harness.answers(Granted)) == 2
@@ -67,7 +67,7 @@ def test_with_one_view_for_an_entering_set_both_are_let_in() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> None:
-    """The two smallest members do not hear each other, and have clocks that differ."""
+    """The two smallest members lose each other's messages, and have clocks that differ."""
     harness = ClusterHarness(5, seed=seed).found().start("n1", "n2", "n3")
     harness.world.network.cut([("n1", "n2"), ("n2", "n1")], Cut(10**15, holds=False))
     harness.world.nodes["n2"].run_clock_at(1_000_500)
@@ -79,7 +79,7 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
         for name in harness.names:
             role_slot = harness.world.nodes[name].scheduler.roles.get(election_of(name))
             if role_slot is None:
-                continue  # Its node has not heard yet that its journal is no old copy.
+                continue  # Its node does not know yet that its journal is no old copy.
             coordinator: Any = role_slot.role
             seating = coordinator.promises.seating
             assert known.setdefault(seating.epoch, seating.leaders) == seating.leaders
@@ -88,7 +88,9 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
 
 
 @pytest.mark.parametrize("release_ms", [270, 290, 296, 298, 300, 302, 310, 330, 450])
-def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(release_ms: int) -> None:
+def test_a_grant_that_races_with_a_timeout_is_reported_once_and_leaves_nothing(
+    release_ms: int,
+) -> None:
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     asked = harness.acquire("n2", owner="ben", wait_ms=300)
@@ -103,7 +105,7 @@ def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(relea
     assert harness.granted(last, 3_000).fence > first.fence
 
 
-def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
+def test_one_leader_that_refuses_does_not_outweigh_a_quorum() -> None:
     harness = ClusterHarness(3).led()
     stale = harness.leader("n3")
     other = Ticket(
@@ -162,8 +164,8 @@ def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bo
     assert (harness.world.time - began) // NS_PER_MS < 3_500
 
 
-def test_a_leader_ends_a_wait_on_time_and_says_what_was_in_the_way() -> None:
-    """Before the proxy does by itself: only leaders know that nobody granted it meanwhile."""
+def test_a_leader_ends_a_wait_on_time_and_reports_what_was_in_the_way() -> None:
+    """Before the proxy does by itself: only leaders know that it was not granted meanwhile."""
     harness = ClusterHarness(3).start().ready()
     proxy = harness.serving()[0]
     harness.lock(proxy, owner="ann", hold_ms=5_000)

@@ -22,7 +22,7 @@ UNWILLING = "n6"
 
 
 def with_endpoints(context: NodeContext) -> RoleSet:
-    """Set up a node that says where others reach it; `UNWILLING` never becomes a member itself."""
+    """Set up a node that announces its address; `UNWILLING` never becomes a member itself."""
     endpoints = {context.node: f"tcp://{context.node}:4040"}
     priority = OFF if context.node == UNWILLING else context.settings.priority
     settings = dataclasses.replace(context.settings, priority=priority)
@@ -82,12 +82,12 @@ def roles(harness: ClusterHarness) -> dict[str, NodeRole]:
     """Return what `fencelock members` shows."""
     harness.number += 1
     number = harness.number
-    harness.say("n1", ReadMembers(session="u", request=number))
+    harness.send("n1", ReadMembers(session="u", request=number))
     harness.until(lambda: bool(harness.answers(MembersRead, number)))
     return {one.node: one.role for one in harness.answers(MembersRead, number)[0].nodes}
 
 
-def test_a_member_that_returns_in_time_stays_and_nobody_comes_who_is_not_willing() -> None:
+def test_a_member_that_returns_in_time_stays_and_no_unwilling_node_joins() -> None:
     harness = founded(3, 5, UNWILLING)
     harness.world.crash("n3")
     harness.run(SILENT_MS // 2)

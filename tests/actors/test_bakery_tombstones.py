@@ -70,7 +70,7 @@ def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> No
 
 
 @pytest.mark.parametrize(("fence", "taken_up"), [(FENCE + 1, True), (FENCE - 1, False)])
-def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
+def test_only_a_later_rounds_hold_of_a_request_that_ended_here_lives(
     fence: int, *, taken_up: bool
 ) -> None:
     table = expired()
@@ -81,10 +81,10 @@ def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
 def test_a_leader_confirms_a_hold_to_who_takes_it_over_only_under_a_lease_that_lasts() -> None:
     """The lease is over, and no sweep has removed the hold yet."""
     trio = LeaderTrio()
-    trio.say(leader_of("n2"), "n1", asked_to_vote(round_=1, taken=False))
+    trio.deliver(leader_of("n2"), "n1", asked_to_vote(round_=1, taken=False))
     trio.now = later(trio.now, LEASE_MS)
     trio.under_way.clear()
-    trio.say(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
+    trio.deliver(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
     assert only(Collected, (one for _, to, one in trio.under_way if to == "n3")).voted
     (entry,) = trio.leaders["n1"].tickets.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
@@ -109,7 +109,7 @@ def test_a_client_that_drops_what_was_over_here_ends_it_for_good(request_: int, 
     assert phases(table) == []
 
 
-def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
+def test_a_drop_by_a_fence_that_is_unknown_here_is_remembered() -> None:
     table = TicketTable()
     assert not table.drop("x", ANN, 0, FENCE)
     merged(table, table_with_a_hold())
@@ -145,15 +145,15 @@ def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over()
     assert newcomer.is_outdone(ticket(), FENCE - 1)
 
 
-def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:
+def test_a_table_reports_what_ended_last_and_not_all_that_ever_did() -> None:
     table = TicketTable()
     for number in range(ENDED_MAX + 50):
         table.drop(f"x{number}", ANN, 1, 0)
     parts = parts_of(table, 2, 1, NOW)
-    said = [end.lock for part in parts for end in part.ended]
-    assert len(said) == ENDED_MAX
-    assert f"x{ENDED_MAX + 49}" in said
-    assert "x0" not in said
+    locks = [end.lock for part in parts for end in part.ended]
+    assert len(locks) == ENDED_MAX
+    assert f"x{ENDED_MAX + 49}" in locks
+    assert "x0" not in locks
 
 
 CUT_MS = 800
@@ -277,7 +277,7 @@ def test_a_late_copy_of_an_earlier_release_does_not_replace_the_record_of_a_late
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_two_tables_the_one_with_the_later_release_counts(first: int) -> None:
+def test_the_table_with_the_later_release_counts(first: int) -> None:
     later_, earlier, here = TicketTable(), TicketTable(), TicketTable()
     earlier.drop("x", ANN, 3, FENCE)
     later_.drop("x", ANN, 5, FENCE + 2)

@@ -51,7 +51,7 @@ def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: in
     )
 
 
-def said(effects: list[Effect]) -> list[News]:
+def news_in(effects: list[Effect]) -> list[News]:
     return [
         effect.message
         for effect in effects
@@ -66,18 +66,18 @@ def watchers() -> Watchers:
 
 def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
     """Let ``asker`` learn the present state, and wait for the next; return its number."""
-    (now,) = said(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
+    (now,) = news_in(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
     watched = Watch(known=now.number, session="ann", request=2)
     assert watchers.watch(asker, watched, at(ms)) == []
     return now.number
 
 
 def test_a_watch_that_knows_nothing_gets_an_answer_at_once(watchers: Watchers) -> None:
-    told = only(ClusterDown, said(watchers.watch(ANN, Watch(session="ann", request=5), at(0))))
-    assert (told.reason, told.session, told.request, told.epoch) == ("starting", "ann", 5, 0)
+    state = only(ClusterDown, news_in(watchers.watch(ANN, Watch(session="ann", request=5), at(0))))
+    assert (state.reason, state.session, state.request, state.epoch) == ("starting", "ann", 5, 0)
 
 
-def test_each_change_of_cluster_readiness_reason_or_leaders_is_told_once(
+def test_each_change_of_cluster_readiness_reason_or_leaders_is_reported_once(
     watchers: Watchers,
 ) -> None:
     changes = [
@@ -90,18 +90,18 @@ def test_each_change_of_cluster_readiness_reason_or_leaders_is_told_once(
     ]
     numbers = {know(watchers)}
     for readiness, kind, complete in changes:
-        (told,) = said(watchers.see(readiness))
-        assert isinstance(told, kind)
-        assert told.reason == readiness.detail
-        if isinstance(told, ClusterUp):
-            assert (told.complete, told.ready) == (complete, readiness.ready)
-            assert (told.epoch, told.leaders) == (readiness.seating.epoch, MEMBERS)
-        assert told.number not in numbers
-        numbers.add(told.number)
-        watchers.watch(ANN, Watch(known=told.number, session="ann", request=3), at(0))
+        (state,) = news_in(watchers.see(readiness))
+        assert isinstance(state, kind)
+        assert state.reason == readiness.detail
+        if isinstance(state, ClusterUp):
+            assert (state.complete, state.ready) == (complete, readiness.ready)
+            assert (state.epoch, state.leaders) == (readiness.seating.epoch, MEMBERS)
+        assert state.number not in numbers
+        numbers.add(state.number)
+        watchers.watch(ANN, Watch(known=state.number, session="ann", request=3), at(0))
 
 
-def test_nothing_is_said_while_nothing_changes(watchers: Watchers) -> None:
+def test_nothing_is_sent_while_nothing_changes(watchers: Watchers) -> None:
     watchers.see(ready())
     number = know(watchers)
     assert watchers.see(ready()) == []
@@ -109,20 +109,20 @@ def test_nothing_is_said_while_nothing_changes(watchers: Watchers) -> None:
     assert watchers.watch(ANN, Watch(known=number, session="ann", request=9), at(5_000)) == []
 
 
-def test_a_slow_client_is_owed_one_answer_the_newest(watchers: Watchers) -> None:
+def test_a_slow_client_gets_one_reply_the_newest(watchers: Watchers) -> None:
     know(watchers)
-    assert len(said(watchers.see(ready(("n1", "n2"), "hand-over")))) == 1
+    assert len(news_in(watchers.see(ready(("n1", "n2"), "hand-over")))) == 1
     assert watchers.see(ready(("n1",), "down")) == []
     assert watchers.see(ready()) == []
-    (told,) = said(watchers.watch(ANN, Watch(known=1, session="ann", request=3), at(0)))
-    assert isinstance(told, ClusterUp)
-    assert told.ready
+    (state,) = news_in(watchers.watch(ANN, Watch(known=1, session="ann", request=3), at(0)))
+    assert isinstance(state, ClusterUp)
+    assert state.ready
 
 
 def test_news_of_an_earlier_life_are_not_known_to_the_next_one() -> None:
     first, second = Watchers("n1", life=7), Watchers("n1", life=8)
     number = know(first)
-    assert said(second.watch(ANN, Watch(known=number, session="ann"), at(0)))
+    assert news_in(second.watch(ANN, Watch(known=number, session="ann"), at(0)))
     assert Watchers("n1", life=(1 << 63) - 1).state.number < 1 << 63
     assert second.state.number - first.state.number == NUMBERS
 
@@ -148,18 +148,18 @@ def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Wat
     assert ANN not in watchers.waiting
 
 
-def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -> None:
+def test_a_client_that_asks_again_and_again_learns_that_its_cluster_goes_down_and_up() -> None:
     """LOCK_READY, NO_LOCK and their reasons, unasked."""
     harness = ClusterHarness(3).start().ready()
 
     def watch(known: int) -> News:
         before = len(harness.answers(ClusterUp)) + len(harness.answers(ClusterDown))
         harness.number += 1
-        harness.say("n1", Watch(known=known, session="u", request=harness.number))
+        harness.send("n1", Watch(known=known, session="u", request=harness.number))
         harness.until(
             lambda: len(harness.answers(ClusterUp)) + len(harness.answers(ClusterDown)) > before
         )
-        news = [one for one in harness.heard if isinstance(one, ClusterUp | ClusterDown)]
+        news = [one for one in harness.received if isinstance(one, ClusterUp | ClusterDown)]
         assert news[-1].request == harness.number
         return news[-1]
 
@@ -182,7 +182,7 @@ def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -
 # The session, between two proxies.
 
 
-def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
+def up(request: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
     return ClusterUp(
         number=number,
         complete=True,
@@ -190,119 +190,121 @@ def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
         reason=reason,
         epoch=3,
         leaders=("n1",),
-        session=asked.session,
-        request=asked.request,
+        session=request.session,
+        request=request.request,
     )
 
 
 def watching(session_harness: SessionHarness) -> Watch:
     """Let the session watch; return its request to proxy A."""
-    return one(Watch, session_harness.open(session_harness.hear(ME, WatchCluster())), A)
+    return one(Watch, session_harness.open(session_harness.receive(ME, WatchCluster())), A)
 
 
-def test_to_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
+def test_a_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
     session_harness = SessionHarness()
-    begun = session_harness.hear(ME, WatchCluster())
+    begun = session_harness.receive(ME, WatchCluster())
     assert one(Open, begun).session == "c"
-    asked = one(Watch, session_harness.open(begun), A)
-    assert (asked.known, asked.session) == (0, "c.1")
-    told = session_harness.hear(A, up(asked))
-    assert one(ClusterState, told, WATCHER) == ClusterState(
+    request = one(Watch, session_harness.open(begun), A)
+    assert (request.known, request.session) == (0, "c.1")
+    sends = session_harness.receive(A, up(request))
+    assert one(ClusterState, sends, WATCHER) == ClusterState(
         up=True, complete=True, ready=True, reason="ready", epoch=3, leaders=("n1",)
     )
-    assert one(Watch, told, A).known == 11
+    assert one(Watch, sends, A).known == 11
 
 
 def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
+    session_harness.receive(A, up(watching(session_harness)))
     kept = session_harness.run_kept(60_000, A)
     assert of(ClusterState, kept) == []
     assert len(of(Watch, kept, A)) in range(60_000 // WATCH_MS - 2, 60_000 // WATCH_MS + 2)
     assert of(KeepAlive, kept, A)
 
 
-def test_the_same_state_under_another_number_is_not_told_again() -> None:
+def test_the_same_state_under_another_number_is_not_reported_again() -> None:
     session_harness = SessionHarness()
-    asked = one(Watch, session_harness.hear(A, up(watching(session_harness))))
-    told = session_harness.hear(A, up(asked, number=12))
-    assert of(ClusterState, told) == []
-    assert one(Watch, told).known == 12
+    request = one(Watch, session_harness.receive(A, up(watching(session_harness))))
+    sends = session_harness.receive(A, up(request, number=12))
+    assert of(ClusterState, sends) == []
+    assert one(Watch, sends).known == 12
 
 
 def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
     session_harness = SessionHarness()
     first = watching(session_harness)
-    asked = one(Watch, session_harness.hear(A, up(first)))
-    assert session_harness.hear(A, up(first, number=12)) == []
-    assert session_harness.hear(B, up(asked, number=12)) == []
-    assert session_harness.hear(A, up(Watch(session="d", request=asked.request), number=12)) == []
+    request = one(Watch, session_harness.receive(A, up(first)))
+    assert session_harness.receive(A, up(first, number=12)) == []
+    assert session_harness.receive(B, up(request, number=12)) == []
+    assert (
+        session_harness.receive(A, up(Watch(session="d", request=request.request), number=12)) == []
+    )
     assert session_harness.counted.count("client.late_answer_dropped") == 3
 
 
 def test_a_client_that_does_not_watch_drops_news_and_asks_for_none() -> None:
     session_harness = SessionHarness()
     assert of(Watch, [*session_harness.hold(), *session_harness.run_kept(20_000, A)]) == []
-    assert session_harness.hear(A, up(Watch(session="c.1", request=0))) == []
+    assert session_harness.receive(A, up(Watch(session="c.1", request=0))) == []
 
 
 def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    asked = one(Watch, session_harness.hear(ME, LinkDown(node="a")), B)
-    assert asked.known == 0
-    told = session_harness.hear(B, up(asked, 99, "hand-over"))
-    assert one(ClusterState, told, WATCHER).reason == "hand-over"
+    session_harness.receive(A, up(watching(session_harness)))
+    request = one(Watch, session_harness.receive(ME, LinkDown(node="a")), B)
+    assert request.known == 0
+    sends = session_harness.receive(B, up(request, 99, "hand-over"))
+    assert one(ClusterState, sends, WATCHER).reason == "hand-over"
     assert of(ClusterState, session_harness.run_kept(10_000, B)) == []
 
 
-def test_with_no_proxy_left_nobody_says_that_the_cluster_is_up() -> None:
+def test_the_cluster_is_not_reported_as_up_with_no_proxy_left() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    session_harness.hear(ME, LinkDown(node="a"))
-    told = one(ClusterState, session_harness.hear(ME, LinkDown(node="b")), WATCHER)
-    assert (told.up, told.complete, told.ready, told.epoch, told.leaders) == (
+    session_harness.receive(A, up(watching(session_harness)))
+    session_harness.receive(ME, LinkDown(node="a"))
+    state = one(ClusterState, session_harness.receive(ME, LinkDown(node="b")), WATCHER)
+    assert (state.up, state.complete, state.ready, state.epoch, state.leaders) == (
         False,
         False,
         False,
         0,
         (),
     )
-    assert told.reason.startswith("no node says how it is: a (")
+    assert state.reason.startswith("no node says how it is: a (")
     assert of(ClusterState, session_harness.run(3_000)) == []
-    back = session_harness.hear(ME, LinkUp(node="b"))
-    asked = one(Watch, back, B)
-    assert one(ClusterState, session_harness.hear(B, up(asked)), WATCHER).up
+    back = session_harness.receive(ME, LinkUp(node="b"))
+    request = one(Watch, back, B)
+    assert one(ClusterState, session_harness.receive(B, up(request)), WATCHER).up
 
 
-def test_a_proxy_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
+def test_a_proxy_that_lives_and_reports_no_state_does_not_vouch_for_another() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    session_harness.hear(ME, LinkDown(node="a"))
-    told = of(ClusterState, session_harness.run_kept(3_000, B), WATCHER)
-    assert [state.up for state in told] == [False]
+    session_harness.receive(A, up(watching(session_harness)))
+    session_harness.receive(ME, LinkDown(node="a"))
+    states = of(ClusterState, session_harness.run_kept(3_000, B), WATCHER)
+    assert [state.up for state in states] == [False]
 
 
 def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    said = session_harness.run(20_000)
-    assert [state.up for state in of(ClusterState, said, WATCHER)] == [False]
+    session_harness.receive(A, up(watching(session_harness)))
+    sends = session_harness.run(20_000)
+    assert [state.up for state in of(ClusterState, sends, WATCHER)] == [False]
     assert session_harness.assigned == ""
-    session_harness.hear(ME, LinkUp(node="a"))
+    session_harness.receive(ME, LinkUp(node="a"))
     opened = session_harness.open(
         [send for send in session_harness.run(5_000) if isinstance(send.message, Open)]
     )
-    asked = of(Watch, opened)[-1]
-    assert (asked.known, asked.session) == (0, "c~2.2")
+    request = of(Watch, opened)[-1]
+    assert (request.known, request.session) == (0, "c~2.2")
 
 
 def test_a_closed_client_watches_no_more() -> None:
     session_harness = SessionHarness()
-    session_harness.hear(A, up(watching(session_harness)))
-    session_harness.end(session_harness.hear(ME, Close()))
+    session_harness.receive(A, up(watching(session_harness)))
+    session_harness.end(session_harness.receive(ME, Close()))
     assert of(Watch, session_harness.run(20_000)) == []
-    assert session_harness.hear(ME, WatchCluster()) == []
+    assert session_harness.receive(ME, WatchCluster()) == []
 
 
 SEEN = (MemberSeen("n1", True, 14), MemberSeen("n2", True, 15), MemberSeen("n3", False, 0))
@@ -310,7 +312,9 @@ HOLDER = Contender("n1", "c", "first", 7, 10)
 WAITER = Contender("n1", "c", "second", None, 10)
 
 
-def told(node: str, epoch: int, *leaders: str, ready: bool = True, **more: object) -> NodeStatus:
+def status_of(
+    node: str, epoch: int, *leaders: str, ready: bool = True, **more: object
+) -> NodeStatus:
     status = {
         "node": node,
         "protocol": "bakery",
@@ -333,20 +337,20 @@ def shown(*nodes: NodeStatus) -> str:
     return console.file.getvalue()
 
 
-def test_the_last_election_that_a_node_knows_is_the_one_that_is_told() -> None:
-    nodes = [told("n1", 2, "n1", "n3"), told("n2", 1, "n1", "n2")]
+def test_the_last_election_that_a_node_knows_is_reported() -> None:
+    nodes = [status_of("n1", 2, "n1", "n3"), status_of("n2", 1, "n1", "n2")]
     assert headline(nodes) == "bakery on 3 nodes; n1 and n3 lead in epoch 2"
 
 
-def test_nobody_is_said_to_lead_while_no_node_is_ready() -> None:
-    nodes = [told("n1", 2, "n1", "n3", ready=False)]
+def test_no_node_is_shown_as_leader_while_no_node_is_ready() -> None:
+    nodes = [status_of("n1", 2, "n1", "n3", ready=False)]
     assert headline(nodes) == "bakery on 3 nodes; n1 and n3 led in epoch 2"
 
 
 def test_each_member_is_shown_with_its_seat_its_priority_and_what_is_missing() -> None:
     lines = [
         " ".join(line.split())
-        for line in shown(told("n1", 2, "n1", "n3", ready=False)).splitlines()
+        for line in shown(status_of("n1", 2, "n1", "n3", ready=False)).splitlines()
     ]
     assert lines[3].startswith(
         "n1 not ready: hand-over: 1 of the leaders n1, n3 serve in epoch 2 seat 1 14"
@@ -355,10 +359,10 @@ def test_each_member_is_shown_with_its_seat_its_priority_and_what_is_missing() -
     assert lines[5].endswith("seat 2 ?")
 
 
-def test_of_what_leaders_tell_of_a_lock_the_most_is_shown() -> None:
+def test_the_fullest_of_the_leaders_reports_on_a_lock_is_shown() -> None:
     less = LockStatus(lock="a", holder=None, waiters=(WAITER,), waits_for=())
     more = LockStatus(lock="a", holder=HOLDER, waiters=(WAITER,), waits_for=())
-    nodes = [told("n1", 1, "n1", locks=(less,)), told("n2", 1, "n1", locks=(more,))]
+    nodes = [status_of("n1", 1, "n1", locks=(less,)), status_of("n2", 1, "n1", locks=(more,))]
     assert locks_seen(nodes) == [("", more)]
 
 
@@ -405,16 +409,18 @@ def test_no_default_is_below_the_least() -> None:
         parse(text, Path())
 
 
-@pytest.mark.parametrize(("said", "wait_ms"), [("3", 3_000), ('"unlimited"', 7 * 24 * 3_600_000)])
-def test_the_obtention_timeout_is_at_most_a_week(said: str, wait_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("obtention", "wait_ms"), [("3", 3_000), ('"unlimited"', 7 * 24 * 3_600_000)]
+)
+def test_the_obtention_timeout_is_at_most_a_week(obtention: str, wait_ms: int) -> None:
     text = starting_config(loopback(3), protocol="bakery")
-    config = parse(text.replace("obtention = 5.0", f"obtention = {said}"), Path())
+    config = parse(text.replace("obtention = 5.0", f"obtention = {obtention}"), Path())
     assert config.settings.bakery_terms.wait_ms == wait_ms
 
 
-@pytest.mark.parametrize("said", ["2.9", "0", "604801", "true", '"none"', "nan"])
-def test_an_obtention_timeout_out_of_its_limits_is_refused(said: str) -> None:
+@pytest.mark.parametrize("obtention", ["2.9", "0", "604801", "true", '"none"', "nan"])
+def test_an_obtention_timeout_out_of_its_limits_is_refused(obtention: str) -> None:
     """For what is configured."""
     text = starting_config(loopback(3), protocol="bakery")
     with pytest.raises(ConfigError, match=r"bakery.obtention: .* is not usable: "):
-        parse(text.replace("obtention = 5.0", f"obtention = {said}"), Path())
+        parse(text.replace("obtention = 5.0", f"obtention = {obtention}"), Path())

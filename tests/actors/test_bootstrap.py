@@ -69,7 +69,7 @@ GROUP = 10
 
 
 def start_of(node: str, *, journal: int = 0, incarnation: int = 1, boot: int = 0) -> Start:
-    """The start of a node from its first journal, in its first life, unless told otherwise."""
+    """The start of a node from its first journal, in its first life, unless given otherwise."""
     known = JOURNALS[node]
     return Start.proven(journal or known, incarnation, boot or 10 * known, SECRET)
 
@@ -150,7 +150,7 @@ def voter(node: str) -> tuple[Bootstrap, list[Effect]]:
 # Founding
 
 
-def test_a_new_member_writes_its_start_down_then_announces_it_and_says_who_is_missing() -> None:
+def test_a_new_member_writes_its_start_down_then_announces_it_and_names_who_is_missing() -> None:
     _, begun = bootstrap("b")
 
     waiting = "waiting for a, c: a new cluster begins when all its members have met once"
@@ -171,16 +171,16 @@ def test_a_member_alone_is_a_group_at_once() -> None:
     assert started(begun) == list(make_roles(group(), True))
 
 
-def test_the_first_member_writes_the_group_down_before_it_tells_anybody() -> None:
+def test_the_first_member_writes_the_group_down_before_it_sends_it() -> None:
     role, _ = bootstrap("a")
     assert started(receive(role, "b", ack("a", "b", follows=True))) == []
 
     effects = receive(role, "c", ack("a", "c", follows=True))
 
-    told = [Send(bootstrap_of("b"), group(20)), Send(bootstrap_of("c"), group(30))]
-    (place,) = [n for n, one in enumerate(effects) if one == told[0]]
+    messages = [Send(bootstrap_of("b"), group(20)), Send(bootstrap_of("c"), group(30))]
+    (place,) = [n for n, one in enumerate(effects) if one == messages[0]]
     assert group() in written(effects[:place])
-    assert effects[place : place + 2] == told
+    assert effects[place : place + 2] == messages
     assert started(effects) == list(make_roles(group(), True))
 
 
@@ -216,7 +216,7 @@ def test_a_member_follows_the_first_one_once_that_is_durable() -> None:
     assert answer == JoinAck(to=30, start=start_of("b"), follows=False)
 
 
-def test_a_first_member_asks_whoever_joins_to_follow_it() -> None:
+def test_a_first_member_asks_each_node_that_joins_to_follow_it() -> None:
     role, _ = bootstrap("a")
 
     assert Send(bootstrap_of("b"), join("a")) in receive(role, "b", join("b"))
@@ -274,7 +274,7 @@ def test_a_silent_member_does_not_keep_a_registered_journal_from_voting_for_long
     late = role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
 
     assert started(late) == list(make_roles(group(), True))
-    assert sent(late, Join) != []  # Whoever was silent may still know of a later start.
+    assert sent(late, Join) != []  # A member that was silent may still know of a later start.
 
 
 def test_an_acknowledgement_of_an_earlier_life_does_not_count() -> None:
@@ -284,12 +284,12 @@ def test_an_acknowledgement_of_an_earlier_life_does_not_count() -> None:
     assert receive(role, "a", replace(ack("b", "a"), to=99)) == ignored
 
 
-def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
+def test_a_node_with_an_empty_journal_learns_of_the_group_and_never_votes_in_it() -> None:
     peer, _ = voter("a")
     lost = start_of("b", journal=8, boot=80)
-    told = receive(peer, "b", join("b", start=lost))
+    sends = receive(peer, "b", join("b", start=lost))
     warning = "b was started with a journal that is not registered: it does not vote"
-    assert told == [
+    assert sends == [
         Send(bootstrap_of("b"), group(80)),
         Send(bootstrap_of("b"), JoinAck(to=80, start=peer.own, follows=False)),
         Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=warning)),
@@ -315,7 +315,7 @@ def sent_notices(effects: Effects) -> list[RoleNotice]:
 
 
 @pytest.mark.parametrize("incarnation", [3, 4], ids=["lower", "the same one again"])
-def test_a_start_from_an_old_copy_is_told_so(incarnation: int) -> None:
+def test_a_start_from_an_old_copy_is_notified_of_it(incarnation: int) -> None:
     peer, _ = voter("a")
     latest = start_of("b", incarnation=4)
     receive(peer, "b", join("b", group=GROUP, start=latest))
@@ -432,11 +432,11 @@ def test_a_superseding_of_another_journal_or_life_is_ignored() -> None:
     role, _ = voter("b")
     ignored = [Observe("bootstrap.superseded_ignored")]
 
-    for told in (
+    for message in (
         Superseded(to=99, start=start_of("b", incarnation=7)),
         Superseded(to=20, start=start_of("c", incarnation=7)),
     ):
-        assert receive(role, "c", told) == ignored
+        assert receive(role, "c", message) == ignored
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_a_superseding_of_another_journal_or_life_is_ignored() -> None:
     ],
     ids=["no proof", "of another start", "of another life", "an earlier life", "this life"],
 )
-def test_one_member_that_invents_a_later_start_stops_nobody(forged: Start) -> None:
+def test_one_member_that_invents_a_later_start_stops_no_other(forged: Start) -> None:
     role, _ = voter("b")
 
     effects = receive(role, "c", Superseded(to=20, start=forged))
@@ -473,13 +473,13 @@ def test_a_later_start_that_was_invented_counts_after_a_restart_no_more_than_bef
     assert started(effects) == list(make_roles(group(), True))
 
 
-def test_without_a_disk_no_later_start_is_believed() -> None:
+def test_no_later_start_is_believed_without_a_disk() -> None:
     role, _ = bootstrap("b", durable=False)
     effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
     assert Observe("bootstrap.impossible_start") in effects
 
 
-def test_without_a_disk_nothing_is_written() -> None:
+def test_nothing_is_written_without_a_disk() -> None:
     role, begun = bootstrap("b", durable=False)
     effects = [*begun, *receive(role, "a", join("a")), *receive(role, "a", group(20))]
 
@@ -520,7 +520,7 @@ def test_a_follower_that_lost_its_journal_must_follow_again_before_the_group_is_
     assert role.group is None
 
 
-def test_a_member_whose_copy_is_old_before_any_cluster_began_says_what_to_do() -> None:
+def test_a_member_whose_copy_is_old_before_any_cluster_began_reports_what_to_do() -> None:
     role, _ = bootstrap("b")
     effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
 
@@ -530,7 +530,7 @@ def test_a_member_whose_copy_is_old_before_any_cluster_began_says_what_to_do() -
 # One group: founding is an act
 
 
-def test_without_an_act_of_an_operator_nothing_is_founded() -> None:
+def test_nothing_is_founded_without_an_act_of_an_operator() -> None:
     role, _ = bootstrap("a", founding=Founding.NO)
     receive(role, "b", ack("a", "b", follows=True))
     effects = receive(role, "c", ack("a", "c", follows=True))
@@ -539,7 +539,7 @@ def test_without_an_act_of_an_operator_nothing_is_founded() -> None:
     assert "no cluster is known to a, b, c" in why(effects)
 
 
-def test_after_the_act_all_others_must_follow_again() -> None:
+def test_all_others_must_follow_again_after_the_act() -> None:
     role, _ = bootstrap("a", founding=Founding.NO)
     for other in ("b", "c"):
         receive(role, other, ack("a", other, follows=True), GREET_MS)
@@ -611,7 +611,7 @@ def test_a_node_follows_only_after_listening_for_members_left(founding: Founding
     assert follows == [False, True]
 
 
-def test_a_node_alone_listens_too_and_tries_again_by_itself() -> None:
+def test_a_node_alone_accepts_connections_too_and_tries_again_by_itself() -> None:
     role, begun = bootstrap("a", members="a", founding=Founding.ONCE)
     assert role.group is None
     assert Wake(JOIN_RETRY_MS, JoinRetry()) in begun
@@ -634,7 +634,7 @@ def test_an_act_founds_nothing_where_another_knows_a_group() -> None:
     assert role.standing is JournalStatus.NON_VOTING
 
 
-def test_a_node_without_a_group_asks_whoever_contacts_it_and_takes_its_group() -> None:
+def test_a_node_without_a_group_asks_each_node_that_contacts_it_and_takes_its_group() -> None:
     role, _ = bootstrap("b", start=start_of("b", journal=8, boot=80))
     asked = role.handle(bootstrap_of("z"), join("a", group=GROUP), T0)
     assert [effect.to for effect in asked if isinstance(effect, Send)] == [bootstrap_of("z")]
@@ -645,7 +645,7 @@ def test_a_node_without_a_group_asks_whoever_contacts_it_and_takes_its_group() -
     assert JoinGroup(GROUP) in effects
 
 
-def test_a_former_member_that_starts_empty_serves_nobody_until_it_is_a_member_again() -> None:
+def test_a_former_member_that_starts_empty_serves_no_client_until_it_is_a_member_again() -> None:
     peer, _ = bootstrap("a", records=[group()])
     peer.handle(peer.address, VotersChanged(voters=(Voter("a", 1), Voter("d", 4))), T0)
     lost = start_of("b", journal=8, boot=80)
@@ -692,7 +692,7 @@ def test_a_former_member_that_has_the_group_from_another_empty_node_learns_that_
     assert receive(role, knows, config) == []
 
 
-def test_a_member_believes_nobody_that_it_was_removed() -> None:
+def test_a_member_does_not_believe_others_that_it_was_removed() -> None:
     role, _ = voter("b")
     assert receive(role, "c", replace(group(20), removed=True)) == []
 
@@ -732,7 +732,7 @@ def test_no_group_is_founded_while_a_node_that_belongs_to_one_has_not_replied(kn
     assert role.group == group()
 
 
-def test_a_node_that_started_again_without_its_group_keeps_nobody_waiting() -> None:
+def test_a_node_that_restarted_without_its_group_keeps_no_client_waiting() -> None:
     role, _ = bootstrap("a", durable=False)
     receive(role, "b", join("b", group=GROUP))
     receive(role, "b", join("b", start=start_of("b", journal=8, boot=80)))
@@ -770,6 +770,6 @@ def test_that_a_former_member_became_one_again_outlives_its_restart() -> None:
     assert [one.removed for one in written(back) if isinstance(one, GroupConfig)] == [False]
 
 
-def test_founding_again_says_that_it_does_nothing_on_a_node_with_a_group() -> None:
+def test_founding_again_reports_that_it_does_nothing_on_a_node_with_a_group() -> None:
     _, effects = bootstrap("a", records=[group()], founding=Founding.AGAIN)
     assert any("--found-again does nothing" in one.text for one in sent(effects, RoleNotice))

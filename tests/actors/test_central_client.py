@@ -135,8 +135,8 @@ def test_an_owner_that_gives_up_waiting_is_passed_over(held: LoneClient) -> None
     assert held.granted(6) == [got(3, 6)]
 
 
-def test_a_client_that_heard_of_others_lets_them_go_first(held: LoneClient) -> None:
-    held.granted(5)  # The server reminds: somebody else asks.
+def test_a_client_that_knows_of_others_lets_them_go_first(held: LoneClient) -> None:
+    held.granted(5)  # The server reminds: another client asks.
     held.wants(2)
     held.gives(1)
 
@@ -152,7 +152,7 @@ def test_a_crowded_server_refuses_all_who_wait(lone_client: LoneClient) -> None:
     lone_client.wants(1)
     lone_client.wants(2)
 
-    effects = lone_client.hears(SERVER, messages.ServerFull(lock="l", locks_max=10))
+    effects = lone_client.receives(SERVER, messages.ServerFull(lock="l", locks_max=10))
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
@@ -166,7 +166,7 @@ def test_a_crowded_server_refuses_all_who_wait(lone_client: LoneClient) -> None:
 def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
     held.wants(2)
 
-    assert held.hears(SERVER, messages.ServerFull(lock="l", locks_max=10)) == []
+    assert held.receives(SERVER, messages.ServerFull(lock="l", locks_max=10)) == []
     assert list(held.client.tickets) == [1, 2]
 
 
@@ -233,7 +233,9 @@ def replied(outcome: ReleaseOutcome, session: str = "s", holder: Contender | Non
     return Send(BROKER_C, reply)
 
 
-def test_a_session_frees_its_hold_through_any_node_and_hears_it_again(server: LockServer) -> None:
+def test_a_session_frees_its_hold_through_any_node_and_a_repetition_is_confirmed_again(
+    server: LockServer,
+) -> None:
     server.handle(A, request(A), T0)
 
     effects = not_counted(server.handle(BROKER_C, free(1), T0))
@@ -243,7 +245,9 @@ def test_a_session_frees_its_hold_through_any_node_and_hears_it_again(server: Lo
 
 
 @pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
-def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: messages.Free) -> None:
+def test_a_hold_under_another_session_or_number_is_not_freed(
+    server: LockServer, asked: messages.Free
+) -> None:
     server.handle(A, request(A), T0)
 
     reply = only(Send, not_counted(server.handle(BROKER_C, asked, T0)))
@@ -252,7 +256,7 @@ def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: messages.Fr
     assert "l" in server.held
 
 
-def test_an_operator_frees_whatever_is_held_and_its_session_is_told_so(server: LockServer) -> None:
+def test_an_operator_frees_whatever_is_held_and_its_session_is_notified(server: LockServer) -> None:
     server.handle(A, request(A), T0)
     holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
 

@@ -1,4 +1,4 @@
-"""The lock server of `central`: its rules, and a server that nobody can reach."""
+"""The lock server of `central`: its rules, and a server that no node can reach."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_peek_names_the_holder_and_for_how_long(server: LockServer) -> None:
     assert effects == (Send(Address("b/watch"), messages.Peeked(lock="l", query=7, holder=holder)),)
 
 
-def test_a_peek_at_a_free_lock_names_nobody(server: LockServer) -> None:
+def test_a_peek_at_a_free_lock_names_no_holder(server: LockServer) -> None:
     assert server.handle(BROKER_A, messages.Peek(lock="l", query=7), T0) == (
         Send(BROKER_A, messages.Peeked(lock="l", query=7, holder=None)),
     )
@@ -183,7 +183,7 @@ def test_a_probe_is_answered(server: LockServer) -> None:
     assert server.handle(BROKER_A, messages.Probe(), T0) == (Send(BROKER_A, messages.Probed()),)
 
 
-def test_with_a_journal_every_change_is_durable_before_it_is_spoken_of() -> None:
+def test_every_change_is_durable_before_it_is_sent_if_there_is_a_journal() -> None:
     server = LockServer(SERVER, HOST, journal=True)
     held = messages.Held(lock="l", client=A, number=1, session="s", owner="o")
 
@@ -220,7 +220,7 @@ def test_a_restarted_server_goes_on_where_its_journal_ends() -> None:
     assert not_counted(again.handle(A, request(A, "m"), T0))[-1] == granted(A, 4, "m")
 
 
-def test_a_new_server_has_nothing_to_say(server: LockServer) -> None:
+def test_a_new_server_sends_nothing(server: LockServer) -> None:
     assert server.begin(T0) == ()
 
 
@@ -248,14 +248,14 @@ def answered(holder: Contender | None, silent: tuple[Absence, ...] = (), unknown
     return Send(PROXY, seen)
 
 
-def test_the_node_is_not_ready_before_the_server_was_heard(watch: ServerWatch) -> None:
-    said = not_counted(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
+def test_the_node_is_not_ready_before_the_server_has_answered(watch: ServerWatch) -> None:
+    effects = not_counted(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
     detail = "node s, which runs the lock server, has not answered yet"
-    assert said[:2] == [
+    assert effects[:2] == [
         Send(PROXY, Ready(ready=False, detail=detail)),
         Send(SERVER, messages.Probe()),
     ]
-    assert isinstance(said[2], Wake)
+    assert isinstance(effects[2], Wake)
 
     assert not_counted(watch.handle(SERVER, messages.Probed(), at(1))) == [
         Send(PROXY, Ready(ready=True, detail="ready"))
@@ -276,7 +276,7 @@ def test_a_silent_server_is_looked_for_and_makes_the_node_unready(watch: ServerW
     ]
 
 
-def test_a_look_is_answered_with_what_the_server_says(watch: ServerWatch) -> None:
+def test_a_look_is_answered_with_the_servers_reply(watch: ServerWatch) -> None:
     watch.handle(SERVER, messages.Probed(), T0)
     peek, retry = watch.handle(BROKER_A, GLANCE, T0)
     assert peek == Send(SERVER, messages.Peek(lock="l", query=3))
@@ -301,7 +301,7 @@ def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: Server
     assert watch.queries == {}
 
 
-def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWatch) -> None:
+def test_a_look_in_vain_does_not_accuse_a_server_that_answered(watch: ServerWatch) -> None:
     watch.handle(BROKER_A, GLANCE, at(200))
     watch.handle(SERVER, messages.Probed(), at(250))
 
@@ -353,7 +353,7 @@ def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> N
     assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
 
 
-def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
+def test_a_reply_to_a_request_of_an_earlier_life_does_not_count() -> None:
     watch = ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER, boot=5)
     watch.begin(T0)
     watch.handle(BROKER_A, GLANCE, T0)
@@ -600,8 +600,10 @@ def contender(world: World, user: Address) -> LockUser:
     return checked(LockUser, world.role_at(user))
 
 
-def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)) -> None:
-    """Let everybody want the lock once more, for `BOUND_MS`; the judge of progress decides."""
+def check_that_both_are_served(
+    world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)
+) -> None:
+    """Let all want the lock once more, for `BOUND_MS`; the judge of progress decides."""
     users = {user: contender(world, user) for user in among}
     for user in users:
         world.nodes[user.partition("/")[0]].tell(user, Finish())
@@ -609,8 +611,8 @@ def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, W
     judge_progress(users, BOUND_MS)
 
 
-def test_without_a_crash_everybody_is_served() -> None:
-    is_anybody_left(world_in_which_c2_holds(journal=False))
+def test_every_client_is_served_without_a_crash() -> None:
+    check_that_both_are_served(world_in_which_c2_holds(journal=False))
 
 
 @pytest.mark.parametrize("journal", [False, True])
@@ -620,7 +622,7 @@ def test_a_lock_whose_client_died_stays_held_until_an_operator_releases_it(journ
     world.crash("c2")
 
     with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
-        is_anybody_left(world, (WAITER,))
+        check_that_both_are_served(world, (WAITER,))
 
     held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
     assert held.client.startswith("n2/clients-")
@@ -635,14 +637,14 @@ def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: 
     world.crash("n2")
     world.power_on("n2")
 
-    is_anybody_left(world)
+    check_that_both_are_served(world)
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_a_hold_of_which_no_client_knows_is_given_back_when_its_client_says_so(
+def test_a_hold_that_its_client_disowns_is_given_back(
     journal: bool,
 ) -> None:
-    """The node dies after the server granted it the lock and before its client was told."""
+    """The node dies after the server granted it the lock and before its client was notified."""
     world = world_in_which_c2_holds(journal=journal)
     server = world.role_at(address_of(SERVER_NODE, "server"))
     holding = server.held["l"]
@@ -657,12 +659,12 @@ def test_a_hold_of_which_no_client_knows_is_given_back_when_its_client_says_so(
     assert world.marks["client.hold_disowned"] >= 1
 
 
-def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_it() -> None:
+def test_nothing_is_granted_while_the_server_is_down_and_the_nodes_name_it() -> None:
     world = world_in_which_c2_holds(journal=True)
     world.crash(SERVER_NODE)
 
     with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
-        is_anybody_left(world)
+        check_that_both_are_served(world)
 
     readiness = world.role_at(Address("n3/proxy")).backend.readiness
     assert not readiness.ready
@@ -674,7 +676,7 @@ def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:
     world.crash(SERVER_NODE)
     world.power_on(SERVER_NODE)
 
-    is_anybody_left(world)
+    check_that_both_are_served(world)
 
 
 def test_a_server_without_a_journal_comes_back_and_forgets_who_holds() -> None:

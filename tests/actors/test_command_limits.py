@@ -100,7 +100,7 @@ def refusal_of(command: LogCommand) -> str:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None:
+def test_the_table_checks_known_and_unknown_clients_alike(known: bool) -> None:
     """A known client takes the short check; a refused command does not extend its session."""
     refused = 0
     for command in (*acquires(), *others()):

@@ -52,7 +52,7 @@ PROTOCOLS = ("bakery", "central", "lamport", "paxos")
 
 @contextmanager
 def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, Node]]:
-    """Run nodes in this process, of which one has granted a lock, so that somebody leads."""
+    """Run nodes in this process, of which one has granted a lock, so that there is a leader."""
     with running_nodes(folder, protocol, size) as nodes:
         nodes[f"n{size}"].proxy.ask(Acquire(lock="first"), timeout=PATIENCE_S)
         yield nodes
@@ -109,7 +109,7 @@ def test_a_nodes_status_describes_its_roles_if_asked_to(protocol: str, tmp_path:
             assert all(totals[counter.name] >= counter.times for counter in role.counters)
 
 
-def test_the_clock_tells_its_logical_time(tmp_path: Path) -> None:
+def test_the_clock_describes_its_logical_time(tmp_path: Path) -> None:
     with cluster("paxos", tmp_path, size=1) as nodes:
         clock = nodes["n1"].ref("clock")
         before = clock.ask(ReadClock(), timeout=1)
@@ -128,7 +128,7 @@ def test_the_clock_rises_with_what_arrives(tmp_path: Path) -> None:
         assert after.time >= before.time + 2  # A request was stamped, and a reply arrived.
 
 
-def test_every_leader_of_paxos_tells_who_leads(tmp_path: Path) -> None:
+def test_every_leader_of_paxos_describes_who_leads(tmp_path: Path) -> None:
     with cluster("paxos", tmp_path) as nodes:
         seen = {name: leaders_seen(node, "leader", 1) for name, node in nodes.items()}
         (leading,) = (name for name, leadership in seen.items() if leadership.here)
@@ -141,7 +141,7 @@ def test_every_leader_of_paxos_tells_who_leads(tmp_path: Path) -> None:
         assert int(shown["ballot"]) == seen[leading].number
 
 
-def test_coordinators_and_leaders_of_bakery_tell_who_leads(tmp_path: Path) -> None:
+def test_coordinators_and_leaders_of_bakery_describe_who_leads(tmp_path: Path) -> None:
     with cluster("bakery", tmp_path) as nodes:
         status: NodeStatus
         seen = leaders_seen(nodes["n3"], "election", 3)
@@ -156,7 +156,7 @@ def test_coordinators_and_leaders_of_bakery_tell_who_leads(tmp_path: Path) -> No
         assert shown["epoch"] == str(status.elected.epoch)
 
 
-def test_a_lock_process_of_lamport_tells_its_queues(tmp_path: Path) -> None:
+def test_a_lock_process_of_lamport_describes_its_queues(tmp_path: Path) -> None:
     with cluster("lamport", tmp_path, size=2) as nodes:
         nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
         inner = nodes["n1"].ref("process")
@@ -168,7 +168,9 @@ def test_a_lock_process_of_lamport_tells_its_queues(tmp_path: Path) -> None:
         assert facts(inner.ask(DescribeRole(), timeout=1))["requests"] == "2"
 
 
-def test_the_server_and_the_lock_clients_of_central_tell_holder_and_queue(tmp_path: Path) -> None:
+def test_the_server_and_the_lock_clients_of_central_describe_holder_and_queue(
+    tmp_path: Path,
+) -> None:
     with cluster("central", tmp_path, size=2) as nodes:
         held = nodes["n1"].ref("server").ask(ReadQueues(), timeout=PATIENCE_S)
         assert [(queue.lock, queue.length) for queue in held.queues] == [("first", 1)]
@@ -194,7 +196,7 @@ def state_once(node: Node, role: str, fact: str) -> RoleState:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_role_of_a_node_tells_its_state(protocol: str, tmp_path: Path) -> None:
+def test_every_role_of_a_node_describes_its_state(protocol: str, tmp_path: Path) -> None:
     with cluster(protocol, tmp_path) as nodes:
         for node in nodes.values():
             for name in roles_of(node):
@@ -324,7 +326,7 @@ def test_a_description_is_bounded() -> None:
     assert (len(queue.queue), queue.length) == (QUEUED_MAX, QUEUED_MAX + 5)
 
 
-def test_a_state_is_bounded_and_says_that_there_is_more() -> None:
+def test_a_state_is_bounded_and_shows_that_there_is_more() -> None:
     state = state_of(cell_of(Large), Instant(7), raise_fault)
     assert (len(state.facts), state.more) == (FACTS_MAX, True)
     assert all(len(fact.name) == len(fact.value) == FACT_CHARS_MAX for fact in state.facts)

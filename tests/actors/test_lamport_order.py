@@ -81,7 +81,7 @@ def test_evidence_at_the_same_stamp_counts_if_its_node_comes_later() -> None:
     assert not evidence.covers(QueuePlace(7, "c"))
 
 
-def test_with_nobody_else_everything_is_covered() -> None:
+def test_everything_is_covered_in_a_group_of_one() -> None:
     assert Evidence([]).covers(QueuePlace(STAMP_MAX, "a"))
 
 
@@ -95,7 +95,9 @@ def test_evidence_agrees_with_a_search_through_all_processes(steps: list[tuple[s
         else:
             evidence.forget(node)
         for stamp in range(max(model.values()) + 2):
-            dumb = all(QueuePlace(heard, other) > (stamp, "a") for other, heard in model.items())
+            dumb = all(
+                QueuePlace(received, other) > (stamp, "a") for other, received in model.items()
+            )
             assert evidence.covers(QueuePlace(stamp, "a")) == dumb
         assert len(evidence.heap) == len(model)
 
@@ -127,7 +129,7 @@ def test_a_message_costs_log_n_comparisons_and_not_queue_times_processes() -> No
     assert 0 < CountedTurn.compared <= 3 * messages * math.log2(requests)
 
 
-def test_a_request_is_told_once_when_its_evidence_is_complete() -> None:
+def test_a_request_is_reported_once_when_its_evidence_is_complete() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     for stamp, lock in ((5, "x"), (3, "y"), (9, "z")):
         uncovered.add(lock, QueuePlace(stamp, "a"))
@@ -137,7 +139,7 @@ def test_a_request_is_told_once_when_its_evidence_is_complete() -> None:
     assert uncovered.covered(evidence) == []
 
 
-def test_a_request_given_up_is_not_told_and_its_entry_does_not_stay() -> None:
+def test_a_request_given_up_is_not_reported_and_its_entry_does_not_stay() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     for stamp in range(1, 1_000):
         uncovered.add("x", QueuePlace(stamp, "a"))
@@ -148,7 +150,7 @@ def test_a_request_given_up_is_not_told_and_its_entry_does_not_stay() -> None:
     assert uncovered.covered(evidence) == []
 
 
-def test_lost_evidence_lets_all_be_told_again() -> None:
+def test_lost_evidence_lets_all_be_reported_again() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     uncovered.add("x", QueuePlace(5, "a"))
     evidence.note("b", 6)
@@ -190,7 +192,7 @@ def test_a_new_life_of_another_begins_a_new_round() -> None:
     assert not joining.ready
 
 
-def test_a_ready_process_stays_ready_and_greets_nobody() -> None:
+def test_a_ready_process_stays_ready_and_sends_no_greeting() -> None:
     joining = Rejoin(["b"])
     joining.meet("b", 1)
     joining.welcome("b", joining.round)
@@ -199,6 +201,6 @@ def test_a_ready_process_stays_ready_and_greets_nobody() -> None:
     assert joining.ready
 
 
-def test_who_does_not_know_the_others_is_not_ready_and_who_has_none_is() -> None:
+def test_a_process_that_does_not_know_the_others_is_not_ready_and_one_without_others_is() -> None:
     assert not Rejoin(None).ready
     assert Rejoin([]).ready

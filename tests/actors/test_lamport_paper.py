@@ -26,7 +26,7 @@ from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
 
 NO_HOST: Any = None
-"""For roles driven by hand: they have nothing to ask of anybody."""
+"""For roles driven by hand: they send no requests to others."""
 
 
 class PaperMembers:
@@ -268,7 +268,7 @@ def test_an_entry_costs_three_messages_to_each_other_process(trio: PaperMembers)
 
 
 def test_each_other_process_overtakes_at_most_once(trio: PaperMembers) -> None:
-    """All want it again at once, and yet nobody is served twice before another once."""
+    """All want it again at once, and yet no process is served twice before another once."""
     for node in trio.nodes:
         trio.want(node)
     tickets = dict.fromkeys(trio.nodes, 1)
@@ -285,7 +285,7 @@ def test_each_other_process_overtakes_at_most_once(trio: PaperMembers) -> None:
     assert all(len(set(served[i : i + 3])) == 3 for i in range(len(served) - 2))
 
 
-def test_fences_rise_in_the_order_of_entries_and_tell_the_node(trio: PaperMembers) -> None:
+def test_fences_rise_in_the_order_of_entries_and_identify_the_node(trio: PaperMembers) -> None:
     """The fence is the request's ``(stamp, node)``."""
     for node in ("n3", "n1", "n2"):
         trio.want(node)

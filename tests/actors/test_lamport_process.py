@@ -34,18 +34,18 @@ from fencelock.actors.proxy.message import LockGranted, Ready
 
 def test_it_is_not_ready_before_all_others_have_welcomed_it(alone: LoneProcess) -> None:
     greet = Greet(boot=BOOT, round=1)
-    assert posts(alone.say(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
+    assert posts(alone.handle(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
     assert posts(alone.want(1)) == []
-    effects = alone.say(PeerJoined(node="c", boot=1))
+    effects = alone.handle(PeerJoined(node="c", boot=1))
     assert posts(effects) == [(("a", "c"), Greet(boot=BOOT, round=2))]
     assert to_proxy(effects) == [
         Ready(ready=False, detail="nothing received since the start from a, c")
     ]
 
-    assert to_proxy(alone.hear("a", welcome(2, stamp=5))) == [
+    assert to_proxy(alone.receive("a", welcome(2, stamp=5))) == [
         Ready(ready=False, detail="nothing received since the start from c")
     ]
-    effects = alone.hear("c", welcome(2, stamp=6))
+    effects = alone.receive("c", welcome(2, stamp=6))
     assert to_proxy(effects) == [Ready(ready=True, detail="ready")]
     assert posts(effects) == [REQUEST]
 
@@ -54,29 +54,31 @@ def test_a_process_without_others_is_ready_at_once() -> None:
     lone = LoneProcess("b")
 
     assert posts(lone.want(1)) == [(("b",), Request(lock="x"))]
-    assert to_proxy(lone.hear("b", Request(lock="x", stamp=1))) == [
+    assert to_proxy(lone.receive("b", Request(lock="x", stamp=1))) == [
         LockGranted(lock="x", ticket=1, fence=pack_fence(1, 0))
     ]
 
 
 def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) -> None:
     for node in ("a", "c"):
-        alone.say(PeerJoined(node=node, boot=1))
-    alone.hear("a", welcome(2, stamp=5))
-    alone.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
+        alone.handle(PeerJoined(node=node, boot=1))
+    alone.receive("a", welcome(2, stamp=5))
+    alone.receive("c", welcome(2, stamp=5, boot=BOOT + 1))
 
     assert not alone.process.rejoin.ready
 
 
-def test_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(alone: LoneProcess) -> None:
-    alone.say(PeerJoined(node="a", boot=1))
+def test_requests_of_others_arrive_in_a_welcome_and_are_acknowledged_once(
+    alone: LoneProcess,
+) -> None:
+    alone.handle(PeerJoined(node="a", boot=1))
     part = (KnownRequest("x", 3), KnownRequest("y", 4))
-    effects = alone.hear("a", welcome(1, *part, stamp=9, complete=False))
+    effects = alone.receive("a", welcome(1, *part, stamp=9, complete=False))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="y"))]
     assert alone.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
     assert alone.process.evidence.received["a"] == 0  # More from before stamp 9 is to come.
-    alone.hear("a", welcome(1, stamp=10))
+    alone.receive("a", welcome(1, stamp=10))
     assert alone.process.evidence.received["a"] == 10
 
 
@@ -85,7 +87,7 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProce
         joined.requested(ticket, 10 + ticket, lock=f"l{ticket}")
     joined.want(500, "unstamped")
 
-    answer = posts(joined.hear("a", Greet(boot=7, round=3, stamp=5)))
+    answer = posts(joined.receive("a", Greet(boot=7, round=3, stamp=5)))
     assert [nodes for nodes, _ in answer] == [("a",), ("a",)]
     first, last = (message for _, message in answer)
     assert isinstance(first, Welcome)
@@ -95,20 +97,20 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProce
 
 
 def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProcess) -> None:
-    joined.hear("a", Request(lock="x", stamp=5))
+    joined.receive("a", Request(lock="x", stamp=5))
     joined.requested(1, 7)
     assert to_proxy(joined.acknowledged(9)) == []
 
-    assert to_proxy(joined.say(PeerJoined(node="a", boot=2))) == []
+    assert to_proxy(joined.handle(PeerJoined(node="a", boot=2))) == []
     assert joined.look().waiters[0].node == "b"
-    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=3))) == []
-    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
+    assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=3))) == []
+    assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
 
 
 def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:
     joined.requested(1, 7)
     joined.acknowledged(9)
-    assert posts(joined.say(PeerJoined(node="a", boot=2))) == []
+    assert posts(joined.handle(PeerJoined(node="a", boot=2))) == []
 
     assert present(joined.look().holder).node == "b"
 
@@ -130,7 +132,7 @@ def test_local_tickets_queue_in_order_with_one_request_out(joined: LoneProcess) 
     assert to_proxy(joined.acknowledged(6)) == [got(1, 5)]
 
     assert posts(joined.give(1)) == [release(5), REQUEST]
-    joined.hear("b", Request(lock="x", stamp=10))
+    joined.receive("b", Request(lock="x", stamp=10))
     assert to_proxy(joined.acknowledged(11)) == [got(2, 10)]
 
 
@@ -141,7 +143,9 @@ def test_locks_do_not_wait_for_each_other(joined: LoneProcess) -> None:
     assert to_proxy(joined.acknowledged(7)) == [got(1, 5), got(2, 6, lock="y")]
 
 
-def test_who_leaves_the_line_is_forgotten_without_a_word(joined: LoneProcess) -> None:
+def test_an_owner_that_leaves_the_queue_early_is_forgotten_without_a_message(
+    joined: LoneProcess,
+) -> None:
     joined.requested(1, 5)
     joined.want(2)
 
@@ -163,8 +167,8 @@ def test_a_wait_given_up_before_it_was_stamped_is_released_when_it_is(joined: Lo
     assert joined.give(1) == ()
     assert [waiter.session for waiter in joined.look().waiters] == ["s2"]
 
-    assert posts(joined.hear("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
-    joined.hear("b", Request(lock="x", stamp=8))
+    assert posts(joined.receive("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
+    joined.receive("b", Request(lock="x", stamp=8))
     assert to_proxy(joined.acknowledged(9)) == [got(2, 8)]
 
 
@@ -176,15 +180,15 @@ def test_a_give_that_crosses_with_the_grant_releases(joined: LoneProcess) -> Non
     assert joined.give(1) == (Observe("lamport.give_unknown"),)
 
 
-def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
+def test_nothing_is_left_after_all_is_released(joined: LoneProcess) -> None:
     before = (
         copy.deepcopy(joined.process.requests.queues),
         copy.deepcopy(joined.process.pending.out),
     )
-    joined.hear("a", Request(lock="x", stamp=3))
+    joined.receive("a", Request(lock="x", stamp=3))
     joined.requested(1, 5)
     joined.want(2)
-    joined.hear("a", Release(lock="x", request=3, stamp=6))
+    joined.receive("a", Release(lock="x", request=3, stamp=6))
     joined.acknowledged(8)
     joined.give(2)
     joined.give(1)
@@ -222,21 +226,21 @@ def process() -> LockProcess:
     return process
 
 
-def hear(process: LockProcess, origin: str, message: Content) -> Effects:
+def receive(process: LockProcess, origin: str, message: Content) -> Effects:
     delivered = Delivered(origin=origin, message=message)
     return process.handle(Address("b/channel"), delivered, T0)
 
 
-def test_a_stranger_is_not_heard(process: LockProcess) -> None:
-    effects = hear(process, "z", Request(lock="x", stamp=5))
+def test_messages_of_a_stranger_are_dropped(process: LockProcess) -> None:
+    effects = receive(process, "z", Request(lock="x", stamp=5))
 
     assert effects == (Observe("lamport.stranger_dropped"),)
 
 
 @pytest.mark.parametrize("stamp", [-1, 0, 3, STAMP_MAX + 1])
 def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int) -> None:
-    hear(process, "a", Request(lock="y", stamp=3))
-    effects = hear(process, "a", Request(lock="x", stamp=stamp))
+    receive(process, "a", Request(lock="y", stamp=3))
+    effects = receive(process, "a", Request(lock="x", stamp=stamp))
 
     assert effects == (Observe("lamport.impossible_stamp"),)
     assert list(process.requests.queues) == ["y"]
@@ -246,7 +250,7 @@ def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int)
 def test_a_request_in_a_welcome_is_older_than_it(process: LockProcess, stamp: int) -> None:
     pending = (KnownRequest("x", stamp),)
     welcome = Welcome(boot=9, round=1, requests=pending, complete=True, stamp=9)
-    effects = hear(process, "a", welcome)
+    effects = receive(process, "a", welcome)
 
     assert Observe("lamport.impossible_stamp") in effects
     assert process.requests.queues == {}
@@ -254,7 +258,7 @@ def test_a_request_in_a_welcome_is_older_than_it(process: LockProcess, stamp: in
 
 @pytest.mark.parametrize("lock", ["", "x" * 257, "a\nb"])
 def test_a_lock_name_beyond_the_limits_is_dropped(process: LockProcess, lock: str) -> None:
-    effects = hear(process, "a", Request(lock=lock, stamp=5))
+    effects = receive(process, "a", Request(lock=lock, stamp=5))
 
     assert effects == [Observe("lamport.impossible_lock")]
     assert process.requests.queues == {}

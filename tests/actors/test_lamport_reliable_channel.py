@@ -87,14 +87,16 @@ class ChannelOfA:
     def local(self, event: Neighbors | Carry | ResendDue | ConfirmDue | AskDue) -> Effects:
         return self.channel.handle(Address("a/anyone"), event, T0)
 
-    def hear(self, event: Parcel | Confirm | Hello | Introduce, sender: Address = PEER) -> Effects:
+    def receive(
+        self, event: Parcel | Confirm | Hello | Introduce, sender: Address = PEER
+    ) -> Effects:
         return self.channel.handle(sender, event, T0)
 
     def nonce(self) -> int:
         return present(self.channel.peers["b"].nonce)
 
     def meet(self, boot: int = THEIRS) -> Effects:
-        return self.hear(Introduce(boot=boot, your_boot=OURS, nonce=self.nonce()))
+        return self.receive(Introduce(boot=boot, your_boot=OURS, nonce=self.nonce()))
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def test_it_asks_again_ever_more_slowly_until_it_is_answered(fresh: ChannelOfA) 
     assert fresh.local(AskDue(node="b")) == ()
 
 
-def test_a_life_that_answers_the_question_is_met_and_the_process_told(fresh: ChannelOfA) -> None:
+def test_a_life_that_answers_the_hello_is_met_and_the_process_notified(fresh: ChannelOfA) -> None:
     joined = PeerJoined(node="b", boot=THEIRS)
 
     assert fresh.meet() == [Send(PROCESS, joined), Observe("lamport.peer_joined")]
@@ -139,32 +141,32 @@ def test_a_life_that_answers_the_question_is_met_and_the_process_told(fresh: Cha
 
 def test_a_parcel_of_a_life_not_met_is_dropped_and_questioned(bench: ChannelOfA) -> None:
     bench.local(AskDue(node="b"))
-    effects = bench.hear(parcel(0, boot=THEIR_NEXT))
+    effects = bench.receive(parcel(0, boot=THEIR_NEXT))
 
     assert delivered(effects) == []
     assert sent(effects, Hello) == [Hello(boot=OURS, nonce=bench.nonce())]
     assert bench.channel.peers["b"].boot == THEIRS
-    assert sent(bench.hear(parcel(0, boot=THEIR_NEXT)), Hello) == []  # Not one each.
+    assert sent(bench.receive(parcel(0, boot=THEIR_NEXT)), Hello) == []  # Not one each.
 
 
 def test_a_parcel_for_a_former_life_of_ours_is_dropped(bench: ChannelOfA) -> None:
-    assert delivered(bench.hear(parcel(0, your_boot=OURS + 1))) == []
-    assert delivered(bench.hear(parcel(0))) == [0]
+    assert delivered(bench.receive(parcel(0, your_boot=OURS + 1))) == []
+    assert delivered(bench.receive(parcel(0))) == [0]
 
 
 def test_a_late_introduction_of_a_former_life_is_not_believed(bench: ChannelOfA) -> None:
     """It replies to a request that has a reply already, so it may be older than the known life."""
-    bench.hear(Hello(boot=THEIR_NEXT, nonce=1))
+    bench.receive(Hello(boot=THEIR_NEXT, nonce=1))
     asked = bench.nonce()
     bench.meet(THEIR_NEXT)
 
-    late = bench.hear(Introduce(boot=THEIRS, your_boot=OURS, nonce=asked))
+    late = bench.receive(Introduce(boot=THEIRS, your_boot=OURS, nonce=asked))
     assert late == (Observe("lamport.late_introduce_dropped"),)
     assert bench.channel.peers["b"].boot == THEIR_NEXT
 
 
 def test_an_introduction_to_a_former_life_of_ours_is_not_believed(fresh: ChannelOfA) -> None:
-    fresh.hear(Introduce(boot=THEIRS, your_boot=OURS + 1, nonce=fresh.nonce()))
+    fresh.receive(Introduce(boot=THEIRS, your_boot=OURS + 1, nonce=fresh.nonce()))
 
     assert fresh.channel.peers["b"].boot is None
 
@@ -172,7 +174,7 @@ def test_an_introduction_to_a_former_life_of_ours_is_not_believed(fresh: Channel
 def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(bench: ChannelOfA) -> None:
     bench.local(Neighbors(nodes=("a", "b")))
     bench.meet(THEIR_NEXT)
-    effects = bench.hear(Hello(boot=THEIRS, nonce=7))
+    effects = bench.receive(Hello(boot=THEIRS, nonce=7))
 
     assert sent(effects, Introduce) == [Introduce(boot=OURS, your_boot=THEIRS, nonce=7)]
     assert bench.channel.peers["b"].boot == THEIR_NEXT
@@ -182,7 +184,7 @@ def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(bench: Chann
 def test_a_new_life_gets_nothing_that_was_meant_for_its_former(bench: ChannelOfA) -> None:
     for number in range(3):
         bench.local(carry(number))
-    bench.hear(Hello(boot=THEIR_NEXT, nonce=1))
+    bench.receive(Hello(boot=THEIR_NEXT, nonce=1))
     bench.meet(THEIR_NEXT)
 
     assert list(bench.local(ResendDue(node="b"))) == []
@@ -205,30 +207,30 @@ def test_a_nodes_own_copy_comes_straight_back(bench: ChannelOfA) -> None:
 
 
 def test_early_ones_are_held_back_and_repeats_dropped(bench: ChannelOfA) -> None:
-    early = bench.hear(parcel(1))
+    early = bench.receive(parcel(1))
     assert delivered(early) == []
     assert Observe("lamport.early_held") in early
-    assert delivered(bench.hear(parcel(0))) == [0, 1]
-    again = bench.hear(parcel(1))
+    assert delivered(bench.receive(parcel(0))) == [0, 1]
+    again = bench.receive(parcel(1))
     assert delivered(again) == []
     assert Observe("lamport.repeat_dropped") in again
 
 
 def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: ChannelOfA) -> None:
-    effects = bench.hear(parcel(0))
+    effects = bench.receive(parcel(0))
     assert effects[-1] == Wake(CONFIRM_DELAY_MS, ConfirmDue(node="b"))
     assert bench.local(ConfirmDue(node="b")) == [
         Send(PEER, Confirm(boot=OURS, your_boot=THEIRS, confirmed=1))
     ]
 
-    bench.hear(parcel(1))
+    bench.receive(parcel(1))
     assert only(Parcel, sent(bench.local(carry(0)), Parcel)).confirmed == 2
     assert bench.local(ConfirmDue(node="b")) == []
 
 
 def test_many_parcels_are_confirmed_without_delay(bench: ChannelOfA) -> None:
     confirms = [
-        confirm for n in range(CONFIRM_AT) for confirm in sent(bench.hear(parcel(n)), Confirm)
+        confirm for n in range(CONFIRM_AT) for confirm in sent(bench.receive(parcel(n)), Confirm)
     ]
 
     assert confirms == [Confirm(boot=OURS, your_boot=THEIRS, confirmed=CONFIRM_AT)]
@@ -245,17 +247,17 @@ def test_an_unconfirmed_message_is_sent_again_ever_more_slowly(bench: ChannelOfA
         waits += [e.after_ms for e in effects if isinstance(e, Wake)]
     assert waits == [400, 800, 1600, 1600, 1600]
 
-    bench.hear(Confirm(boot=THEIRS, your_boot=OURS, confirmed=1))
+    bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=1))
     assert bench.local(ResendDue(node="b")) == (Wake(RESEND_MS, ResendDue(node="b")),)
     assert numbers(bench.local(ResendDue(node="b"))) == [1]
-    bench.hear(Confirm(boot=THEIRS, your_boot=OURS, confirmed=2))
+    bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=2))
     assert bench.local(ResendDue(node="b")) == ()
 
 
 def test_an_impossible_confirmation_is_counted_and_changes_nothing(bench: ChannelOfA) -> None:
     bench.local(carry(0))
 
-    assert bench.hear(Confirm(boot=THEIRS, your_boot=OURS, confirmed=2)) == [
+    assert bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=2)) == [
         Observe("lamport.impossible_confirm")
     ]
     assert len(bench.channel.peers["b"].outgoing) == 1
@@ -265,28 +267,28 @@ def test_an_impossible_confirmation_is_counted_and_changes_nothing(bench: Channe
 def test_messages_from_other_roles_than_couriers_of_neighbors_are_dropped(
     bench: ChannelOfA, sender: str
 ) -> None:
-    effects = bench.hear(parcel(0), Address(sender))
+    effects = bench.receive(parcel(0), Address(sender))
 
     assert effects == (Observe("lamport.stranger_dropped"),)
 
 
-def test_a_long_backlog_is_told_and_so_is_its_end(bench: ChannelOfA) -> None:
-    told: list[Message | Local] = []
+def test_a_long_backlog_is_reported_and_so_is_its_end(bench: ChannelOfA) -> None:
+    notices: list[Message | Local] = []
     for number in range(BACKLOG_MAX + 2):
-        told += sent(bench.local(carry(number)), Congested)
-    assert told == [Congested(node="b", congested=True)]
+        notices += sent(bench.local(carry(number)), Congested)
+    assert notices == [Congested(node="b", congested=True)]
 
     relief: list[Message | Local] = []
     for confirmed in range(WINDOW, BACKLOG_MAX, WINDOW):
         confirm = Confirm(boot=THEIRS, your_boot=OURS, confirmed=confirmed)
-        relief += sent(bench.hear(confirm), Congested)
+        relief += sent(bench.receive(confirm), Congested)
     assert relief == [Congested(node="b", congested=False)]
 
 
 def test_a_backlog_ends_with_the_life_it_was_for(bench: ChannelOfA) -> None:
     for number in range(BACKLOG_MAX + 1):
         bench.local(carry(number))
-    bench.hear(Hello(boot=THEIR_NEXT, nonce=1))
+    bench.receive(Hello(boot=THEIR_NEXT, nonce=1))
 
     assert sent(bench.meet(THEIR_NEXT), Congested) == [Congested(node="b", congested=False)]
 
@@ -414,8 +416,8 @@ class Net:
             if boot is not None:
                 pair = self.life(node), (other, boot)
                 self.carried.setdefault(pair, []).append(self.words)
-        word = messages.Acknowledge(lock="x", stamp=self.words)
-        self.handle(node, Address(f"{node}/clock"), Carry(nodes=others, message=word))
+        message = messages.Acknowledge(lock="x", stamp=self.words)
+        self.handle(node, Address(f"{node}/clock"), Carry(nodes=others, message=message))
 
     def step(self) -> None:
         self.time, _, life, sender, event = heapq.heappop(self.agenda)

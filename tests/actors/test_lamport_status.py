@@ -17,37 +17,37 @@ from fencelock.actors.proxy.message import LockDescription, QueueFull
 
 def test_a_tie_goes_to_the_lesser_node(joined: LoneProcess) -> None:
     joined.requested(1, 5)
-    joined.hear("a", messages.Request(lock="x", stamp=5))
-    assert to_proxy(joined.hear("c", messages.Request(lock="x", stamp=5))) == []
+    joined.receive("a", messages.Request(lock="x", stamp=5))
+    assert to_proxy(joined.receive("c", messages.Request(lock="x", stamp=5))) == []
 
     assert [waiter.node for waiter in joined.look().waiters] == ["b", "c"]
-    let_in = joined.hear("a", messages.Release(lock="x", request=5, stamp=7))
+    let_in = joined.receive("a", messages.Release(lock="x", request=5, stamp=7))
     assert to_proxy(let_in) == [got(1, 5)]  # And (5, "c") was later than (5, "b").
 
 
 def test_a_release_of_another_request_removes_nothing(joined: LoneProcess) -> None:
-    joined.hear("a", messages.Request(lock="x", stamp=4))
+    joined.receive("a", messages.Request(lock="x", stamp=4))
 
-    effects = joined.hear("a", messages.Release(lock="x", request=3, stamp=5))
+    effects = joined.receive("a", messages.Release(lock="x", request=3, stamp=5))
     assert effects == [Observe("lamport.release_unmatched")]
-    joined.hear("c", messages.Release(lock="x", request=4, stamp=5))
+    joined.receive("c", messages.Release(lock="x", request=4, stamp=5))
     assert joined.look().holder is not None
 
 
 def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: LoneProcess) -> None:
-    joined.hear("a", messages.Request(lock="x", stamp=4))
-    effects = joined.hear("a", messages.Request(lock="x", stamp=6))
+    joined.receive("a", messages.Request(lock="x", stamp=4))
+    effects = joined.receive("a", messages.Request(lock="x", stamp=6))
 
     assert effects == [Observe("lamport.second_request_dropped")]
     assert present(joined.look().holder).fence == pack_fence(4, 0)
 
 
-def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
-    joined.hear("a", messages.Request(lock="x", stamp=4))
-    effects = joined.hear("a", welcome(2, messages.KnownRequest("x", 4), stamp=5))
+def test_the_same_request_received_twice_is_one(joined: LoneProcess) -> None:
+    joined.receive("a", messages.Request(lock="x", stamp=4))
+    effects = joined.receive("a", welcome(2, messages.KnownRequest("x", 4), stamp=5))
 
     assert posts(effects) == [(("a",), messages.Acknowledge(lock="x"))]
-    joined.hear("a", messages.Release(lock="x", request=4, stamp=6))
+    joined.receive("a", messages.Release(lock="x", request=4, stamp=6))
     assert joined.look().holder is None
 
 
@@ -55,10 +55,10 @@ def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
 
 
 def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(joined: LoneProcess) -> None:
-    joined.hear("c", messages.Request(lock="x", stamp=4))
+    joined.receive("c", messages.Request(lock="x", stamp=4))
     joined.now = 10
     joined.requested(1, 6)
-    joined.hear("a", messages.Request(lock="x", stamp=5))
+    joined.receive("a", messages.Request(lock="x", stamp=5))
     joined.want(2)
     joined.now = 30
 
@@ -82,11 +82,11 @@ def test_our_own_first_request_holds_only_once_granted(joined: LoneProcess) -> N
 
 
 def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(joined: LoneProcess) -> None:
-    joined.now = 60_000  # Nobody had anything to say for a minute: that is not silence.
+    joined.now = 60_000  # No process had a message to send for a minute: that is not silence.
     joined.requested(1, 5)
     joined.now += PEER_SILENCE_MS - 1
     assert joined.look().waits_for == ()
-    joined.hear("a", messages.Acknowledge(lock="x", stamp=6))
+    joined.receive("a", messages.Acknowledge(lock="x", stamp=6))
     joined.now += 1
 
     assert joined.look().waits_for == (Absence("c", PEER_SILENCE_MS),)
@@ -97,14 +97,16 @@ def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
     joined.now = 400
     joined.give(1)
     joined.requested(2, 9)
-    joined.hear("a", messages.Acknowledge(lock="x", stamp=10))
+    joined.receive("a", messages.Acknowledge(lock="x", stamp=10))
     joined.now = 500
 
     assert joined.look().waits_for == (Absence("c", 500),)
 
 
-def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProcess) -> None:
-    alone.say(messages.PeerJoined(node="a", boot=1))
+def test_a_wait_names_who_has_not_welcomed_the_process_before_it_is_ready(
+    alone: LoneProcess,
+) -> None:
+    alone.handle(messages.PeerJoined(node="a", boot=1))
     alone.want(1)
     alone.now = 700
 
@@ -113,58 +115,58 @@ def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProc
 
 
 def test_a_dead_holder_is_found_by_a_probe_and_a_living_one_not_named(joined: LoneProcess) -> None:
-    joined.hear("c", messages.Request(lock="x", stamp=4))
+    joined.receive("c", messages.Request(lock="x", stamp=4))
     effects = joined.want(1)
     assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in effects
-    joined.hear("b", messages.Request(lock="x", stamp=5))
+    joined.receive("b", messages.Request(lock="x", stamp=5))
     joined.acknowledged(6)
     joined.now = AHEAD_PROBE_MS
-    probed = joined.say(messages.ProbeDue())
+    probed = joined.handle(messages.ProbeDue())
     assert posts(probed) == [(("c",), messages.Probe())]
     assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in probed
 
-    joined.hear("c", messages.Acknowledge(lock="", stamp=8))
+    joined.receive("c", messages.Acknowledge(lock="", stamp=8))
     joined.now = 2 * AHEAD_PROBE_MS
     assert joined.look().waits_for == ()
-    joined.say(messages.ProbeDue())
+    joined.handle(messages.ProbeDue())
     joined.now += PEER_SILENCE_MS
     assert joined.look().waits_for == (Absence("c", PEER_SILENCE_MS),)
-    assert posts(joined.say(messages.ProbeDue())) == []  # It owes an answer already.
+    assert posts(joined.handle(messages.ProbeDue())) == []  # It owes an answer already.
 
 
 def test_a_probe_is_acknowledged(joined: LoneProcess) -> None:
-    assert posts(joined.hear("a", messages.Probe(stamp=5))) == [
+    assert posts(joined.receive("a", messages.Probe(stamp=5))) == [
         (("a",), messages.Acknowledge(lock=""))
     ]
 
 
-def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> None:
+def test_no_process_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.acknowledged(6)
 
-    assert joined.say(messages.ProbeDue()) == ()
+    assert joined.handle(messages.ProbeDue()) == ()
     assert not joined.process.probing
 
 
-def test_a_lock_nobody_wants_is_free(joined: LoneProcess) -> None:
+def test_a_lock_without_requests_is_free(joined: LoneProcess) -> None:
     assert joined.look() == LockDescription(
         lock="x", query=1, holder=None, waiters=(), waits_for=()
     )
 
 
-def test_with_a_long_backlog_new_wants_are_refused_and_old_ones_go_on(joined: LoneProcess) -> None:
+def test_new_wants_are_refused_with_a_long_backlog_and_old_ones_go_on(joined: LoneProcess) -> None:
     joined.requested(1, 5)
-    joined.say(messages.Congested(node="c", congested=True))
+    joined.handle(messages.Congested(node="c", congested=True))
     full = only(QueueFull, to_proxy(joined.want(2)))
     assert full.ticket == 2
     assert "c" in full.detail
     assert posts(joined.give(1)) == [release(5)]
 
-    joined.say(messages.Congested(node="c", congested=False))
+    joined.handle(messages.Congested(node="c", congested=False))
     assert posts(joined.want(3)) == [REQUEST]
 
 
-# Proving that nobody holds.
+# Proving that a lock is free.
 
 PROBE = (("a", "b", "c"), messages.Probe())
 
@@ -178,32 +180,34 @@ def seen_of(effects: Effects) -> LockDescription:
     return seen
 
 
-def test_nobody_is_told_of_a_free_lock_before_all_were_heard_later(joined: LoneProcess) -> None:
+def test_a_lock_is_not_reported_as_free_before_a_later_message_of_every_process(
+    joined: LoneProcess,
+) -> None:
     effects = joined.prove()
     assert to_proxy(effects) == []
     assert posts(effects) == [PROBE]
     assert Wake(PROOF_MS, messages.ProofDue(query=1)) in effects
-    joined.hear("b", messages.Probe(stamp=5))
-    assert to_proxy(joined.hear("a", messages.Acknowledge(lock="", stamp=6))) == []
+    joined.receive("b", messages.Probe(stamp=5))
+    assert to_proxy(joined.receive("a", messages.Acknowledge(lock="", stamp=6))) == []
     assert (
-        to_proxy(joined.hear("c", messages.Acknowledge(lock="y", stamp=4))) == []
+        to_proxy(joined.receive("c", messages.Acknowledge(lock="y", stamp=4))) == []
     )  # Sent before, perhaps.
-    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=7))) == [free(1)]
-    assert to_proxy(joined.say(messages.ProofDue(query=1))) == []
+    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=7))) == [free(1)]
+    assert to_proxy(joined.handle(messages.ProofDue(query=1))) == []
 
 
-def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> None:
+def test_a_holder_whose_request_was_on_its_way_is_reported(joined: LoneProcess) -> None:
     """Any later message of ours let c in, before its request came here."""
     joined.prove()
-    joined.hear("b", messages.Probe(stamp=9))
-    joined.hear("a", messages.Acknowledge(lock="", stamp=10))
-    joined.hear("c", messages.Request(lock="x", stamp=4))
-    holder = present(seen_of(joined.hear("c", messages.Acknowledge(lock="", stamp=11))).holder)
+    joined.receive("b", messages.Probe(stamp=9))
+    joined.receive("a", messages.Acknowledge(lock="", stamp=10))
+    joined.receive("c", messages.Request(lock="x", stamp=4))
+    holder = present(seen_of(joined.receive("c", messages.Acknowledge(lock="", stamp=11))).holder)
     assert holder.fence == pack_fence(4, 2)
 
 
-def test_a_known_holder_is_told_at_once(joined: LoneProcess) -> None:
-    joined.hear("c", messages.Request(lock="x", stamp=4))
+def test_a_known_holder_is_reported_at_once(joined: LoneProcess) -> None:
+    joined.receive("c", messages.Request(lock="x", stamp=4))
     effects = joined.prove()
     assert posts(effects) == []
     assert seen_of(effects).holder is not None
@@ -211,50 +215,52 @@ def test_a_known_holder_is_told_at_once(joined: LoneProcess) -> None:
 
 def test_each_look_has_a_probe_of_its_own(joined: LoneProcess) -> None:
     assert [*posts(joined.prove(1)), *posts(joined.prove(2))] == [PROBE, PROBE]
-    joined.hear("b", messages.Probe(stamp=5))
-    joined.hear("a", messages.Acknowledge(lock="", stamp=8))
-    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=6))) == [free(1)]
-    joined.hear("b", messages.Probe(stamp=7))
-    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=8))) == [free(2)]
+    joined.receive("b", messages.Probe(stamp=5))
+    joined.receive("a", messages.Acknowledge(lock="", stamp=8))
+    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=6))) == [free(1)]
+    joined.receive("b", messages.Probe(stamp=7))
+    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=8))) == [free(2)]
 
 
 def test_a_process_that_is_joining_does_not_call_a_lock_free(alone: LoneProcess) -> None:
-    alone.say(messages.PeerJoined(node="a", boot=1))
+    alone.handle(messages.PeerJoined(node="a", boot=1))
     assert posts(alone.prove()) == []
-    late = seen_of(alone.say(messages.ProofDue(query=1)))
+    late = seen_of(alone.handle(messages.ProofDue(query=1)))
     assert (late.holder, late.unknown) == (None, "nothing received for 2000 ms from c")
 
 
 def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) -> None:
     alone.prove()
     for node in ("a", "c"):
-        alone.say(messages.PeerJoined(node=node, boot=1))
-    alone.hear("a", welcome(2, stamp=1))
-    assert PROBE in posts(alone.hear("c", welcome(2, messages.KnownRequest("x", 1), stamp=3)))
-    alone.hear("b", messages.Probe(stamp=5))
-    alone.hear("a", messages.Acknowledge(lock="", stamp=6))
-    holder = present(seen_of(alone.hear("c", messages.Acknowledge(lock="", stamp=7))).holder)
+        alone.handle(messages.PeerJoined(node=node, boot=1))
+    alone.receive("a", welcome(2, stamp=1))
+    assert PROBE in posts(alone.receive("c", welcome(2, messages.KnownRequest("x", 1), stamp=3)))
+    alone.receive("b", messages.Probe(stamp=5))
+    alone.receive("a", messages.Acknowledge(lock="", stamp=6))
+    holder = present(seen_of(alone.receive("c", messages.Acknowledge(lock="", stamp=7))).holder)
     assert holder.node == "c"
 
 
-def test_without_a_word_of_a_process_it_is_not_known_who_holds(joined: LoneProcess) -> None:
+def test_the_holder_is_unknown_without_a_message_of_every_process(joined: LoneProcess) -> None:
     joined.prove()
     assert (
-        to_proxy(joined.say(messages.ProofDue(query=1))) == []
+        to_proxy(joined.handle(messages.ProofDue(query=1))) == []
     )  # The own probe has yet to come back.
-    joined.hear("b", messages.Probe(stamp=5))
-    joined.hear("a", messages.Acknowledge(lock="", stamp=6))
+    joined.receive("b", messages.Probe(stamp=5))
+    joined.receive("a", messages.Acknowledge(lock="", stamp=6))
     assert (
-        seen_of(joined.say(messages.ProofDue(query=1))).unknown
+        seen_of(joined.handle(messages.ProofDue(query=1))).unknown
         == "nothing received for 2000 ms from c"
     )
-    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=7))) == []
+    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=7))) == []
 
 
 def test_a_process_that_restarts_meanwhile_is_asked_again(joined: LoneProcess) -> None:
     joined.prove()
-    joined.hear("b", messages.Probe(stamp=5))
-    joined.hear("c", messages.Acknowledge(lock="", stamp=6))
-    assert posts(joined.say(messages.PeerJoined(node="c", boot=2))) == [(("c",), messages.Probe())]
-    assert to_proxy(joined.hear("a", messages.Acknowledge(lock="", stamp=6))) == []
-    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=9))) == [free(1)]
+    joined.receive("b", messages.Probe(stamp=5))
+    joined.receive("c", messages.Acknowledge(lock="", stamp=6))
+    assert posts(joined.handle(messages.PeerJoined(node="c", boot=2))) == [
+        (("c",), messages.Probe())
+    ]
+    assert to_proxy(joined.receive("a", messages.Acknowledge(lock="", stamp=6))) == []
+    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=9))) == [free(1)]

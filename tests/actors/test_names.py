@@ -95,7 +95,7 @@ def test_the_refusal_of_a_name_names_the_kind_of_the_object() -> None:
         CountDown(**about, latch=" ", count=1).check_new()
 
 
-def test_what_is_refused_does_not_depend_on_how_a_text_is_stored() -> None:
+def test_a_refusal_does_not_depend_on_how_a_text_is_stored() -> None:
     """ASCII, Latin-1 and wider texts take different ways through the check."""
     chance = Random(1)
     for _ in range(3_000):
@@ -119,7 +119,7 @@ def why_refused(lock: str) -> str:
 
 
 @pytest.mark.parametrize("lock", [*INVISIBLE, *BLANK, *MORE, INVISIBLE, "  "])
-def test_a_proxy_refuses_to_acquire_a_lock_that_nobody_can_see(lock: str) -> None:
+def test_a_proxy_refuses_to_acquire_a_lock_with_an_invisible_name(lock: str) -> None:
     assert is_invisible(lock)
     assert "no visible character" in why_refused(lock)
     assert why_refused(f"{lock[:60]}a") == ""

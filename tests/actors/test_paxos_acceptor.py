@@ -64,7 +64,7 @@ def words(effects: Effects) -> list[Effect]:
     return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, BallotSeen)]
 
 
-def test_a_promise_is_written_and_then_said(acceptor: Acceptor) -> None:
+def test_a_promise_is_written_and_then_sent(acceptor: Acceptor) -> None:
     effects = acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     assert words(effects) == [promised(LOW), Send(SCOUT, promise(LOW))]
@@ -95,7 +95,7 @@ def test_a_repeated_question_is_answered_without_writing_again(acceptor: Accepto
     assert again == (Send(SCOUT, promise(LOW)),)
 
 
-def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
+def test_a_lower_ballot_is_notified_of_the_higher_one(acceptor: Acceptor) -> None:
     acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
     no = (Send(SCOUT, messages.Preempted(ballot=HIGH)),)
 
@@ -105,7 +105,7 @@ def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
     assert acceptor.votes.by_slot == {}
 
 
-def test_before_it_knows_that_it_votes_it_writes_nothing_below_its_promise() -> None:
+def test_an_acceptor_writes_nothing_below_its_promise_before_it_knows_that_it_votes() -> None:
     """After a restart it may not know the view that counts it yet. Its vote must still stand."""
     vote = messages.Vote(3, HIGH, BATCH)
     recovered = Recovered(promised=HIGH, votes={3: vote})
@@ -117,7 +117,7 @@ def test_before_it_knows_that_it_votes_it_writes_nothing_below_its_promise() -> 
     assert acceptor.votes.at(3) == vote
 
 
-def test_a_vote_is_written_then_said_and_told_to_the_next_leader(acceptor: Acceptor) -> None:
+def test_a_vote_is_written_then_sent_and_reported_to_the_next_leader(acceptor: Acceptor) -> None:
     acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     effects = acceptor.handle(COMMANDER, accept(3), T0)
@@ -162,7 +162,7 @@ def test_applied_slots_are_left_out_of_a_promise_naming_the_next(acceptor: Accep
     ]
 
 
-def test_what_others_decided_is_no_win_of_the_ballot_before(acceptor: Acceptor) -> None:
+def test_a_decision_of_others_is_no_win_of_the_ballot_before(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)  # Lost: another batch was decided, elsewhere.
     acceptor.handle(address_of("a", "replica"), Applied(slot=2), T0)
 
@@ -225,7 +225,7 @@ def test_a_slot_has_one_large_command_or_several_small_ones(
     assert (Observe("paxos.impossible_batch") in effects) is not bool(votes)
 
 
-def test_while_the_lease_lasts_no_other_leader_is_promised(acceptor: Acceptor) -> None:
+def test_no_other_leader_is_promised_while_the_lease_lasts(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, beat(), T0)
 
     just_before = Instant(AFTER_LEASE - 1)
@@ -254,8 +254,10 @@ def test_some_heartbeats_are_answered_with_the_version() -> None:
 
     numbers = range(1, 2 * VERSION_HEARTBEATS + 1)
     effects = [one for number in numbers for one in role.handle(COMMANDER, beat(number), T0)]
-    told = [ack.number for ack in sent(effects, messages.HeartbeatAck) if ack.version == "1.2"]
-    assert told == [VERSION_HEARTBEATS, 2 * VERSION_HEARTBEATS]
+    with_version = [
+        ack.number for ack in sent(effects, messages.HeartbeatAck) if ack.version == "1.2"
+    ]
+    assert with_version == [VERSION_HEARTBEATS, 2 * VERSION_HEARTBEATS]
 
 
 def test_a_restarted_acceptor_keeps_the_lease_it_may_have_given() -> None:
@@ -269,7 +271,7 @@ def test_a_restarted_acceptor_keeps_the_lease_it_may_have_given() -> None:
     )
 
 
-def test_only_its_own_leader_on_a_member_speaks_for_a_ballot(acceptor: Acceptor) -> None:
+def test_only_its_own_leader_on_a_member_sends_for_a_ballot(acceptor: Acceptor) -> None:
     stranger = (Observe("paxos.stranger_leads"),)
     forged = messages.Prepare(ballot=HIGH, first=1)
     outside = messages.Ballot(1, leader_of("z"))
@@ -286,7 +288,7 @@ def test_only_its_own_leader_on_a_member_speaks_for_a_ballot(acceptor: Acceptor)
     assert acceptor.promised == messages.NO_BALLOT
 
 
-def test_what_no_leader_of_ours_says_is_dropped(acceptor: Acceptor) -> None:
+def test_impossible_messages_of_a_leader_are_dropped(acceptor: Acceptor) -> None:
     many = messages.Batch(time_ms=1, commands=(b"",) * (messages.BATCH_COMMANDS_MAX + 1))
     large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10), b"x" * (16 << 10), b"x"))
     reasons = {
@@ -302,7 +304,7 @@ def test_what_no_leader_of_ours_says_is_dropped(acceptor: Acceptor) -> None:
             assert not [effect for effect in effects if isinstance(effect, Persist)]
 
 
-def test_the_replica_hears_which_votes_have_won(acceptor: Acceptor) -> None:
+def test_the_replica_learns_which_votes_have_won(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)
     acceptor.handle(COMMANDER, accept(3), T0)
 
@@ -343,7 +345,7 @@ def test_the_journal_gives_back_promise_votes_round_and_what_had_won() -> None:
     )
 
 
-def test_the_journal_of_another_leaders_commit_says_nothing_of_older_votes() -> None:
+def test_the_journal_of_another_leaders_commit_proves_nothing_of_older_votes() -> None:
     records = (accept(1), accept(2, ballot=HIGH, committed=2))
 
     assert recover(records).decided == ()

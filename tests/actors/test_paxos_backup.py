@@ -167,7 +167,9 @@ def test_a_backup_goes_on_although_a_newer_snapshot_is_made(role: Replica) -> No
     ("slot", "chunk", "why"),
     [(2, 0, "no snapshot of slot 2"), (3, 3, "the snapshot has no part 3")],
 )
-def test_what_is_not_there_is_not_sent(role: Replica, slot: int, chunk: int, why: str) -> None:
+def test_a_part_that_does_not_exist_is_not_sent(
+    role: Replica, slot: int, chunk: int, why: str
+) -> None:
     export(role, 1)
     make(role)
 
@@ -188,7 +190,7 @@ def test_few_snapshots_are_kept(role: Replica) -> None:
     assert list(role.log.shared.backups) == [4, 5]
 
 
-def test_a_backup_that_nobody_reads_is_dropped_unless_it_is_being_made(role: Replica) -> None:
+def test_an_unread_backup_is_dropped_unless_it_is_being_made(role: Replica) -> None:
     export(role, 1)
     assert Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=0)) in make(role)
     learn(role, 3, 1)

@@ -279,8 +279,8 @@ def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
 def test_a_report_is_written_once_a_minute_for_each_sender() -> None:
     role = an_acceptor()
     wrong = messages.Prepare(ballot=BALLOT, first=FAR)
-    told = [errors(role.handle(SCOUT, wrong, at(ms))) for ms in (0, 1, 59_999, 60_000)]
-    assert [len(one) for one in told] == [1, 0, 0, 1]
+    refusals = [errors(role.handle(SCOUT, wrong, at(ms))) for ms in (0, 1, 59_999, 60_000)]
+    assert [len(one) for one in refusals] == [1, 0, 0, 1]
 
 
 def test_digests_of_one_member_push_out_those_of_no_other() -> None:
@@ -295,7 +295,7 @@ def test_digests_of_one_member_push_out_those_of_no_other() -> None:
     assert len(digests.received) == 1 + RECEIVED_SLOTS_MAX
 
 
-def test_slots_that_all_are_said_to_have_applied_count_up_to_what_is_applied_here() -> None:
+def test_slots_reported_as_applied_by_all_count_up_to_what_is_applied_here() -> None:
     acceptor = an_acceptor()
     beat = messages.Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=1 << 61)
     assert sent(acceptor.handle(COMMANDER, beat, at(1)), events.MinApplied) == []

@@ -130,7 +130,7 @@ def decide(role: Commander, slot: int, voters: tuple[Address, ...] = (A, B)) -> 
     return [effect for voter in voters for effect in vote(role, voter, slot)]
 
 
-def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Commander) -> None:
+def test_followers_learn_of_the_last_decision_when_nothing_follows(commander: Commander) -> None:
     assert decide(commander, 1)[-1] == NEWS
     effects = commander.handle(HERE, SpreadDecisions(), T0)
 
@@ -140,14 +140,14 @@ def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Com
     assert commander.handle(HERE, SpreadDecisions(), LATER) == []
 
 
-def test_a_proposal_that_follows_soon_tells_what_is_decided(commander: Commander) -> None:
+def test_a_proposal_that_follows_soon_carries_what_is_decided(commander: Commander) -> None:
     decide(commander, 1)
     assert order(commander, 2) == asked(2, committed=2, to="ab")
 
     assert commander.handle(HERE, SpreadDecisions(), T0) == asked(2, committed=2, to="c")
 
 
-def test_those_who_decided_are_asked_at_once_others_told_together(commander: Commander) -> None:
+def test_those_who_decided_are_asked_at_once_others_notified_together(commander: Commander) -> None:
     decide(commander, 1, (A, C))
     assert asked(2, committed=2, to="ac") == order(commander, 2)[:2]
     for voter in (C, A):
@@ -158,7 +158,7 @@ def test_those_who_decided_are_asked_at_once_others_told_together(commander: Com
 
     late = [*asked(2, committed=3, to="b"), *asked(3, committed=4, to="b")]
     commit = messages.Commit(ballot=BALLOT, committed=4)
-    assert effects == [*late, Send(C, commit)]  # The last proposal has told B the same.
+    assert effects == [*late, Send(C, commit)]  # The last proposal carried the same to B.
 
 
 def test_a_silent_acceptor_leaves_the_quorum_once_the_spared_decided(commander: Commander) -> None:
@@ -171,7 +171,7 @@ def test_a_silent_acceptor_leaves_the_quorum_once_the_spared_decided(commander: 
     assert order(commander, 3)[:2] == asked(3, committed=3, to="ac")
 
 
-def test_under_load_news_is_sent_once_an_interval(commander: Commander) -> None:
+def test_news_is_sent_once_an_interval_under_load(commander: Commander) -> None:
     decide(commander, 1)
     commander.handle(HERE, SpreadDecisions(), T0)
     decide(commander, 2)
@@ -197,7 +197,7 @@ def test_everybody_is_asked_now_and_then_to_find_the_quickest() -> None:
     assert order(commander, EXPLORE) == asked(EXPLORE, committed=EXPLORE)
 
 
-def test_the_spared_are_asked_before_a_heartbeat_tells_them(commander: Commander) -> None:
+def test_the_spared_are_asked_before_a_heartbeat_reaches_them(commander: Commander) -> None:
     decide(commander, 1)
     decide(commander, 2)
 
@@ -207,7 +207,7 @@ def test_the_spared_are_asked_before_a_heartbeat_tells_them(commander: Commander
     assert len(effects) == 4
 
 
-def test_in_a_group_of_two_both_are_needed_and_both_are_asked() -> None:
+def test_both_members_of_a_group_of_two_are_needed_and_asked() -> None:
     commander, _ = commander_of("ab")
     decide(commander, 1)
 
@@ -232,7 +232,7 @@ def pulse(number: int) -> SendHeartbeat:
     return SendHeartbeat(number=number, min_applied=1, acked=(3, 2, 0), confirmed=2, view=0)
 
 
-def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:
+def test_a_heartbeat_reports_to_all_what_is_decided(commander: Commander) -> None:
     effects = commander.handle(address_of("a", "monitor"), pulse(4), T0)
 
     beat = messages.Heartbeat(ballot=BALLOT, number=4, committed=1, min_applied=1, confirmed=2)
@@ -250,11 +250,11 @@ def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_leadership_is_de
         vote(role, acceptor, 2)
     late = role.handle(monitor, pulse(5), T0)
 
-    said = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
-    assert [m.acked for m in said if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
+    messages_sent = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
+    assert [m.acked for m in messages_sent if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
 
 
-def test_a_higher_ballot_is_told_to_the_leader(commander: Commander) -> None:
+def test_a_higher_ballot_is_reported_to_the_leader(commander: Commander) -> None:
     higher = messages.Preempted(ballot=messages.Ballot(4, leader_of("b")))
 
     assert commander.handle(B, higher, T0) == (Send(leader_of("a"), higher),)

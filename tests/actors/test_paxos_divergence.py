@@ -38,10 +38,10 @@ from fencelock.verification.simulation.run import run_seed
 
 SEEDS = range(8)
 FOUND_MIN = 2
-"""In so many of the runs the bug shows before the end; in the others nobody leads twice."""
+"""In so many of the runs the bug shows before the end; in the others no member leads twice."""
 
 JUDGED = frozenset(INVARIANTS) - {"one-outcome", "reads-are-fresh", "session-outlives-trust"}
-"""A member that is wrong may tell a client something wrong before anybody can notice."""
+"""A wrong member may send a client a wrong reply before another can notice."""
 
 
 class Repeats(Register):
@@ -57,10 +57,10 @@ class AnotherDecision(Register):
     """Comes to other entries than the others for a while, and to their state again."""
 
     def append(self, request: AppendRequest, command: bytes) -> Appended:
-        told = super().append(request, command)
+        outcome = super().append(request, command)
         if self.position % 8 == 5:
             self.made += 1
-        return told
+        return outcome
 
 
 class NeverExtends(Register):
@@ -110,7 +110,7 @@ def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes
     assert marks["notice.critical"] == marks["paxos.diverged"]
 
 
-def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
+def test_no_member_is_quarantined_in_a_group_without_a_bug() -> None:
     for seed in range(6):
         report = run_log_seed(seed, plan=plan_of(seed, 3 + seed % 3))
         assert report.violation is None, (seed, report.violation)
@@ -149,7 +149,7 @@ reply."""
 
 @pytest.mark.long
 @pytest.mark.parametrize("wrong", ["n2", ""])
-def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
+def test_a_wrong_member_is_found_in_the_whole_product_and_every_promise_is_kept(wrong: str) -> None:
     promise = dataclasses.replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)
     marks: Counter[str] = Counter()
     for seed in range(3):
@@ -164,7 +164,7 @@ def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(
 
 
 @pytest.mark.long
-def test_without_the_comparison_nobody_would_notice() -> None:
+def test_a_divergence_would_go_unnoticed_without_the_comparison() -> None:
     """No other test finds the bugs of the tests above."""
     for seed in SEEDS:
         report = run(seed, Repeats, digest_slots=1 << 40)
@@ -281,12 +281,12 @@ VERDICTS: list[tuple[tuple[str, ...], dict[str, tuple[int, int | None]], Verdict
 ]
 
 
-@pytest.mark.parametrize(("members", "heard", "verdict"), VERDICTS)
+@pytest.mark.parametrize(("members", "reports", "verdict"), VERDICTS)
 def test_only_a_majority_is_right(
-    members: tuple[str, ...], heard: dict[str, tuple[int, int | None]], verdict: Verdict
+    members: tuple[str, ...], reports: dict[str, tuple[int, int | None]], verdict: Verdict
 ) -> None:
     made = digests_of(1, members)
-    for member, (state, decided) in heard.items():
+    for member, (state, decided) in reports.items():
         assert made.receive(member, digest(10, state, decided), 11)
     assert present(made.compare(10)).verdict is verdict
 

@@ -55,7 +55,7 @@ def watch(monitor: FailureDetector, now: Instant) -> Effects:
     return monitor.handle(HERE, events.LeaderCheck(deadline=monitor.suspicion.watching), now)
 
 
-def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> events.BallotSeen:
+def ballot_seen(ballot: Ballot = OTHERS, *, leads: bool = True) -> events.BallotSeen:
     return events.BallotSeen(ballot=ballot, leads=leads)
 
 
@@ -63,11 +63,11 @@ def ack(number: int, applied: int = 1) -> HeartbeatAck:
     return HeartbeatAck(ballot=BALLOT, number=number, applied=applied)
 
 
-def pulse(number: int, *heard: int, min_applied: int = 0, confirmed: int = 0) -> Send:
-    word = events.SendHeartbeat(
-        number=number, min_applied=min_applied, acked=heard, confirmed=confirmed, view=0
+def pulse(number: int, *ballot_seen: int, min_applied: int = 0, confirmed: int = 0) -> Send:
+    heartbeat = events.SendHeartbeat(
+        number=number, min_applied=min_applied, acked=ballot_seen, confirmed=confirmed, view=0
     )
-    return Send(COMMANDER, word)
+    return Send(COMMANDER, heartbeat)
 
 
 def follow(leader: str) -> list[Effect]:
@@ -84,7 +84,7 @@ def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
 
 
 def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetector) -> None:
-    monitor.handle(acceptor_of("a"), heard(), at(90))
+    monitor.handle(acceptor_of("a"), ballot_seen(), at(90))
     early = watch(monitor, at(TIMING.startup_ms + SPREADS * TIMING.round_trip_ms))
     assert [effect for effect in early if isinstance(effect, Send)] == []
 
@@ -98,7 +98,7 @@ def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
     for node in "acde":
         role = monitor_of_a("abcde", node)
         role.begin(at(0))
-        role.handle(acceptor_of(node), heard(), at(1_000))
+        role.handle(acceptor_of(node), ballot_seen(), at(1_000))
         stands_at[node] = (role.suspicion.deadline - at(1_000)) // NS_PER_MS
 
     assert sorted(stands_at, key=stands_at.__getitem__) == ["c", "d", "e", "a"]
@@ -108,7 +108,7 @@ def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
 
 
 def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: FailureDetector) -> None:
-    monitor.handle(acceptor_of("a"), heard(), at(90))
+    monitor.handle(acceptor_of("a"), ballot_seen(), at(90))
     woken = at(90 + 2 * TIMING.election_ms)
 
     late = watch(monitor, woken)
@@ -122,29 +122,31 @@ def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: Failu
     )
 
 
-def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
-    assert monitor.handle(acceptor_of("a"), heard(), at(1))[-2:] == follow("b")
-    again = monitor.handle(acceptor_of("a"), heard(), at(2))
+def test_replica_and_leader_learn_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
+    assert monitor.handle(acceptor_of("a"), ballot_seen(), at(1))[-2:] == follow("b")
+    again = monitor.handle(acceptor_of("a"), ballot_seen(), at(2))
     assert [effect for effect in again if isinstance(effect, Send)] == []
 
 
 def test_a_candidate_is_waited_for_and_not_followed(monitor: FailureDetector) -> None:
-    effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
+    effects = monitor.handle(acceptor_of("a"), ballot_seen(leads=False), at(1))
 
     assert [effect for effect in effects if isinstance(effect, Send)] == []
     assert monitor.suspicion.deadline >= at(1 + TIMING.election_ms)
 
 
-def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector) -> None:
+def test_it_withdraws_from_standing_when_another_leads(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, events.Candidate(), at(1))
 
-    assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, events.Withdraw())
+    assert monitor.handle(acceptor_of("a"), ballot_seen(), at(2))[-1] == Send(
+        LEADER, events.Withdraw()
+    )
 
 
 def test_a_broken_link_to_the_leader_is_suspicious_once_its_lease_is_over_another_is_not(
     monitor: FailureDetector,
 ) -> None:
-    monitor.handle(acceptor_of("a"), heard(), at(1))
+    monitor.handle(acceptor_of("a"), ballot_seen(), at(1))
 
     assert monitor.handle(HERE, LinkDown(node="c"), at(2)) == ()
     effects = monitor.handle(HERE, LinkDown(node="b"), at(2))
@@ -166,7 +168,7 @@ def test_a_leadership_begins_and_goes_on_with_heartbeats(monitor: FailureDetecto
     assert monitor.handle(HERE, events.HeartbeatDue(ballot=OTHERS), at(100)) == ()
 
 
-def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
+def test_a_heartbeat_reports_whose_acks_arrived_and_what_a_majority_acked(
     monitor: FailureDetector,
 ) -> None:
     monitor.handle(LEADER, LEADING, at(0))
@@ -239,15 +241,17 @@ def test_a_leader_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
     assert late[0] == Send(LEADER, events.Withdraw())
 
 
-def test_a_leader_without_a_majority_says_so_before_it_gives_up(monitor: FailureDetector) -> None:
+def test_a_leader_without_a_majority_reports_it_before_it_gives_up(
+    monitor: FailureDetector,
+) -> None:
     monitor.handle(LEADER, LEADING, at(0))
-    told: dict[int, events.Isolated] = {}
+    isolated: dict[int, events.Isolated] = {}
     for ms in range(TIMING.heartbeat_ms, TIMING.election_ms, TIMING.heartbeat_ms):
         for effect in monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ms)):
             if isinstance(effect, Send) and isinstance(effect.message, events.Isolated):
                 assert effect.to == PROXY
-                told[ms] = effect.message
-    assert told == {TIMING.isolated_ms + TIMING.heartbeat_ms: events.Isolated(isolated=True)}
+                isolated[ms] = effect.message
+    assert isolated == {TIMING.isolated_ms + TIMING.heartbeat_ms: events.Isolated(isolated=True)}
 
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(monitor.number), at(TIMING.election_ms))
@@ -280,7 +284,7 @@ def test_a_deposed_leader_pauses_before_it_stands_again(monitor: FailureDetector
 
 def test_a_node_that_followed_a_leader_as_a_member_is_noted(monitor: FailureDetector) -> None:
     assert not monitor.locator.served
-    monitor.handle(HERE, heard(), at(1))
+    monitor.handle(HERE, ballot_seen(), at(1))
     assert monitor.locator.served
 
 
@@ -299,7 +303,7 @@ def test_a_leader_knows_which_members_have_a_lower_log_version(
     assert monitor.config.log_version == 3
 
 
-def test_the_operator_is_told_which_member_cannot_apply_newer_commands(
+def test_the_operator_learns_which_member_cannot_apply_newer_commands(
     monitor: FailureDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (config, failure_detector):

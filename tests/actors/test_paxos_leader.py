@@ -121,13 +121,13 @@ def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise()
     assert not_counted(suspect(made(other)))[0] == written(10)
 
 
-def test_it_stands_above_every_ballot_its_monitor_heard_of(leader: Leader) -> None:
-    heard = Ballot(5, leader_of("b"))
+def test_it_stands_above_every_ballot_its_monitor_has_seen(leader: Leader) -> None:
+    seen = Ballot(5, leader_of("b"))
 
-    assert not_counted(leader.handle(MONITOR, Suspect(above=heard), T0))[0] == written(6)
+    assert not_counted(leader.handle(MONITOR, Suspect(above=seen), T0))[0] == written(6)
 
 
-def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) -> None:
+def test_another_suspicion_changes_nothing_while_a_scout_asks(leader: Leader) -> None:
     suspect(leader)
 
     assert suspect(leader) == ()
@@ -187,7 +187,7 @@ def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
 
 
 def pause_of(effects: Effects) -> int:
-    return next(word.pause_ms for word in sent(effects, SteppedDown))
+    return next(message.pause_ms for message in sent(effects, SteppedDown))
 
 
 def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:
@@ -200,11 +200,11 @@ def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize("ballot", [Ballot(1, Address("a/other")), Ballot(2, LEADER)])
-def test_the_last_word_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
+def test_a_late_message_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
     suspect(leader)
-    word = Adopted(ballot=ballot, floor=1, source="b", batches=())
+    message = Adopted(ballot=ballot, floor=1, source="b", batches=())
 
-    assert leader.handle(LEADER, word, T0) == ()
+    assert leader.handle(LEADER, message, T0) == ()
 
 
 def test_a_preemption_by_its_own_ballot_changes_nothing(leader: Leader) -> None:
@@ -234,7 +234,7 @@ def resign(leading: Leader) -> Effects:
     return leading.handle(ASKER, events.Resign(), T0)
 
 
-def test_a_member_that_does_not_lead_says_so_at_once() -> None:
+def test_a_member_that_does_not_lead_replies_so_at_once() -> None:
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
     role.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
 
@@ -255,8 +255,8 @@ def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Lea
     effects = leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
 
     assert effects[0] == Retire(address_of("a", "commander-1"))
-    said = [(send.to, send.message) for send in sends(effects)][2:]
-    assert said == [
+    sent_messages = [(send.to, send.message) for send in sends(effects)][2:]
+    assert sent_messages == [
         *((acceptor_of(node), messages.Release(ballot=BALLOT)) for node in "abc"),
         (monitor_of("c"), messages.TakeOver(ballot=BALLOT)),
     ]
@@ -270,7 +270,7 @@ def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -
     effects = leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0)
 
     words = [send.message for send in sends(effects)]
-    assert not any(isinstance(word, messages.Release) for word in words)
+    assert not any(isinstance(message, messages.Release) for message in words)
     assert words[-1] == messages.TakeOver(ballot=BALLOT)
     assert leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0) == ()
 
@@ -286,7 +286,7 @@ def test_a_caller_learns_that_another_node_leads_or_that_it_takes_too_long(leadi
     assert leading.handle(LEADER, events.ResignedLate(ballot=BALLOT), T0) == []
 
 
-def test_without_a_successor_it_leads_on_and_says_so_at_once(leading: Leader) -> None:
+def test_a_leader_without_a_successor_leads_on_and_replies_so_at_once(leading: Leader) -> None:
     resign(leading)
 
     effects = leading.handle(monitor_of("a"), events.Nominated(node=""), T0)
@@ -332,18 +332,18 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
 
 def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
     monitor = monitor_of_a()
-    heard = events.BallotSeen(ballot=HIGHER, leads=True)
+    seen = events.BallotSeen(ballot=HIGHER, leads=True)
     ignored = (Observe("paxos.take_over_ignored"),)
-    word = messages.TakeOver(ballot=HIGHER)
-    assert monitor.handle(leader_of("b"), word, T0) == ignored
-    monitor.handle(acceptor_of("a"), heard, T0)
+    message = messages.TakeOver(ballot=HIGHER)
+    assert monitor.handle(leader_of("b"), message, T0) == ignored
+    monitor.handle(acceptor_of("a"), seen, T0)
 
-    assert monitor.handle(leader_of("c"), word, T0) == ignored
-    assert monitor.handle(address_of("b", "other"), word, T0) == ignored
+    assert monitor.handle(leader_of("c"), message, T0) == ignored
+    assert monitor.handle(address_of("b", "other"), message, T0) == ignored
     forged = messages.TakeOver(ballot=messages.Ballot(1 << 50, leader_of("b")))
     assert monitor.handle(leader_of("b"), forged, T0) == ignored
     stand = (Send(leader_of("a"), events.Succeed(ballot=HIGHER)),)
-    assert monitor.handle(leader_of("b"), word, T0) == stand
+    assert monitor.handle(leader_of("b"), message, T0) == stand
 
 
 def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
@@ -530,7 +530,7 @@ def test_status_shows_which_times_of_a_real_node_differ(tmp_path: Path) -> None:
     differing = {name for name, detail in details.items() if "differ from this node's" in detail}
     assert differing in ({"n3"}, {"n1", "n2"})  # All but those that have the leader's times.
     words = {"heartbeat_ms is", "lease_ms is", "election_ms is"}
-    assert all(word in details[name] for name in differing for word in words)
+    assert all(part in details[name] for name in differing for part in words)
 
 
 def world_of_three(seed: int) -> World:
@@ -549,10 +549,10 @@ def longest_gap_ms(world: World, ms: int) -> int:
     for _ in range(ms):
         world.run(world.time + NS_PER_MS)
         scribes = [world.role_at(address_of(name, "scribe")) for name in world.nodes]
-        heard = max(len(scribe.heard) for scribe in scribes if isinstance(scribe, LogWriter))
-        if heard > last:
+        seen = max(len(scribe.received) for scribe in scribes if isinstance(scribe, LogWriter))
+        if seen > last:
             times.append(world.time)
-        last = heard
+        last = seen
     times.append(world.time)
     return max(b - a for a, b in itertools.pairwise(times)) // NS_PER_MS
 

@@ -216,7 +216,7 @@ def test_a_member_with_a_new_journal_votes_on_no_earlier_slot(views: LogConfig) 
 
 
 def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided() -> None:
-    """Its promise must not report votes there: a leader would repeat them, and nobody votes."""
+    """Its promise must not report votes there: a leader would repeat them, and get no votes."""
     replica = replica_of_a(config=config())
     own, turns = acceptor_of("a"), list[list[object]]()
     for slot in range(1, WINDOW + 2):
@@ -291,7 +291,7 @@ def test_an_old_copy_that_was_shut_out_stays_so_when_the_members_change() -> Non
 # The steps of a change
 
 
-def heard(*members: str, learner: Locate | None = None) -> tuple[NodeFacts, ...]:
+def nodes_known(*members: str, learner: Locate | None = None) -> tuple[NodeFacts, ...]:
     """Return facts of members that answered just now, and of ``d`` as a learner."""
     known = [NodeFacts(member, 5, 0, 0, None) for member in members]
     if learner is not None:
@@ -332,7 +332,7 @@ def step(
 
 
 def test_a_learner_that_caught_up_is_added() -> None:
-    answer, proposed = step(MemberAction.JOIN, "d", heard("b", "c", learner=learner()))
+    answer, proposed = step(MemberAction.JOIN, "d", nodes_known("b", "c", learner=learner()))
 
     assert isinstance(answer, MembersChanged)
     assert not answer.done
@@ -340,7 +340,7 @@ def test_a_learner_that_caught_up_is_added() -> None:
 
 
 def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
-    views = heard("b", "c", learner=learner(ready=False))
+    views = nodes_known("b", "c", learner=learner(ready=False))
 
     answer, proposed = step(MemberAction.JOIN, "d", views)
 
@@ -348,11 +348,11 @@ def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
     assert (answer.done, proposed) == (False, [])
 
 
-def test_a_join_says_how_much_a_learner_lacks() -> None:
+def test_a_join_reports_how_much_a_learner_lacks() -> None:
     report = replace(learner(), bytes_left=9_000)
     far = NodeFacts("d", report.applied, 0, 0, report, lag=4_000)
 
-    answer, proposed = step(MemberAction.JOIN, "d", (*heard("b", "c"), far))
+    answer, proposed = step(MemberAction.JOIN, "d", (*nodes_known("b", "c"), far))
 
     assert isinstance(answer, MembersChanged)
     assert (answer.slots_left, answer.bytes_left, proposed) == (4_000, 9_000, [])
@@ -362,7 +362,7 @@ def test_a_learner_is_added_while_the_log_grows_by_2000_slots_a_second() -> None
     """A learner requests slots every 50 ms. With a limit of 16, no node could join a busy group."""
     follows = NodeFacts("d", 5, 0, 0, learner(), lag=2 * LEADER_MS + 20)
 
-    answer, proposed = step(MemberAction.JOIN, "d", (*heard("b", "c"), follows))
+    answer, proposed = step(MemberAction.JOIN, "d", (*nodes_known("b", "c"), follows))
 
     assert isinstance(answer, MembersChanged)
     assert proposed == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
@@ -381,7 +381,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
 
     def proposed(session: str, at_ms: int, report: Locate, last_message_ms: int) -> list[object]:
         now = Instant(T0 + at_ms * NS_PER_MS)
-        facts = (*heard("b", "c"), NodeFacts("d", 5, last_message_ms, 0, report))
+        facts = (*nodes_known("b", "c"), NodeFacts("d", 5, last_message_ms, 0, report))
         join = ChangeMembers(action=MemberAction.JOIN, node="d", session=session)
         role.handle(members_of("b"), join, now)
         effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), now)
@@ -398,7 +398,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
 
 def test_a_request_to_add_a_member_again_does_not_wait_for_its_journal() -> None:
     late = NodeFacts("b", 5, 100, 0, learner(journal=B.journal))
-    answer, _ = step(MemberAction.JOIN, "b", (*heard("b", "c"), late))
+    answer, _ = step(MemberAction.JOIN, "b", (*nodes_known("b", "c"), late))
 
     assert isinstance(answer, MembersChanged)
     assert answer.done
@@ -406,12 +406,12 @@ def test_a_request_to_add_a_member_again_does_not_wait_for_its_journal() -> None
 
 def test_members_are_read_with_their_versions_and_observers() -> None:
     role = Reconfigurer(members_of("a"), HOST, node="a", config=config(), version="2")
-    told = NodeFacts("b", 5, 0, 0, None, version="1" * 500)
+    facts = NodeFacts("b", 5, 0, 0, None, version="1" * 500)
     seen = NodeFacts("d", 5, 0, 0, learner(), version="1")
     asker = members_of("b")
     role.handle(asker, ReadMembers(), T0)
 
-    effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=(told, seen)), T0)
+    effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=(facts, seen)), T0)
 
     (read,) = [one.message for one in effects if isinstance(one, Send)]
     assert isinstance(read, MembersRead)
@@ -426,19 +426,24 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
 @pytest.mark.parametrize(
     ("action", "node", "facts", "text"),
     [
-        (MemberAction.JOIN, "d", heard("b", "c"), "start it"),
-        (MemberAction.JOIN, "d", heard(learner=learner()), "start members that do not answer"),
+        (MemberAction.JOIN, "d", nodes_known("b", "c"), "start it"),
         (
             MemberAction.JOIN,
             "d",
-            heard("b", "c", learner=learner(log_version=0)),
+            nodes_known(learner=learner()),
+            "start members that do not answer",
+        ),
+        (
+            MemberAction.JOIN,
+            "d",
+            nodes_known("b", "c", learner=learner(log_version=0)),
             "log version 0, this group has 1: upgrade it first",
         ),
-        (MemberAction.LEAVE, "b", heard("b"), "c does not answer"),
-        (MemberAction.REMOVE, "b", heard("b", "c"), "b runs, as it answered a recently: run"),
-        (MemberAction.REMOVE, "a", heard("b", "c"), "fencelock leave a"),
-        (MemberAction.TRANSFER, "d", heard("b", "c"), "fencelock join d first"),
-        (MemberAction.TRANSFER, "c", heard("b"), "does not answer"),
+        (MemberAction.LEAVE, "b", nodes_known("b"), "c does not answer"),
+        (MemberAction.REMOVE, "b", nodes_known("b", "c"), "b runs, as it answered a recently: run"),
+        (MemberAction.REMOVE, "a", nodes_known("b", "c"), "fencelock leave a"),
+        (MemberAction.TRANSFER, "d", nodes_known("b", "c"), "fencelock join d first"),
+        (MemberAction.TRANSFER, "c", nodes_known("b"), "does not answer"),
     ],
 )
 def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
@@ -452,20 +457,20 @@ def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
 
 
 def test_a_dead_member_is_removed_while_a_majority_of_the_rest_answers() -> None:
-    _, proposed = step(MemberAction.REMOVE, "c", heard("b"))
+    _, proposed = step(MemberAction.REMOVE, "c", nodes_known("b"))
 
     assert proposed == [ProposeChange(membership=THREE.without("c"))]
 
 
 def test_a_leader_that_is_to_go_hands_over_first() -> None:
-    _, proposed = step(MemberAction.LEAVE, "a", heard("b", "c"))
+    _, proposed = step(MemberAction.LEAVE, "a", nodes_known("b", "c"))
 
     assert proposed == [Resign()]
 
 
 def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> None:
-    add = heard("b", "c", learner=learner())
-    few = heard("b")
+    add = nodes_known("b", "c", learner=learner())
+    few = nodes_known("b")
 
     _, first = step(MemberAction.REPLACE, "c", add, replacement="d")
     refused, none = step(MemberAction.REPLACE, "c", few, replacement="d")
@@ -475,8 +480,8 @@ def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> N
     assert none == []
 
 
-def test_a_replacement_waits_until_a_new_leader_has_heard_from_the_node() -> None:
-    answer, proposed = step(MemberAction.REPLACE, "c", heard("b"), replacement="c")
+def test_a_replacement_waits_until_a_new_leader_has_a_message_from_the_node() -> None:
+    answer, proposed = step(MemberAction.REPLACE, "c", nodes_known("b"), replacement="c")
 
     assert isinstance(answer, MembersChanged)
     assert not answer.done
@@ -485,7 +490,7 @@ def test_a_replacement_waits_until_a_new_leader_has_heard_from_the_node() -> Non
 
 
 def test_a_change_that_is_done_is_done_however_often_it_is_asked_for() -> None:
-    answer, proposed = step(MemberAction.REMOVE, "d", heard("b", "c"))
+    answer, proposed = step(MemberAction.REMOVE, "d", nodes_known("b", "c"))
 
     assert isinstance(answer, MembersChanged)
     assert (answer.done, proposed) == (True, [])
@@ -500,7 +505,7 @@ def test_a_change_is_done_once_a_majority_has_stored_it(views: LogConfig) -> Non
     answers: list[MembersChanged] = []
     for stored in (in_force - 1, in_force):
         role.handle(members_of("b"), join, T0)
-        described = NodesDescribed(leader="a", nodes=heard("b", "c", "d"), stored=stored)
+        described = NodesDescribed(leader="a", nodes=nodes_known("b", "c", "d"), stored=stored)
         effects = role.handle(monitor_of("a"), described, T0)
         answers += sent(effects, MembersChanged)
 
@@ -509,7 +514,7 @@ def test_a_change_is_done_once_a_majority_has_stored_it(views: LogConfig) -> Non
 
 
 def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:
-    late = (NodeFacts("b", 5, HEARD_MS + 1, 0, None), *heard("c"))
+    late = (NodeFacts("b", 5, HEARD_MS + 1, 0, None), *nodes_known("c"))
 
     answer, _ = step(MemberAction.REMOVE, "c", late)
 
@@ -533,7 +538,7 @@ def test_links_follow_the_members(views: LogConfig) -> None:
 
 
 def test_a_transfer_names_the_successor() -> None:
-    _, proposed = step(MemberAction.TRANSFER, "c", heard("b", "c"))
+    _, proposed = step(MemberAction.TRANSFER, "c", nodes_known("b", "c"))
 
     assert proposed == [Resign(successor="c")]
 
@@ -607,7 +612,7 @@ def test_a_group_that_is_too_small_grows() -> None:
         replace(WILLING, endpoint=""),
     ],
 )
-def test_nobody_joins_that_does_not_want_to_or_cannot(unwilling: Locate) -> None:
+def test_a_node_that_does_not_want_to_or_cannot_join_does_not(unwilling: Locate) -> None:
     found = present(wish("abc", "b", d=unwilling))
     assert found.request is None
     assert "no node is there" in found.why

@@ -86,7 +86,7 @@ def test_an_acceptor_that_does_not_vote_sends_nothing_to_other_nodes_and_learns(
     assert sends[-1].message == Learned(slots=((1, BATCH),), committed=2)
 
 
-def test_an_acceptor_stops_voting_when_it_is_told_to() -> None:
+def test_an_acceptor_stops_voting_on_request() -> None:
     role = acceptor()
     role.handle(BOOTSTRAP, StopVoting(), T0)
 

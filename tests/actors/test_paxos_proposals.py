@@ -159,8 +159,8 @@ def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(leader: Replica
 
     (order,) = orders(ordered)
     assert order.batch.commands == (b"far", b"x", b"y")
-    told = [effect.message for effect in decide(leader, ordered) if effect.to == OTHER]
-    assert told == [Counted(number=1)]
+    messages = [effect.message for effect in decide(leader, ordered) if effect.to == OTHER]
+    assert messages == [Counted(number=1)]
 
 
 def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(leader: Replica) -> None:
@@ -189,7 +189,7 @@ def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(leader: Repli
     assert order.batch.commands == (b"wait", b"wait", b"wait", b"x")
 
 
-def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> None:
+def test_each_proposal_of_a_bundle_goes_to_another_node_that_leads(replica: Replica) -> None:
     replica.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
 
     passed = replica.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
@@ -210,13 +210,13 @@ def test_a_batch_is_declined_while_this_leadership_ends(leader: Replica) -> None
     assert list(effects) == [declined(number, Decline.NOT_LEADER, "a") for number in (1, 2)]
 
 
-def test_of_a_bundle_only_what_is_too_large_is_declined(leader: Replica) -> None:
+def test_only_the_proposals_of_a_bundle_that_are_too_large_are_declined(leader: Replica) -> None:
     large = b"x" * (COMMAND_BYTES_MAX + 1)
     effects = leader.handle(LISTENER, proposal_batch(large, b"y"), T0)
     assert list(effects) == [declined(1, Decline.INVALID, "a"), Send(HERE, Gather())]
 
 
-def test_when_too_much_waits_each_of_a_bundle_is_declined(leader: Replica) -> None:
+def test_each_proposal_of_a_bundle_is_declined_when_too_much_waits(leader: Replica) -> None:
     for _ in range(WINDOW):
         assert orders(leader.handle(LISTENER, proposal_batch(b"x"), T0))
     leader.handle(LISTENER, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
@@ -322,38 +322,38 @@ GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
 class DelayingLeader:
-    """A replica that leads, over a real table; whatever gets a slot is decided when told."""
+    """A replica that leads, over a real table; what gets a slot is decided on request."""
 
     def __init__(self) -> None:
         self.machine = LockMachine()
         self.replica = replica_of_a(machine=self.machine)
         self.number = 0
         ballot = Ballot(3, leader_of("a"))
-        reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
-        self.decide(self.replica.handle(leader_of("a"), reign, T0))
+        leadership = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
+        self.decide(self.replica.handle(leader_of("a"), leadership, T0))
         self.put(Open(session="s", request=1, ttl_ms=60_000))
         self.session = next(iter(self.machine.table.sessions.by_id))
 
     def propose(self, command: LogCommand) -> Effects:
         self.number += 1
         written = self.machine.write(command)
-        word = Propose(client=ELSEWHERE, number=self.number, command=written)
-        return self.replica.handle(ELSEWHERE, word, T0)
+        message = Propose(client=ELSEWHERE, number=self.number, command=written)
+        return self.replica.handle(ELSEWHERE, message, T0)
 
     def gather(self) -> Effects:
         return self.replica.handle(HERE, Gather(), T0)
 
     def decide(self, effects: Effects) -> list[Message | Local]:
         """Decide all ordered slots, and return the messages about them."""
-        told: list[Message | Local] = []
+        messages: list[Message | Local] = []
         for order in orders(effects):
-            word = Decided(slot=order.slot, batch=order.batch)
-            told += [
+            message = Decided(slot=order.slot, batch=order.batch)
+            messages += [
                 one.message
-                for one in self.replica.handle(COMMANDER, word, T0)
+                for one in self.replica.handle(COMMANDER, message, T0)
                 if isinstance(one, Send)
             ]
-        return told
+        return messages
 
     def put(self, command: LogCommand) -> list[Message | Local]:
         assert self.propose(command) == [GATHER]
@@ -394,11 +394,13 @@ def test_an_acquire_that_must_wait_shares_the_slot_of_the_release_and_is_granted
     ordered = delaying_leader.gather()
 
     assert sizes(ordered) == [3]
-    granted = [told for told in delaying_leader.decide(ordered) if isinstance(told, Granted)]
+    granted = [
+        message for message in delaying_leader.decide(ordered) if isinstance(message, Granted)
+    ]
     assert [held.owner for held in granted] == ["2"]
 
 
-def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_lingers_again(
+def test_a_delayed_command_gets_a_slot_after_a_moment_and_the_next_is_delayed_again(
     delaying_leader: DelayingLeader,
 ) -> None:
     delaying_leader.propose(delaying_leader.acquire("2"))
@@ -410,7 +412,7 @@ def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_ling
     assert delaying_leader.propose(delaying_leader.acquire("3")) == [LATER]
 
 
-def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
+def test_no_command_is_delayed_while_a_slot_is_under_way_since_the_lock_may_be_free_after_it(
     delaying_leader: DelayingLeader,
 ) -> None:
     delaying_leader.propose(
@@ -455,7 +457,9 @@ def test_a_claim_that_must_wait_is_delayed(delaying_leader: DelayingLeader, clai
     assert delaying_leader.propose(release) == [GATHER]
     ordered = delaying_leader.gather()
     assert sizes(ordered) == [2]
-    granted = [told for told in delaying_leader.decide(ordered) if isinstance(told, Granted)]
+    granted = [
+        message for message in delaying_leader.decide(ordered) if isinstance(message, Granted)
+    ]
     assert [held.owner for held in granted] == ["2"]
 
 
@@ -495,7 +499,7 @@ def test_a_claim_whose_permits_are_free_is_granted_at_once(delaying_leader: Dela
     assert isinstance(granted, Granted)
 
 
-def test_when_a_reign_ends_what_lingers_is_dropped_and_the_timer_does_nothing(
+def test_delayed_proposals_are_dropped_when_a_leadership_ends_and_the_timer_does_nothing(
     delaying_leader: DelayingLeader,
 ) -> None:
     delaying_leader.propose(delaying_leader.acquire("2"))

@@ -21,9 +21,9 @@ from support.log_proxy_scene import (
     happens,
     in_flight_at,
     log_proxy,
+    messages_to,
     proposals,
     proposed,
-    told,
 )
 from support.proxy_scene import UnbatchedProxy
 from support.role_harness import T0, at, sent
@@ -121,28 +121,28 @@ def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
     effects = proxy.handle(ANN, request_, T0)
     assert proposed(effects) == [command]
     assert Wake(PaxosBackend.TICK_MS, Tick()) in effects
-    assert told(happens(proxy, outcome), Message) == [answer]
+    assert messages_to(happens(proxy, outcome), Message) == [answer]
     assert len(in_flight_at(proxy)) == 0
-    assert told(happens(proxy, outcome), Message) == []
+    assert messages_to(happens(proxy, outcome), Message) == []
 
 
-def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(proxy: Proxy) -> None:
+def test_the_end_of_a_session_is_sent_to_the_requester_and_not_again_unasked(proxy: Proxy) -> None:
     (command,) = proposed(proxy.handle(ANN, End(session=ME, request=9), T0))
     assert command == End(session=ME, request=9)
     closed = ended(ME, CloseReason.GRACEFUL, 9)
-    (answer,) = told(happens(proxy, closed), Ended)
+    (answer,) = messages_to(happens(proxy, closed), Ended)
     assert (answer.session, answer.request) == (ME, 9)
-    assert told(happens(proxy, closed), Ended) == []
+    assert messages_to(happens(proxy, closed), Ended) == []
 
 
 @pytest.mark.parametrize(
     ("reason", "words"), [(CloseReason.EXPIRED, "TTL"), (CloseReason.FORCED, "operator")]
 )
-def test_a_client_hears_unasked_that_its_session_ended(
+def test_a_client_is_notified_that_its_session_ended(
     proxy: Proxy, reason: CloseReason, words: str
 ) -> None:
     proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
-    (notice,) = told(happens(proxy, ended(ME, reason)), Ended)
+    (notice,) = messages_to(happens(proxy, ended(ME, reason)), Ended)
     assert (notice.session, notice.request) == (ME, 0)
     assert words in notice.detail
 
@@ -159,22 +159,22 @@ def test_a_wait_for_any_object_is_cancelled_when_the_key_of_its_client_is_remove
     assert cancel.key == (ME, "o", wait.lock, -2)
 
 
-def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> None:
+def test_a_client_is_notified_that_an_operator_took_its_hold(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     why = Why(Cause.TAKEN, texts=("eve (n2)",))
     lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="", why=why)
-    (told_,) = told(happens(proxy, lost), HoldLost)
-    assert (told_.lock, told_.fence, told_.session, told_.owner) == ("a", 5, ME, "o")
-    assert told_.why is None
-    assert told_.detail == "lock 'a': the hold under fence 5 was taken by 'eve (n2)'"
+    (notice,) = messages_to(happens(proxy, lost), HoldLost)
+    assert (notice.lock, notice.fence, notice.session, notice.owner) == ("a", 5, ME, "o")
+    assert notice.why is None
+    assert notice.detail == "lock 'a': the hold under fence 5 was taken by 'eve (n2)'"
 
 
-def test_a_client_hears_unasked_that_others_wait_for_what_it_retains(proxy: Proxy) -> None:
+def test_a_client_is_notified_that_others_wait_for_what_it_retains(proxy: Proxy) -> None:
     proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
     recall = Recall(session=ME, owner="*", lock="a", fence=5, waiting=2)
-    assert told(happens(proxy, recall), Recall) == [recall]
+    assert messages_to(happens(proxy, recall), Recall) == [recall]
     alive = api.Alive(session=ME, node="", request=4)
-    (*_, repeated) = told(happens(proxy, alive, recall), Message)
+    (*_, repeated) = messages_to(happens(proxy, alive, recall), Message)
     assert repeated == recall
     assert happens(proxy, replace(recall, session="bob.3")) == []
 
@@ -188,7 +188,7 @@ def test_a_recall_that_the_leaders_replica_sends_waits_for_the_log(proxy: Proxy)
     ]
 
 
-def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Proxy) -> None:
+def test_losses_of_clients_that_are_elsewhere_are_not_sent_here(proxy: Proxy) -> None:
     lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
     closed = ended("bob.3", CloseReason.EXPIRED)
     noted = only(Send, happens(proxy, lost, closed))
@@ -196,10 +196,10 @@ def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Pro
     assert noted.message.text.startswith("session bob.3 expired: ")
 
 
-def test_the_leaders_own_word_answers_ahead_of_the_log(proxy: Proxy) -> None:
+def test_the_leaders_own_outcome_answers_ahead_of_the_log(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
-    assert len(told(proxy.handle(FAR, HELD, T0), api.Granted)) == 1
-    assert told(happens(proxy, HELD), api.Granted) == []
+    assert len(messages_to(proxy.handle(FAR, HELD, T0), api.Granted)) == 1
+    assert messages_to(happens(proxy, HELD), api.Granted) == []
 
 
 def test_outcomes_count_only_from_members(proxy: Proxy) -> None:
@@ -221,14 +221,14 @@ def test_outcomes_count_only_from_members(proxy: Proxy) -> None:
         Why(Cause.PURGED, (1,), ("",)),
     ],
 )
-def test_a_refusal_that_nobody_can_put_into_words_is_dropped(proxy: Proxy, why: Why) -> None:
+def test_a_refusal_without_a_text_is_dropped(proxy: Proxy, why: Why) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     effects = proxy.handle(FAR, replace(denied(api.Reason.TIMED_OUT), why=why), T0)
     assert effects == [Observe("paxos.outcome_malformed")]
     assert len(in_flight_at(proxy)) == 1
 
 
-def test_an_outcome_of_another_kind_answers_nobody(proxy: Proxy) -> None:
+def test_an_outcome_of_another_kind_answers_no_request(proxy: Proxy) -> None:
     proxy.handle(ANN, RELEASE, T0)
     grant = api.Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
     assert proxy.handle(FAR, grant, T0) == []
@@ -238,7 +238,7 @@ def test_an_outcome_of_another_kind_answers_nobody(proxy: Proxy) -> None:
 def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     assert happens(proxy, QUEUED) == []
-    assert len(told(happens(proxy, HELD), api.Granted)) == 1
+    assert len(messages_to(happens(proxy, HELD), api.Granted)) == 1
 
 
 def test_a_cancel_takes_the_place_of_its_acquire(proxy: Proxy) -> None:
@@ -246,8 +246,8 @@ def test_a_cancel_takes_the_place_of_its_acquire(proxy: Proxy) -> None:
     assert len(proposed(proxy.handle(ANN, CANCEL, T0))) == 1
     over = denied(api.Reason.CANCELLED)
     effects = happens(proxy, over, api.Cancelled(session=ME, owner="o", request=2, lock="a"))
-    assert told(effects, api.Refused) == []
-    assert len(told(effects, api.Cancelled)) == 1
+    assert messages_to(effects, api.Refused) == []
+    assert len(messages_to(effects, api.Cancelled)) == 1
     assert len(in_flight_at(proxy)) == 0
 
 
@@ -333,7 +333,10 @@ def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it
     moved = Address("ann/other")
     assert leaderless.handle(moved, acquire(), T0) == ()
     effects = happens(leaderless, held())
-    assert (len(told(effects, api.Granted, moved)), len(told(effects, api.Granted))) == (1, 0)
+    assert (
+        len(messages_to(effects, api.Granted, moved)),
+        len(messages_to(effects, api.Granted)),
+    ) == (1, 0)
 
 
 def test_a_request_that_comes_after_its_answer_is_for_the_table(leaderless: Proxy) -> None:
@@ -349,7 +352,7 @@ def test_another_leader_is_asked_at_once_for_what_the_log_does_not_know(leaderle
     assert leaderless.handle(REPLICA, LeaderChanged(leader=""), at(1)) == []
     commands = proposed(leaderless.handle(REPLICA, LeaderChanged(leader="n3"), at(2)))
     assert [c.lock for c in commands if isinstance(c, api.Acquire)] == ["l2", "l4"]
-    (alive,) = told(
+    (alive,) = messages_to(
         leaderless.handle(ANN, api.KeepAlive(session="ann", request=9), at(3)), api.Alive
     )
     assert alive.leader == "n3"
@@ -397,7 +400,7 @@ def test_proposals_that_no_leader_took_wait_for_the_next(leaderless: Proxy) -> N
 def test_new_work_is_refused_by_a_leader_with_too_much_to_do(leaderless: Proxy) -> None:
     number = number_of(leaderless.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, leader="n2")
-    (refused,) = told(leaderless.handle(FAR, declined, T0), api.Refused)
+    (refused,) = messages_to(leaderless.handle(FAR, declined, T0), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     assert "nothing was done" in refused.detail
     assert len(in_flight_at(leaderless)) == 0
@@ -410,21 +413,23 @@ def test_a_command_that_may_be_in_the_log_is_never_reported_as_undone(leaderless
     other = number_of(leaderless.handle(ANN, release, at(TIMING.outcome_ms)))
     for overloaded in (number, other):
         declined = Declined(number=overloaded, why=Decline.OVERLOADED, leader="n2")
-        assert told(leaderless.handle(FAR, declined, at(TIMING.outcome_ms)), api.Refused) == []
+        assert (
+            messages_to(leaderless.handle(FAR, declined, at(TIMING.outcome_ms)), api.Refused) == []
+        )
     assert len(in_flight_at(leaderless)) == 2
 
 
-def test_without_a_leader_requests_wait_and_are_not_refused(leaderless: Proxy) -> None:
+def test_requests_wait_without_a_leader_and_are_not_refused(leaderless: Proxy) -> None:
     number = number_of(leaderless.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, leader="")
-    assert told(leaderless.handle(REPLICA, declined, T0), api.Refused) == []
+    assert messages_to(leaderless.handle(REPLICA, declined, T0), api.Refused) == []
     assert len(in_flight_at(leaderless)) == 1
 
 
 def test_commands_that_the_log_cannot_read_are_refused(leaderless: Proxy) -> None:
     number = number_of(leaderless.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.INVALID, leader="n2")
-    (refused,) = told(leaderless.handle(FAR, declined, T0), api.Refused)
+    (refused,) = messages_to(leaderless.handle(FAR, declined, T0), api.Refused)
     assert refused.reason is api.Reason.INVALID
 
 
@@ -434,14 +439,14 @@ def test_strangers_decline_nothing_and_old_numbers_are_nobodys(leaderless: Proxy
     stranger = Address("mallory/replica")
     assert leaderless.handle(stranger, declined, T0) == [Observe("paxos.stranger_ignored")]
     unknown = Declined(number=number + 1, why=Decline.INVALID, leader="n2")
-    assert told(leaderless.handle(FAR, unknown, T0), api.Refused) == []
+    assert messages_to(leaderless.handle(FAR, unknown, T0), api.Refused) == []
     assert len(in_flight_at(leaderless)) == 1
 
 
 def replies(effects: Effects) -> list[tuple[bool, str, int]]:
     """Return of each `ProbeReply` to Ann whether the node serves, who leads, and the number."""
-    told = [e.message for e in effects if isinstance(e, Send) and e.to == ANN]
-    return [(t.serving, t.leader, t.request) for t in told if isinstance(t, ProbeReply)]
+    messages = [e.message for e in effects if isinstance(e, Send) and e.to == ANN]
+    return [(t.serving, t.leader, t.request) for t in messages if isinstance(t, ProbeReply)]
 
 
 def probe(leaderless: Proxy, session: str = "ann") -> Effects:
@@ -487,7 +492,7 @@ def test_a_client_that_waits_for_nothing_gets_no_notice(leaderless: Proxy) -> No
 def test_a_refusal_of_the_table_reaches_the_client(proxy: Proxy, reason: api.Reason) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     why = denied(reason, "lock 'a': why")
-    (answer,) = told(happens(proxy, why), api.Refused)
+    (answer,) = messages_to(happens(proxy, why), api.Refused)
     nothing_done = reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN)
     assert answer == (replace(why, reason=api.Reason.CANCELLED) if nothing_done else why)
 
@@ -505,20 +510,22 @@ def test_a_refusal_of_the_table_reaches_the_client(proxy: Proxy, reason: api.Rea
 )
 def test_a_denied_release_is_refused(proxy: Proxy, why: api.Refused, reason: api.Reason) -> None:
     proxy.handle(ANN, RELEASE, T0)
-    (answer,) = told(happens(proxy, why), api.Refused)
+    (answer,) = messages_to(happens(proxy, why), api.Refused)
     assert answer == replace(why, reason=reason)
 
 
-def test_a_cancel_in_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+def test_a_cancel_in_an_ended_session_is_answered_so(proxy: Proxy) -> None:
     proxy.handle(ANN, CANCEL, T0)
-    (answer,) = told(happens(proxy, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused)
+    (answer,) = messages_to(
+        happens(proxy, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused
+    )
     assert answer.reason is api.Reason.SESSION_EXPIRED
 
 
-def test_a_keep_alive_of_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+def test_a_keep_alive_of_an_ended_session_is_answered_so(proxy: Proxy) -> None:
     proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
     gone = denied(api.Reason.SESSION_EXPIRED, request=4, lock="")
-    (answer,) = told(happens(proxy, gone), api.Refused)
+    (answer,) = messages_to(happens(proxy, gone), api.Refused)
     assert (answer.reason, answer.request) == (api.Reason.SESSION_EXPIRED, 4)
 
 
@@ -535,7 +542,7 @@ def test_an_eviction_names_the_operator_and_the_client_for_the_log(proxy: Proxy)
     assert isinstance(evicted, Evicted)
     assert evicted.operator == "eve (ann)"
     assert evicted.holder[:4] == ("bob", "bob~2.1", "p", held.fence)
-    assert told(happens(proxy, evicted), Evicted) == [evicted]
+    assert messages_to(happens(proxy, evicted), Evicted) == [evicted]
 
 
 def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy) -> None:
@@ -548,9 +555,9 @@ def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy)
     (command,) = proposed(proxy.handle(ANN, close, T0))
     assert command == close
     effects = happens(proxy, *table.apply(1, close))
-    (closed,) = told(effects, SessionClosed)
+    (closed,) = messages_to(effects, SessionClosed)
     assert (closed.handle, closed.claims, closed.request) == ("bob.1", 0, 8)
-    (ended,) = told(effects, Ended, bob)
+    (ended,) = messages_to(effects, Ended, bob)
     assert (ended.session, ended.reason) == (f"bob{secret}.1", CloseReason.FORCED)
     (notice,) = sent(effects, RoleNotice, Address("n1/node"))
     assert notice.level is Level.WARNING
@@ -559,10 +566,10 @@ def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy)
     assert sent(again, RoleNotice, Address("n1/node")) == []  # A repetition closes nothing.
 
 
-def test_an_eviction_of_somebody_who_does_not_hold_is_refused(proxy: Proxy) -> None:
+def test_an_eviction_of_an_owner_that_does_not_hold_is_refused(proxy: Proxy) -> None:
     evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
     proxy.handle(ANN, evict, T0)
     (why,) = LockTable().apply(0, evict)
-    (answer,) = told(happens(proxy, why), api.Refused)
+    (answer,) = messages_to(happens(proxy, why), api.Refused)
     assert (answer.reason, answer.request) == (api.Reason.NOT_HELD, 8)
     assert "fence 5" in answer.detail

@@ -13,8 +13,8 @@ from support.log_proxy_scene import (
     happens,
     in_flight_at,
     log_proxy,
+    messages_to,
     proposed,
-    told,
 )
 from support.proxy_scene import UnbatchedProxy
 from support.role_harness import HOST, T0, at
@@ -55,7 +55,7 @@ def test_one_client_cannot_use_up_a_node(proxy: Proxy) -> None:
     proxy.clients.quotas = Quotas(requests=3)
     for request in (2, 3, 4):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
-    (refused,) = told(proxy.handle(ANN, acquire(5, "l5"), T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(ANN, acquire(5, "l5"), T0), api.Refused)
     assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 5)
     bob = Address("bob/session")
     other = api.Acquire(lock="z", session="bob.8", owner="o", request=1)
@@ -64,14 +64,14 @@ def test_one_client_cannot_use_up_a_node(proxy: Proxy) -> None:
     assert len(proposed(proxy.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
-def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
+def test_there_is_room_to_release_to_cancel_and_to_keep_the_session_however_much_waits(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.clients.quotas = Quotas(requests=4)
     monkeypatch.setattr(backend, "REQUESTS_MAX", 4)
     for request in (2, 3, 4, 5):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
-    assert told(proxy.handle(ANN, acquire(6, "l6"), T0), api.Refused)
+    assert messages_to(proxy.handle(ANN, acquire(6, "l6"), T0), api.Refused)
     easing: list[api.KeepAlive | api.Release | api.Cancel | End] = [
         api.KeepAlive(session=ME, request=7),
         api.Release(lock="held", fence=1, session=ME, owner="o", request=8),
@@ -82,17 +82,17 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
         (command,) = proposed(proxy.handle(ANN, asked, T0))
         assert getattr(command, "request", 0) == asked.request
     more = api.Release(lock="more", fence=1, session=ME, owner="o", request=11)
-    assert told(proxy.handle(ANN, more, T0), api.Refused), "it has a limit, too"
+    assert messages_to(proxy.handle(ANN, more, T0), api.Refused), "it has a limit, too"
 
 
 def test_a_node_has_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "REQUESTS_MAX", 2)
     for request in (2, 3):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
-    (refused,) = told(proxy.handle(ANN, acquire(4, "l4"), T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(ANN, acquire(4, "l4"), T0), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     ask = Address("n1/ask-1")
-    assert len(told(proxy.handle(ask, api.Acquire(lock="z"), T0), api.Refused, ask)) == 1
+    assert len(messages_to(proxy.handle(ask, api.Acquire(lock="z"), T0), api.Refused, ask)) == 1
 
 
 def put(request: int, session: str = ME) -> PutEntry:
@@ -113,7 +113,7 @@ def test_bytes_in_flight_are_bounded_too(proxy: Proxy, monkeypatch: pytest.Monke
     taken = sum(bool(proposed(proxy.handle(ANN, put(n), T0))) for n in range(1, 2 * fitting))
     assert taken in (fitting - 1, fitting)
     assert CLIENT_BYTES_MAX <= in_flight.bytes < CLIENT_BYTES_MAX + (68 << 10)
-    (refused,) = told(proxy.handle(ANN, put(999), T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(ANN, put(999), T0), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     assert "requests of client 'ann' are under way" in refused.detail
     assert "16384 KiB are allowed" in refused.detail
@@ -121,7 +121,7 @@ def test_bytes_in_flight_are_bounded_too(proxy: Proxy, monkeypatch: pytest.Monke
     assert len(proposed(proxy.handle(ANN, cancel, T0))) == 1
     monkeypatch.setattr(backend, "BYTES_MAX", in_flight.bytes)
     bob = Address("bob/session")
-    (refused,) = told(proxy.handle(bob, put(1, "bob.8"), T0), api.Refused, bob)
+    (refused,) = messages_to(proxy.handle(bob, put(1, "bob.8"), T0), api.Refused, bob)
     assert "MiB of requests are under way at node n1" in refused.detail
     for known in list(in_flight.by_key.values()):
         in_flight.end(known)
@@ -136,13 +136,13 @@ def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(proxy: P
 
 
 def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(proxy: Proxy) -> None:
-    heard: list[int] = []
+    requests: list[int] = []
     for request in range(3, 23):
         proxy.handle(ANN, api.KeepAlive(session=ME, request=request), at(request * 200))
         kept = api.Alive(session=ME, node="", request=request - 2)
-        alive = told(happens(proxy, kept, now=at(request * 200 + 100)), api.Alive)
-        heard += [word.request for word in alive]
-    assert heard == list(range(3, 21, 2))
+        alive = messages_to(happens(proxy, kept, now=at(request * 200 + 100)), api.Alive)
+        requests += [message.request for message in alive]
+    assert requests == list(range(3, 21, 2))
 
 
 def test_an_ask_inside_a_process_is_not_answered_by_a_loss_elsewhere(proxy: Proxy) -> None:
@@ -150,9 +150,9 @@ def test_an_ask_inside_a_process_is_not_answered_by_a_loss_elsewhere(proxy: Prox
     ask = Address("n1/ask-9")
     proxy.handle(ask, acquire(4, "b"), T0)
     lost = HoldLost(session=ME, owner="o", lock="a", fence=3, detail="taken by root")
-    assert told(happens(proxy, lost), HoldLost, ask) == []
+    assert messages_to(happens(proxy, lost), HoldLost, ask) == []
     held = api.Granted(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
-    assert [granted.fence for granted in told(happens(proxy, held), api.Granted, ask)] == [5]
+    assert [granted.fence for granted in messages_to(happens(proxy, held), api.Granted, ask)] == [5]
 
 
 def test_requests_of_a_silent_client_are_forgotten(proxy: Proxy) -> None:
@@ -194,11 +194,11 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_nobody_speaks_in_the_session_of_another(proxy: Proxy, request_: Any) -> None:
+def test_a_client_cannot_send_in_the_session_of_another(proxy: Proxy, request_: Any) -> None:
     for client in ("bob", "an", "ann~2", "ann.7", "n"):
         asker = Address(f"{client}/session")
         effects = proxy.handle(asker, request_, T0)
-        assert [r.reason for r in told(effects, api.Refused, asker)] == [api.Reason.INVALID]
+        assert [r.reason for r in messages_to(effects, api.Refused, asker)] == [api.Reason.INVALID]
         assert proposed(effects) == []
     assert len(proxy.clients.by_id) == 0
 
@@ -206,16 +206,18 @@ def test_nobody_speaks_in_the_session_of_another(proxy: Proxy, request_: Any) ->
 @pytest.mark.parametrize("session", ["n1/b00.3", "ann/x", "ann./b", "", "ann." + "9" * 300])
 def test_a_session_that_is_none_of_a_client_is_refused(proxy: Proxy, session: str) -> None:
     effects = proxy.handle(ANN, api.Acquire(lock="a", session=session, owner="o", request=1), T0)
-    assert [r.reason for r in told(effects, api.Refused)] == [api.Reason.INVALID]
+    assert [r.reason for r in messages_to(effects, api.Refused)] == [api.Reason.INVALID]
 
 
 def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
     for name in ("ann", "ann~2"):
         request = api.Acquire(lock="a", session=name, owner="o", request=1)
-        (refused,) = told(proxy.handle(ANN, request, T0), api.Refused)
+        (refused,) = messages_to(proxy.handle(ANN, request, T0), api.Refused)
         assert refused.reason is api.Reason.SESSION_EXPIRED
         assert "open" in refused.detail
-    (alive,) = told(proxy.handle(ANN, api.KeepAlive(session="ann", request=1), T0), api.Alive)
+    (alive,) = messages_to(
+        proxy.handle(ANN, api.KeepAlive(session="ann", request=1), T0), api.Alive
+    )
     assert (alive.session, alive.node) == ("ann", "n1")
     assert len(in_flight_at(proxy)) == 0
 
@@ -246,9 +248,11 @@ def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_bad_request_hears_field_value_and_limit(proxy: Proxy, request_: Any, words: str) -> None:
+def test_a_refusal_of_a_bad_request_names_field_value_and_limit(
+    proxy: Proxy, request_: Any, words: str
+) -> None:
     effects = proxy.handle(ANN, request_, T0)
-    (refused,) = told(effects, api.Refused)
+    (refused,) = messages_to(effects, api.Refused)
     assert refused.reason is api.Reason.INVALID
     assert words in refused.detail
     assert proposed(effects) == []
@@ -257,25 +261,25 @@ def test_a_bad_request_hears_field_value_and_limit(proxy: Proxy, request_: Any, 
 def test_a_client_is_refused_what_it_sends_beyond_its_quota_of_a_second(proxy: Proxy) -> None:
     proxy.clients.quotas = Quotas(requests_per_s=3)
     for request in (2, 3, 4):
-        assert not told(proxy.handle(ANN, acquire(request, f"l{request}"), T0), api.Refused)
+        assert not messages_to(proxy.handle(ANN, acquire(request, f"l{request}"), T0), api.Refused)
     effects = proxy.handle(ANN, acquire(5, "l5"), at(999))
-    (refused,) = told(effects, api.Refused)
+    (refused,) = messages_to(effects, api.Refused)
     assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 5)
     assert "client 'ann' has sent 4 requests" in refused.detail
     assert "requests_per_s is 3" in refused.detail
     assert Observe("proxy.over_quota") in effects
     release = api.Release(lock="l2", fence=5, session=ME, owner="o", request=6)
-    assert not told(proxy.handle(ANN, release, at(999)), api.Refused)
+    assert not messages_to(proxy.handle(ANN, release, at(999)), api.Refused)
     bob = api.Acquire(lock="z", session="bob.8", owner="o", request=1)
-    assert not told(proxy.handle(Address("bob/session"), bob, at(999)), api.Refused)
-    assert not told(proxy.handle(ANN, acquire(7, "l7"), at(1_001)), api.Refused)
+    assert not messages_to(proxy.handle(Address("bob/session"), bob, at(999)), api.Refused)
+    assert not messages_to(proxy.handle(ANN, acquire(7, "l7"), at(1_001)), api.Refused)
 
 
 def test_a_client_is_refused_reads_beyond_its_quota(proxy: Proxy) -> None:
     proxy.clients.quotas = Quotas(queries=2)
     for request in (1, 2):
         proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=request), T0)
-    (refused,) = told(
+    (refused,) = messages_to(
         proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0), api.Refused
     )
     assert "2 queries of client 'ann'" in refused.detail
@@ -289,11 +293,11 @@ def test_a_client_opens_only_so_many_sessions_through_a_node(proxy: Proxy) -> No
     happens(proxy, Opened(session="ann@1", request=1, assigned="ann@1.5", ttl_ms=9_000, node=""))
     other = Address("ann@2/session")
     again = Open(session="ann@2", ttl_ms=9_000, request=1)
-    (refused,) = told(proxy.handle(other, again, T0), api.Refused, other)
+    (refused,) = messages_to(proxy.handle(other, again, T0), api.Refused, other)
     assert refused.reason is api.Reason.OVERLOADED
     assert "quota sessions is 1" in refused.detail
     happens(proxy, Ended(session="ann@1.5", detail="", reason=CloseReason.EXPIRED))
-    assert not told(proxy.handle(other, again, T0), api.Refused, other)
+    assert not messages_to(proxy.handle(other, again, T0), api.Refused, other)
 
 
 def by_keys(proxy: Proxy, quotas: Quotas) -> Proxy:
@@ -310,7 +314,7 @@ def test_a_key_with_prefixes_retains_only_what_begins_so(proxy: Proxy, kind: str
         lock = object_name(kind, name) if kind else name
         acquire = AcquireRetained(lock=lock, span=9, session="ann@1.1", owner="*", request=number)
         sender = Address("ann@1/session")
-        refused = told(keyed.handle(sender, acquire, T0), api.Refused, sender)
+        refused = messages_to(keyed.handle(sender, acquire, T0), api.Refused, sender)
         assert [one.reason.name for one in refused] == [reason] * (reason is not None)
 
 
@@ -327,7 +331,7 @@ def test_a_key_has_one_quota_for_all_its_clients(proxy: Proxy, quotas: Quotas, w
     def send(client: str) -> list[api.Refused]:
         sender = Address(f"{client}/session")
         request = api.Acquire(lock=client, session=f"{client}.1", owner="o", request=1)
-        return told(keyed.handle(sender, request, T0), api.Refused, sender)
+        return messages_to(keyed.handle(sender, request, T0), api.Refused, sender)
 
     assert not send("ann@1")
     assert not send("ann@2")
@@ -342,13 +346,13 @@ def test_a_key_has_one_quota_of_reads_however_many_clients_use_it(proxy: Proxy) 
     for client, refusals in (("ann@1", 0), ("ann@2", 1), ("bob@1", 0)):
         sender = Address(f"{client}/session")
         effects = keyed.handle(sender, api.Inspect(lock="a", session=client, request=1), T0)
-        found = told(effects, api.Refused, sender)
+        found = messages_to(effects, api.Refused, sender)
         assert ["1 queries of key 'ann'" in one.detail for one in found] == [True] * refusals
 
 
-def test_without_keys_each_client_has_its_own_quota_whatever_its_id(proxy: Proxy) -> None:
+def test_each_client_has_its_own_quota_without_keys_whatever_its_id(proxy: Proxy) -> None:
     proxy.clients.quotas = Quotas(requests=1, requests_per_s=1, queries=1)
     for client in ("ann@1", "ann@2"):
         sender = Address(f"{client}/session")
         request = api.Acquire(lock=client, session=f"{client}.1", owner="o", request=1)
-        assert not told(proxy.handle(sender, request, T0), api.Refused, sender)
+        assert not messages_to(proxy.handle(sender, request, T0), api.Refused, sender)

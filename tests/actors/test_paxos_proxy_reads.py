@@ -1,4 +1,4 @@
-"""Questions to the proxy of the log: about one lock, about all, about the node itself."""
+"""Reads at the proxy of the log: about one lock, about all, about the node itself."""
 
 from __future__ import annotations
 
@@ -130,13 +130,13 @@ def test_a_local_read_that_is_too_old_is_refused(proxy: Proxy, age_ms: int, word
     assert "500 ms were allowed" in refused.detail
 
 
-def test_a_local_read_tells_its_age(proxy: Proxy) -> None:
+def test_a_local_read_reports_its_age(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
     (status,) = sent(machine_read(proxy, 1, STATUS, 120), api.LockStatus, ANN)
     assert status.age_ms == 120
 
 
-def test_without_a_majority_a_caller_inside_is_told_and_a_client_is_not(proxy: Proxy) -> None:
+def test_a_caller_inside_is_notified_without_a_majority_and_a_client_is_not(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     proxy.handle(ASK, api.Inspect(lock="a"), T0)
     assert sent(proxy.handle(PROXY, Tick(), at(READ_MS - 1)), api.Refused, ASK) == []
@@ -230,7 +230,7 @@ def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
     ],
     ids=["nothing known", "too old to show", "old", "no leader"],
 )
-def test_a_node_that_cannot_serve_says_what_is_missing(
+def test_a_node_that_cannot_serve_reports_what_is_missing(
     proxy: Proxy, answer: Any, age_ms: int, leader: str, words: str
 ) -> None:
     proxy.handle(REPLICA, LeaderChanged(leader=leader), T0)

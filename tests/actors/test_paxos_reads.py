@@ -53,10 +53,10 @@ def read_request(number: int = 1, age_ms: int | None = None) -> events.ReadMachi
 
 
 def answer(number: int = 1, slot: int = 5, age_ms: int = 0, quiet_ms: int = 0) -> Send:
-    told = events.MachineRead(
+    reply = events.MachineRead(
         number=number, reply=SoMany(count=0), slot=slot, age_ms=age_ms, quiet_ms=quiet_ms
     )
-    return Send(ASKER, told)
+    return Send(ASKER, reply)
 
 
 def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
@@ -81,7 +81,7 @@ def lead(reads: Reads, opening: int = 4) -> None:
     reads.follow("a", at(0))
 
 
-def test_while_the_lease_holds_a_settled_leader_answers_at_once(reads: Reads) -> None:
+def test_a_settled_leader_answers_at_once_while_the_lease_holds(reads: Reads) -> None:
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
@@ -100,7 +100,7 @@ def test_a_leader_that_has_not_applied_the_first_slot_of_its_leadership_waits(re
     assert apply(reads, 7, 20) == [answer(slot=7)]
 
 
-def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
+def test_one_round_without_a_lease_serves_all_reads_that_came_before_it_began(reads: Reads) -> None:
     lead(reads)
     assert sends(reads.handle(ASKER, read_request(1), at(300))) == [
         Send(monitor_of("a"), events.ConfirmLease())
@@ -142,7 +142,7 @@ def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much(reads
     ("sender", "number", "slot"),
     [(REPLICAS[2], 101, 5), (B, 100, 5), (B, 101, 0), (address_of("b", "x"), 101, 5)],
 )
-def test_only_the_leaders_word_on_the_barrier_under_way_counts(
+def test_only_the_leaders_reply_to_the_barrier_under_way_counts(
     reads: Reads, sender: Address, number: int, slot: int
 ) -> None:
     reads.follow("b", at(0))
@@ -164,7 +164,7 @@ def test_a_barrier_is_repeated_and_goes_to_the_next_leader_anew(reads: Reads) ->
     assert moved == [Send(REPLICAS[2], ReadIndex(number=102))]
 
 
-def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None:
+def test_an_unconfirmed_read_is_dropped_in_the_end(reads: Reads) -> None:
     reads.handle(ASKER, read_request(), at(1))
 
     assert reads.handle(A, events.ReadAgain(), at(READ_MS_MAX)) == [
@@ -220,14 +220,14 @@ def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> No
     assert late == [Send(ASKER, events.MachineRead(number=2, reply=None, slot=5, age_ms=70))]
 
 
-def test_a_node_that_can_prove_nothing_says_so(reads: Reads) -> None:
+def test_a_node_that_can_prove_nothing_replies_so(reads: Reads) -> None:
     reads.handle(ASKER, read_request(age_ms=1_000_000), at(0))
 
-    told = events.MachineRead(number=1, reply=None, slot=5, age_ms=NOTHING_PROVEN)
-    assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, told)]
+    reply = events.MachineRead(number=1, reply=None, slot=5, age_ms=NOTHING_PROVEN)
+    assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, reply)]
 
 
-def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
+def test_a_proof_counts_when_its_slot_is_applied(reads: Reads) -> None:
     reads.handle(A, events.Fresh(since=at(10), slot=6), at(20))
     assert sends(reads.handle(ASKER, read_request(1, age_ms=60), at(20))) == []
 
@@ -243,13 +243,13 @@ def test_a_settled_leader_without_a_lease_is_as_old_as_its_last_round(reads: Rea
     assert reads.handle(ASKER, read_request(2, age_ms=290), at(300)) == [old]
 
 
-def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> Heartbeat:
+def beat(number: int, acked: int | None, confirmed: int, committed: int = 5) -> Heartbeat:
     return Heartbeat(
         ballot=BALLOT,
         number=number,
         committed=committed,
         min_applied=0,
-        acked=() if heard is None else (9, heard, 9),
+        acked=() if acked is None else (9, acked, 9),
         confirmed=confirmed,
     )
 
@@ -257,20 +257,20 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
 def test_three_heartbeats_prove_an_age() -> None:
     proofs = StalenessBound("b", CONFIG)
 
-    assert proofs.take(beat(1, heard=0, confirmed=0), at(100)) is None
-    assert proofs.take(beat(2, heard=1, confirmed=1, committed=7), at(150)) is None
-    assert proofs.take(beat(3, heard=2, confirmed=2), at(200)) == events.Fresh(
+    assert proofs.take(beat(1, acked=0, confirmed=0), at(100)) is None
+    assert proofs.take(beat(2, acked=1, confirmed=1, committed=7), at(150)) is None
+    assert proofs.take(beat(3, acked=2, confirmed=2), at(200)) == events.Fresh(
         since=at(100), slot=7
     )
 
 
 def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one() -> None:
     proofs = StalenessBound("b", CONFIG)
-    proofs.take(beat(1, heard=0, confirmed=0), at(100))
-    proofs.take(beat(2, heard=1, confirmed=1), at(150))
+    proofs.take(beat(1, acked=0, confirmed=0), at(100))
+    proofs.take(beat(2, acked=1, confirmed=1), at(150))
 
-    assert proofs.take(beat(3, heard=2, confirmed=1), at(200)) is None
-    assert proofs.take(beat(4, heard=2, confirmed=3), at(250)) == events.Fresh(
+    assert proofs.take(beat(3, acked=2, confirmed=1), at(200)) is None
+    assert proofs.take(beat(4, acked=2, confirmed=3), at(250)) == events.Fresh(
         since=at(150), slot=5
     )
 
@@ -278,25 +278,25 @@ def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one
 def test_an_answer_counts_from_when_it_was_first_given() -> None:
     proofs = StalenessBound("b", CONFIG)
     for repeated_ms in (100, 130, 140):
-        proofs.take(beat(1, heard=0, confirmed=0), at(repeated_ms))
-    proofs.take(beat(2, heard=1, confirmed=0), at(150))
+        proofs.take(beat(1, acked=0, confirmed=0), at(repeated_ms))
+    proofs.take(beat(2, acked=1, confirmed=0), at(150))
 
-    assert proofs.take(beat(3, heard=1, confirmed=2), at(200)) == events.Fresh(
+    assert proofs.take(beat(3, acked=1, confirmed=2), at(200)) == events.Fresh(
         since=at(100), slot=5
     )
 
 
 def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() -> None:
     proofs = StalenessBound("b", CONFIG)
-    proofs.take(beat(1, heard=0, confirmed=0), at(100))
-    other = replace(beat(2, heard=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
+    proofs.take(beat(1, acked=0, confirmed=0), at(100))
+    other = replace(beat(2, acked=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
     proofs.take(other, at(150))
     assert proofs.take(replace(other, number=3, confirmed=2), at(200)) is None
 
     unsettled = StalenessBound("b", CONFIG)
-    unsettled.take(beat(1, heard=None, confirmed=0), at(100))
-    unsettled.take(beat(2, heard=None, confirmed=1), at(150))
-    assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None
+    unsettled.take(beat(1, acked=None, confirmed=0), at(100))
+    unsettled.take(beat(2, acked=None, confirmed=1), at(150))
+    assert unsettled.take(beat(3, acked=None, confirmed=2), at(200)) is None
 
 
 # Nodes that are no members ask others
@@ -309,7 +309,7 @@ def located(number: int, age_ms: int, applied: int = 7, leader: str = "") -> Loc
 def asked(effects: Effects) -> dict[str, int]:
     """Return the number of the request to each node in ``effects``."""
     sent = [(one.to, one.message) for one in effects if isinstance(one, Send)]
-    return {node_of(to): said.number for to, said in sent if isinstance(said, Locate)}
+    return {node_of(to): message.number for to, message in sent if isinstance(message, Locate)}
 
 
 def proven(effects: Effects) -> list[events.Fresh]:
@@ -346,8 +346,8 @@ def test_the_age_of_an_observer_counts_from_its_request_and_adds_that_of_the_oth
 def test_an_answer_to_no_request_or_without_an_age_proves_nothing(observer: Locator) -> None:
     ((node, number),) = ask(observer, 100).items()
 
-    for told in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
-        assert proven(observer.handle(monitor_of(node), told, at(110))) == []
+    for reply in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
+        assert proven(observer.handle(monitor_of(node), reply, at(110))) == []
 
 
 def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Locator) -> None:
@@ -360,7 +360,7 @@ def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Lo
     assert all(set(one) & {"a", "c"} for one in rounds)
 
 
-def test_a_replica_tells_who_asks_how_old_its_state_is() -> None:
+def test_a_replica_reports_on_request_how_old_its_state_is() -> None:
     replica = Replica(
         replica_of("a"),
         HOST,
@@ -424,7 +424,7 @@ def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[E
     ]
 
 
-def test_of_2000_lists_a_few_are_read_at_a_time_and_each_reader_has_its_turn() -> None:
+def test_a_few_of_2000_lists_are_read_at_a_time_and_each_reader_has_its_turn() -> None:
     proxy = log_proxy(Proxy)
     effects = [effect for reader in READERS for effect in asks(proxy, reader, LISTS)]
     asked = read_requests(effects)

@@ -43,8 +43,8 @@ def replica() -> Replica:
 
 
 def lead(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
-    word = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
-    return list(replica.handle(leader_of("a"), word, T0))
+    leadership = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
+    return list(replica.handle(leader_of("a"), leadership, T0))
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def orders(effects: Effects) -> list[events.Order]:
     return sent(effects, events.Order)
 
 
-def test_a_listener_hears_first_that_no_leader_is_known(replica: Replica) -> None:
+def test_a_listener_first_learns_that_no_leader_is_known(replica: Replica) -> None:
     assert replica.begin(T0) == [Send(LISTENER, events.LeaderChanged(leader=""))]
 
 
@@ -135,7 +135,7 @@ def test_a_command_above_the_log_version_of_a_member_is_declined(
         assert (Send(LISTENER, declined) in effects) is too_new
 
 
-def test_the_listener_hears_outcomes_once_and_far_clients_directly(leading: Replica) -> None:
+def test_the_listener_receives_outcomes_once_and_far_clients_directly(leading: Replica) -> None:
     leading.handle(LISTENER, propose(7), T0)
     gather(leading)
     leading.handle(OTHER, propose(8, OTHER), T0)

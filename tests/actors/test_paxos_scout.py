@@ -147,7 +147,9 @@ def test_those_that_have_not_answered_are_asked_again(scout: Scout) -> None:
     assert effects[-1] == Wake(TIMING.round_trip_ms, ScoutResend())
 
 
-def test_a_higher_ballot_is_told_to_the_leader_and_a_strangers_word_is_not(scout: Scout) -> None:
+def test_a_higher_ballot_is_reported_to_the_leader_and_a_strangers_message_is_not(
+    scout: Scout,
+) -> None:
     higher = Preempted(ballot=Ballot(4, leader_of("b")))
 
     assert scout.handle(B, higher, T0) == (Send(leader_of("a"), higher),)

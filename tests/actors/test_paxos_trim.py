@@ -87,7 +87,7 @@ def chunks_of(tally: LogCounter) -> tuple[bytes, ...]:
     return tuple(part.encoded() for part in tally.snapshot() if part is not None)
 
 
-def test_when_enough_was_applied_the_state_is_written_as_a_snapshot_step_by_step() -> None:
+def test_the_state_is_written_as_a_snapshot_step_by_step_when_enough_was_applied() -> None:
     replica = replica_of_a(journal_bytes=10 * batch(1).size)
     assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) not in learn(replica, 1, 9)
     assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in learn(replica, 10, 1)
@@ -210,17 +210,17 @@ def test_the_acceptor_writes_anew_its_promise_and_the_votes_that_still_count() -
     assert (again.promised, list(again.votes)) == (LOW, [4])
 
 
-def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> None:
+def test_an_acceptor_that_writes_much_although_nothing_is_decided_reports_it() -> None:
     role = acceptor_of_a()
     large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
-    said: list[object] = []
+    sends: list[object] = []
     for number in range(1, STREAM_BYTES // large.size + 2):
         ballot = messages.Ballot(number, LOW.leader)
-        word = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
-        said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
+        accept = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
+        sends += [e for e in role.handle(COMMANDER, accept, T0) if isinstance(e, Send)]
 
     written = large.size * (STREAM_BYTES // large.size + 1)
-    assert said.count(Send(REPLICA, events.LogFull(written=written))) == 1
+    assert sends.count(Send(REPLICA, events.LogFull(written=written))) == 1
 
 
 def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
@@ -233,7 +233,7 @@ def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
     )
 
 
-def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
+def test_a_state_taken_over_is_written_and_its_listener_is_notified() -> None:
     replica = replica_of_a(journal_bytes=1_000)
     chunks = chunks_of(tally_of(10))
 
@@ -477,7 +477,7 @@ def test_a_member_known_to_have_the_slots_is_asked_first(role: CatchUp) -> None:
     assert asked(role.handle(address_of("a", "leader"), lacking, T0)) == ["c"]
 
 
-def test_nobody_is_asked_in_circles_for_what_nobody_has(role: CatchUp) -> None:
+def test_no_member_is_asked_in_circles_for_slots_that_no_member_has(role: CatchUp) -> None:
     lack(role, 1, 9)
     assert asked(send_slots(role, 1, 0)) == ["b"]
     assert asked(send_slots(role, 1, 0)) == []

@@ -170,7 +170,7 @@ def test_a_request_that_will_not_wait_is_refused_as_soon_as_another_is_ahead(pro
     assert [refused.reason for refused in sent(effects, api.Refused)] == [api.Reason.TIMED_OUT]
 
 
-def test_an_owner_that_holds_is_told_so_and_not_left_to_wait_for_itself(proxy: Proxy) -> None:
+def test_an_owner_that_holds_is_refused_and_does_not_wait_for_itself(proxy: Proxy) -> None:
     hold(proxy)
     effects = proxy.handle(ANN, acquire(request=2), T0)
     assert [refused.reason for refused in sent(effects, api.Refused)] == [api.Reason.ALREADY_HELD]
@@ -376,15 +376,15 @@ def test_a_change_of_members_with_a_bad_field_is_refused(
     assert problem in refused.detail
 
 
-def test_clients_are_told_new_members_at_once_and_some_at_a_time() -> None:
+def test_clients_are_notified_of_new_members_at_once_and_some_at_a_time() -> None:
     proxy = proxy_over("paxos")
     names = [f"c{number}" for number in range(ANNOUNCED_MAX + 1)]
     for name in names:
         proxy.handle(Address(f"{name}/session"), KeepAlive(session=name, request=1), T0)
     known = MembersKnown(view=1, members=(NodeAddress("n4", "tcp://d:4"),))
     effects = proxy.handle(MEMBERS_ROLE, known, T0)
-    told = sent(effects, Alive, Address("c0/session"))
-    assert [(one.request, one.view, one.members) for one in told] == [(0, 1, known.members)]
+    notices = sent(effects, Alive, Address("c0/session"))
+    assert [(one.request, one.view, one.members) for one in notices] == [(0, 1, known.members)]
     assert len(sent(effects, Alive)) == ANNOUNCED_MAX
     (last,) = sent(proxy.handle(proxy.address, Tick(), at(250)), Alive)
     assert last.session == names[-1]

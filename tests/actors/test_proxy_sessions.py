@@ -57,23 +57,23 @@ def test_a_session_is_opened_as_the_client_itself_by_saying_that_none_is_kept(
 
 
 @pytest.mark.parametrize("session", ["", "an", "annie", "annie~2", "bob", "bob~2", "ann.2"])
-def test_nobody_opens_a_session_of_another(proxy: Proxy, session: str) -> None:
+def test_a_client_cannot_open_a_session_of_another(proxy: Proxy, session: str) -> None:
     effects = proxy.handle(ANN, Open(session=session, ttl_ms=9_000, request=3), T0)
     assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
     assert sent(effects, Opened) == []
 
 
-def test_a_client_whose_first_session_nobody_opened_is_served_later(proxy: Proxy) -> None:
+def test_a_client_whose_first_session_was_never_opened_is_served_later(proxy: Proxy) -> None:
     harness = client.SessionHarness()
 
-    def through_the_proxy(said: list[Send]) -> list[Send]:
+    def through_the_proxy(sends: list[Send]) -> list[Send]:
         """Pass requests to the node, and its replies back."""
         more: list[Send] = []
-        for send in said:
+        for send in sends:
             assert isinstance(send.message, Open | Acquire)
             for answer in proxy.handle(client.ME, send.message, T0):
                 if isinstance(answer, Send) and answer.to == client.ME:
-                    more += harness.hear(client.A, answer.message)
+                    more += harness.receive(client.A, answer.message)
         return more
 
     harness.acquire(wait_ms=5_000)
@@ -86,7 +86,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_later(proxy: Proxy
     assert [type(send.message) for send in asked] == [Acquire]
     through_the_proxy(asked)
     got = only(Send, proxy.handle(BACKEND, LockGranted(lock="x", ticket=1, fence=7), T0)[:1])
-    (granted,) = sent(harness.hear(client.A, got.message), Granted)
+    (granted,) = sent(harness.receive(client.A, got.message), Granted)
     assert (granted.fence, granted.request) == (7, 9)
 
 
@@ -108,7 +108,7 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     assert sent(late, AcquireLock) == []
 
 
-def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
+def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
     proxy.handle(LOCAL, acquire("a", session="n1/b00"), T0)
     for asker, session in ((BOB, "ann"), (BOB, ""), (BOB, "n1/b00"), (LOCAL, "")):
         effects = proxy.handle(asker, End(session=session, request=3), T0)
@@ -117,7 +117,7 @@ def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reason"),
     [
         (ListLocks(session="ann", request=1), "no table of locks"),
         (Evict(lock="a", fence=1, operator="o", session="ann", request=1), "takes no lock by"),
@@ -127,12 +127,12 @@ def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_requests_that_need_a_table_are_refused_with_the_protocol_that_has_one(
-    proxy: Proxy, request_: ListLocks | Evict | Acquire, told: str
+    proxy: Proxy, request_: ListLocks | Evict | Acquire, reason: str
 ) -> None:
     effects = proxy.handle(ANN, request_, T0)
     (refused,) = sent(effects, Refused)
     assert refused.reason is Reason.UNSUPPORTED
-    assert told in refused.detail
+    assert reason in refused.detail
     assert "lamport" in refused.detail
     assert "paxos" in refused.detail
     assert sent(effects, AcquireLock) == []
@@ -156,7 +156,7 @@ def test_claims_have_a_limit(proxy: Proxy) -> None:
     assert str(REQUESTS_MAX) in refused.detail
 
 
-def test_a_node_that_many_wait_at_still_tells_its_status_in_one_frame(proxy: Proxy) -> None:
+def test_a_node_that_many_wait_at_still_sends_its_status_in_one_frame(proxy: Proxy) -> None:
     for number in range(LOCKS_SHOWN_MAX * 3):
         lock, owner = f"{number % LOCKS_SHOWN_MAX:0256}", f"{number:0256}"
         proxy.handle(ANN, Acquire(lock=lock, session="ann", owner=owner, request=1), T0)
@@ -177,8 +177,8 @@ def test_a_node_that_many_wait_at_still_tells_its_status_in_one_frame(proxy: Pro
     seen = LockDescription(
         lock="a", query=look.query, holder=None, waiters=contenders, waits_for=()
     )
-    (told,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
-    assert len(encode(told)) < FRAME_BYTES_MAX
+    (lock_status,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
+    assert len(encode(lock_status)) < FRAME_BYTES_MAX
 
 
 def test_a_session_without_end_is_not_kept(proxy: Proxy) -> None:
@@ -200,7 +200,7 @@ def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reason"),
     [
         (Acquire(lock="", session="ann", request=1), "0 bytes"),
         (Acquire(lock="x" * 300, session="ann", request=1), f"1 to {LOCK_NAME_BYTES_MAX}"),
@@ -219,12 +219,12 @@ def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_bad_request_is_told_its_field_value_and_limit(
-    proxy: Proxy, request_: Acquire | Release | Inspect, told: str
+def test_a_refusal_of_a_bad_request_names_its_field_value_and_limit(
+    proxy: Proxy, request_: Acquire | Release | Inspect, reason: str
 ) -> None:
     (refused,) = sent(proxy.handle(ANN, request_, T0), Refused)
     assert refused.reason is Reason.INVALID
-    assert told in refused.detail
+    assert reason in refused.detail
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
@@ -267,7 +267,7 @@ def test_the_log_has_a_line_when_a_node_starts_and_when_it_is_ready(proxy: Proxy
     assert notices(Ready(ready=True, detail="ready")) == ready
 
 
-def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
+def test_a_description_shows_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), T0)
     effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
     assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]

@@ -74,7 +74,7 @@ class Door:
     def receive(self, data: bytes, client: int = 1, now: Instant = T0) -> Effects:
         return self.role.handle(HERE, Received(connection=client, data=data, date_ms=1_000), now)
 
-    def say(self, *words: str, client: int = 1) -> bytes:
+    def call(self, *words: str, client: int = 1) -> bytes:
         """Return the reply to a command that asks the cluster nothing."""
         effects = self.receive(" ".join(words).encode() + b"\r\n", client)
         (transmit,) = transmitted(effects)
@@ -84,7 +84,7 @@ class Door:
         """Return the request that a command sends to the cluster."""
         return asked(self.receive(" ".join(words).encode() + b"\r\n", client))
 
-    def answer(
+    def reply(
         self,
         request: ChangeKeys | AwaitKey | ReadKeys,
         *,
@@ -139,9 +139,9 @@ def test_set_with_nx_acquires_a_free_key_and_nothing_else(door: Door) -> None:
     assert (request.keys, request.action, request.value) == (("a",), KeyAction.SET, b"token")
     assert request.ttl_ms == 5_000
     assert set(request.states) == {KeyState.FREE, KeyState.RESERVED}
-    assert door.answer(request) == b"+OK\r\n"
+    assert door.reply(request) == b"+OK\r\n"
     again = door.ask("SET", "a", "token", "NX", "PX", "5000")
-    assert door.answer(again, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
+    assert door.reply(again, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
 def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time(door: Door) -> None:
@@ -157,13 +157,13 @@ def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time(door: Do
     assert (third.data, third.reads) == (b"$-1\r\n+PONG\r\n", True)
 
 
-def test_a_long_pipeline_is_served_in_pieces_and_nobody_waits_for_it() -> None:
+def test_a_long_pipeline_is_served_in_pieces_and_no_client_waits_for_it() -> None:
     door = Door(clients=2)
     effects = door.receive(b"PING\r\n" * 20)
     (first,) = transmitted(effects)
     assert (first.data, first.reads) == (b"+PONG\r\n" * 8, False)
     assert [one for one in effects if isinstance(one, Wake)] == [Wake(0, DoorTurn())]
-    assert door.say("PING", client=2) == b"+PONG\r\n"
+    assert door.call("PING", client=2) == b"+PONG\r\n"
     (second,) = transmitted(door.role.handle(HERE, DoorTurn(), T0))
     assert (second.data, second.reads) == (b"+PONG\r\n" * 8, False)
     (third,) = transmitted(door.role.handle(HERE, DoorTurn(), T0))
@@ -210,8 +210,8 @@ def test_a_page_has_fewer_names_for_a_long_pattern(pattern: str, most: int) -> N
 def test_clients_wait_for_their_own_requests_only() -> None:
     door = Door(clients=2)
     first, second = door.ask("GET", "a"), door.ask("GET", "a", client=2)
-    assert door.answer(second, value=b"2") == b"$1\r\n2\r\n"
-    assert door.answer(first, value=b"1") == b"$1\r\n1\r\n"
+    assert door.reply(second, value=b"2") == b"$1\r\n2\r\n"
+    assert door.reply(first, value=b"1") == b"$1\r\n1\r\n"
 
 
 def test_a_reply_to_a_connection_that_is_gone_is_dropped(door: Door) -> None:
@@ -225,7 +225,7 @@ def test_a_wait_ends_with_its_connection() -> None:
     for end in (Disconnected(connection=1), HalfClosed(connection=1)):
         door = Door()
         request = door.ask("SET", "lock:a", "me", "NX")
-        door.answer(request, changed=False, state=KeyState.OTHER)
+        door.reply(request, changed=False, state=KeyState.OTHER)
         wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "0.5"))
         assert (wait.keys, wait.value, wait.wait_ms) == (("lock:a",), b"me", 500)
         effects = door.role.handle(HERE, end, T0)
@@ -245,12 +245,12 @@ def test_a_wait_that_begins_after_its_client_left_is_cancelled(door: Door) -> No
 
 
 def test_a_wait_that_times_out_is_an_empty_array(door: Door) -> None:
-    door.answer(door.ask("SET", "lock:a", "me", "NX"), changed=False, state=KeyState.OTHER)
+    door.reply(door.ask("SET", "lock:a", "me", "NX"), changed=False, state=KeyState.OTHER)
     wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "1"))
     no = Refused(lock=wait.lock, reason=Reason.TIMED_OUT, detail="", request=wait.request)
     assert transmitted(door.role.handle(SESSION, no, T0))[0].data == b"*-1\r\n"
     again = door.ask("BLPOP", "lock-signal:a", "1")
-    assert door.answer(again) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
+    assert door.reply(again) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
 
 
 def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
@@ -261,15 +261,15 @@ def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
         assert transmit.data == f"-{code} why\r\n".encode()
 
 
-def test_a_value_that_is_no_lock_is_refused_in_words(door: Door) -> None:
-    assert door.say("HSET", "a", "b", "c") == (
+def test_a_value_that_is_no_lock_is_refused_with_a_reason(door: Door) -> None:
+    assert door.call("HSET", "a", "b", "c") == (
         b"-ERR fencelock serves locks, not data: HSET is not supported; see docs/redis.md\r\n"
     )
-    assert b"executes no Lua: the script with SHA1 e0e1f9fabf" in door.say(
+    assert b"executes no Lua: the script with SHA1 e0e1f9fabf" in door.call(
         "EVAL", '"return 1"', "0"
     )
-    assert door.say("EVALSHA", "0" * 40, "0").startswith(b"-NOSCRIPT ")
-    assert b"python-redis-lock" in door.say("BLPOP", "jobs", "0")
+    assert door.call("EVALSHA", "0" * 40, "0").startswith(b"-NOSCRIPT ")
+    assert b"python-redis-lock" in door.call("BLPOP", "jobs", "0")
 
 
 def test_garbage_is_answered_once_and_the_connection_closed(door: Door) -> None:
@@ -281,28 +281,28 @@ def test_garbage_is_answered_once_and_the_connection_closed(door: Door) -> None:
 
 def test_a_key_opens_the_door_for_its_names() -> None:
     door = Door(keyed=True)
-    assert door.say("GET", "a") == b"-NOAUTH Authentication required.\r\n"
-    assert door.say("AUTH", "orders", "wrong").startswith(b"-WRONGPASS ")
-    assert door.say("AUTH", "orders", "s3cret") == b"+OK\r\n"
+    assert door.call("GET", "a") == b"-NOAUTH Authentication required.\r\n"
+    assert door.call("AUTH", "orders", "wrong").startswith(b"-WRONGPASS ")
+    assert door.call("AUTH", "orders", "s3cret") == b"+OK\r\n"
     request = checked(ChangeKeys, door.ask("SET", "orders/1", "x", "NX"))
     assert request.account == "orders"
-    door.answer(request)
-    assert door.say("GET", "a").startswith(b"-NOPERM key 'orders' has the role client for names")
-    assert door.say("FLUSHALL").startswith(b"-NOPERM ")
-    assert door.say("RESET") == b"+RESET\r\n"
-    assert door.say("GET", "orders/1").startswith(b"-NOAUTH ")
+    door.reply(request)
+    assert door.call("GET", "a").startswith(b"-NOPERM key 'orders' has the role client for names")
+    assert door.call("FLUSHALL").startswith(b"-NOPERM ")
+    assert door.call("RESET") == b"+RESET\r\n"
+    assert door.call("GET", "orders/1").startswith(b"-NOAUTH ")
 
 
 def test_a_password_alone_names_its_key() -> None:
     door = Door(keyed=True)
-    assert door.say("AUTH", "r00t") == b"+OK\r\n"
+    assert door.call("AUTH", "r00t") == b"+OK\r\n"
     assert isinstance(door.ask("GET", "anything"), ReadKeys)
 
 
 def test_a_removed_key_closes_its_connections() -> None:
     door = Door(keyed=True, clients=2)
-    door.say("AUTH", "orders", "s3cret")
-    door.say("AUTH", "root", "r00t", client=2)
+    door.call("AUTH", "orders", "s3cret")
+    door.call("AUTH", "root", "r00t", client=2)
     changed = RightsChanged(rights=(Rights("root", "operator"),))
     (transmit,) = transmitted(door.role.handle(HERE, changed, T0))
     assert (transmit.connection, transmit.closes) == (1, True)
@@ -360,7 +360,7 @@ def subscribed(door: Door, client: int = 1) -> AwaitKey:
     return only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), client)))
 
 
-def test_a_subscriber_waits_in_the_queue_and_is_told_each_time_that_its_turn_comes() -> None:
+def test_a_subscriber_waits_in_the_queue_and_is_notified_each_time_its_turn_comes() -> None:
     for version, mark in ((b"2", b"*"), (b"3", b">")):
         door = Door()
         door.receive(b"HELLO " + version + b"\r\n")
@@ -396,7 +396,7 @@ def test_a_place_ends_with_its_subscription() -> None:
         assert door.role.channels.of(1) == []
 
 
-def test_a_turn_that_nobody_will_take_is_given_back() -> None:
+def test_a_turn_that_no_client_will_take_is_given_back() -> None:
     def gone(door: Door) -> Effects:
         return door.role.handle(HERE, Disconnected(connection=1), T0)
 
@@ -453,18 +453,18 @@ def test_one_who_never_comes_has_to_wait_for_the_next_place() -> None:
 
 def test_a_turn_is_taken_by_one_who_failed_before_it_came() -> None:
     door = Door(clients=3)
-    door.answer(enter(door, b"u:1"), changed=False, state=KeyState.OTHER, left_ms=9_000)
+    door.reply(enter(door, b"u:1"), changed=False, state=KeyState.OTHER, left_ms=9_000)
     place = subscribed(door, 2)
     assert KeyState.RESERVED not in enter(door, b"u:2", 3).states
     door.role.handle(SESSION, replied(place), T0)
     waited = enter(door, b"u:1")
     assert KeyState.RESERVED in waited.states
     assert (waited.counts, waited.turn) == (True, b"redisson_lock__channel")
-    assert door.answer(waited, state=KeyState.RESERVED, left_ms=900) == b"$-1\r\n"
+    assert door.reply(waited, state=KeyState.RESERVED, left_ms=900) == b"$-1\r\n"
     assert KeyState.RESERVED not in enter(door, b"u:1").states
 
 
-def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while(door: Door) -> None:
+def test_a_newcomer_takes_a_turn_if_it_stays_unused_for_a_while(door: Door) -> None:
     for left_ms, reply in ((1_990, b":50\r\n"), (1_960, b":50\r\n"), (20, None)):
         first = enter(door, b"u:1")
         assert KeyState.RESERVED not in first.states
@@ -474,7 +474,7 @@ def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while(door: Do
             assert asked(effects) == replace(
                 first, request=first.request + 1, states=(*FREE, *MINE)
             )
-            assert door.answer(asked(effects), state=KeyState.RESERVED) == b"$-1\r\n"
+            assert door.reply(asked(effects), state=KeyState.RESERVED) == b"$-1\r\n"
         else:
             assert transmitted(effects)[0].data == reply
 
@@ -492,35 +492,35 @@ def test_a_request_that_counts_is_not_refused_with_a_code_clients_repeat_on(door
 def test_an_unlock_has_the_reply_that_its_receipt_remembers(door: Door) -> None:
     request = checked(ChangeKeys, asked(door.receive(UNLOCK)))
     assert (request.receipt, request.receipt_ms) == ("redisson_unlock_latch:{a}:1", 600_000)
-    assert door.answer(request, changed=False, value=b"1") == b":1\r\n"
+    assert door.reply(request, changed=False, value=b"1") == b":1\r\n"
     second = asked(door.receive(UNLOCK))
-    assert door.answer(second, changed=False, value=b"what else") == b"$-1\r\n"
+    assert door.reply(second, changed=False, value=b"what else") == b"$-1\r\n"
     third = asked(door.receive(UNLOCK))
-    assert door.answer(third, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
+    assert door.reply(third, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
 
 
-def test_a_lock_without_a_deadline_is_never_said_to_be_acquired(door: Door) -> None:
+def test_a_lock_without_a_deadline_is_never_reported_as_acquired(door: Door) -> None:
     """-1 means that, for `RFencedLock`; for `RLock`, that there is no deadline."""
     script = SCRIPTS["enter token 3.19"].encode()
     request = asked(door.receive(array(b"EVAL", script, b"2", b"a", b"t", b"9000", b"u:1")))
-    said = door.answer(request, changed=False, state=KeyState.NATIVE)
-    assert said == b"*2\r\n:3600000\r\n:-1\r\n"
-    said = door.answer(enter(door, b"u:1"), changed=False, state=KeyState.NATIVE)
-    assert said == b":-1\r\n"
+    reply = door.reply(request, changed=False, state=KeyState.NATIVE)
+    assert reply == b"*2\r\n:3600000\r\n:-1\r\n"
+    reply = door.reply(enter(door, b"u:1"), changed=False, state=KeyState.NATIVE)
+    assert reply == b":-1\r\n"
 
 
 def test_subscriptions_are_limited_and_of_locks_only(door: Door) -> None:
     for channel in ("news", "redisson_lock__channel:a", "redisson_lock__channel"):
-        assert door.say("SUBSCRIBE", channel).startswith(
+        assert door.call("SUBSCRIBE", channel).startswith(
             b"-ERR SUBSCRIBE is for channels of Redisson's locks, redisson_lock__channel:{NAME}"
         )
     names = [CHANNEL.replace("{a}", f"{{{number}}}") for number in range(EACH_MAX + 1)]
     assert (
-        door.say("SUBSCRIBE", *names) == b"-ERR a connection has at most 16 subscriptions here\r\n"
+        door.call("SUBSCRIBE", *names) == b"-ERR a connection has at most 16 subscriptions here\r\n"
     )
     assert len(to_session(door.receive(f"SUBSCRIBE {' '.join(names[1:])}\r\n".encode()))) == 16
-    assert door.say("SUBSCRIBE", names[0]).startswith(b"-ERR a connection has")
-    assert door.say("PSUBSCRIBE", "*").startswith(b"-ERR Can't execute 'psubscribe'")
+    assert door.call("SUBSCRIBE", names[0]).startswith(b"-ERR a connection has")
+    assert door.call("PSUBSCRIBE", "*").startswith(b"-ERR Can't execute 'psubscribe'")
 
 
 def test_the_subscriptions_of_all_clients_are_limited_and_cost_by_their_number() -> None:
@@ -533,7 +533,7 @@ def test_the_subscriptions_of_all_clients_are_limited_and_cost_by_their_number()
     assert len(door.role.waiting) == clients - 1 - turn
     for _ in range(clients):
         door.role.handle(HERE, DoorTurn(), T0)
-    assert door.say("SUBSCRIBE", CHANNEL, client=clients).startswith(
+    assert door.call("SUBSCRIBE", CHANNEL, client=clients).startswith(
         b"-ERR the clients of this node have 1024 subscriptions, the most"
     )
     door.role.handle(HERE, Disconnected(connection=1), T0)
@@ -543,9 +543,9 @@ def test_the_subscriptions_of_all_clients_are_limited_and_cost_by_their_number()
 def test_a_client_subscribes_to_channels_of_its_names_only() -> None:
     door = Door(keyed=True)
     other = CHANNEL.replace("{a}", "{orders/1}")
-    assert door.say("SUBSCRIBE", CHANNEL).startswith(b"-NOAUTH ")
-    door.say("AUTH", "orders", "s3cret")
-    assert door.say("SUBSCRIBE", CHANNEL).startswith(b"-NOPERM ")
+    assert door.call("SUBSCRIBE", CHANNEL).startswith(b"-NOAUTH ")
+    door.call("AUTH", "orders", "s3cret")
+    assert door.call("SUBSCRIBE", CHANNEL).startswith(b"-NOPERM ")
     place = only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {other}\r\n".encode())))
     assert (place.keys, place.account) == (("orders/1",), "orders")
     changed = RightsChanged(rights=(Rights("orders", "client", ("bills/",)),))
@@ -556,13 +556,13 @@ def test_a_client_subscribes_to_channels_of_its_names_only() -> None:
 
 def test_a_receipt_belongs_to_its_lock() -> None:
     door = Door(keyed=True)
-    door.say("AUTH", "orders", "s3cret")
+    door.call("AUTH", "orders", "s3cret")
     for lock, receipt in (("orders/1", "{orders/1}"), ("orders/{1}", "orders/{1}")):
         request = door.ask("DEL", f"redisson_unlock_latch:{receipt}:8a3f")
         assert request.reach == (lock,)
-        door.answer(request, changed=False)
-    assert door.say("DEL", "redisson_unlock_latch:{bills}:8a3f").startswith(b"-NOPERM ")
-    assert door.say("DEL", "redisson_unlock_latch:orders/1:8a3f").startswith(b"-NOPERM ")
+        door.reply(request, changed=False)
+    assert door.call("DEL", "redisson_unlock_latch:{bills}:8a3f").startswith(b"-NOPERM ")
+    assert door.call("DEL", "redisson_unlock_latch:orders/1:8a3f").startswith(b"-NOPERM ")
 
 
 @pytest.mark.parametrize(
@@ -607,8 +607,8 @@ def test_a_pattern_takes_no_long_time() -> None:
 
 
 def test_scan_lists_what_follows_and_forgets_its_oldest_cursors(door: Door) -> None:
-    assert door.say("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
-    assert door.say("SCAN", "x") == b"-ERR invalid cursor\r\n"
+    assert door.call("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
+    assert door.call("SCAN", "x") == b"-ERR invalid cursor\r\n"
 
 
 EXTREMES = (
@@ -662,7 +662,7 @@ def test_an_argument_of_a_script_at_its_extremes_is_served_or_refused(name: str)
                 assert not [one for one in effects if isinstance(one, Fault)], (place, extreme[:40])
 
 
-def test_what_raises_costs_the_connection_and_not_the_door() -> None:
+def test_an_exception_costs_the_connection_and_not_the_door() -> None:
     door = Door(clients=2)
     request = door.ask("GET", "a")
     bad = KeyList(keys=(), more=False, total=0, request=request.request)  # Not what GET reads.
@@ -671,4 +671,4 @@ def test_what_raises_costs_the_connection_and_not_the_door() -> None:
     (transmit,) = transmitted(effects)
     assert (transmit.connection, transmit.closes) == (1, True)
     assert transmit.data.startswith(b"-ERR a bug in fencelock made node n1 close this connection")
-    assert door.say("PING", client=2) == b"+PONG\r\n"
+    assert door.call("PING", client=2) == b"+PONG\r\n"

@@ -50,7 +50,7 @@ def test_bytes_that_are_cut_anywhere_are_the_same_requests(sent: Requests, cuts:
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_any_bytes_are_requests_or_an_error_in_words(data: bytes, trusted: bool) -> None:
+def test_any_bytes_are_requests_or_an_error_with_a_text(data: bytes, trusted: bool) -> None:
     parser = RequestParser(trusted=trusted)
     parser.feed(data)
     with suppress(ProtocolError):

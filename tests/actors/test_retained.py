@@ -453,7 +453,7 @@ def world_of(kind: type[RetainedLock], seed: int, counted_span: int = 8) -> Reta
 
 
 def first_violation(make: Callable[[int], RetainedWorld]) -> str:
-    """Return what the first of some worlds that fails says, empty if none does."""
+    """Return the error of the first of some worlds that fails, empty if none does."""
     for seed in range(300):
         try:
             make(seed).run(400)

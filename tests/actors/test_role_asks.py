@@ -238,7 +238,7 @@ def test_a_request_for_another_node_is_bounded_and_forgotten_as_any_other() -> N
     assert refusal(proxy, ANN, replace(to_n2(), node="a/b")).reason is Reason.INVALID
 
 
-def test_what_a_node_passes_on_is_not_bounded_as_the_requests_of_one_client() -> None:
+def test_requests_that_a_node_passes_on_are_not_bounded_as_those_of_one_client() -> None:
     proxy = linked_proxy()
     for number in range(CLIENT_MAX + 1):
         passed_on = ask(request=number, session="n2")
@@ -348,7 +348,7 @@ def test_a_request_for_a_node_without_a_link_is_passed_on_by_another_node(asker:
     assert only_sent(asker.handle(FIRST, reply_to(1), T0), RoleReply, USER) == reply_to(1)
 
 
-def test_a_node_that_cannot_pass_a_request_on_says_so_and_the_client_adds_its_own_links(
+def test_a_node_that_cannot_pass_a_request_on_replies_so_and_the_client_adds_its_own_links(
     asker: Asker,
 ) -> None:
     asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0)
@@ -371,7 +371,7 @@ def test_a_short_request_does_not_wait_for_names_until_its_time_is_up(asker: Ask
     assert only_sent(asker.handle(OWN_NODE, AskTick(), at(300)), AskRole, FIRST).node == "n2"
 
 
-def test_without_any_link_a_node_is_refused_at_once(asker: Asker) -> None:
+def test_a_node_without_any_link_is_refused_at_once(asker: Asker) -> None:
     for link in ("endpoint.0", "endpoint.1"):
         asker.handle(OWN_NODE, LinkDown(node=link), T0)
     text = refusal_text(asker.handle(USER, ask_node(), T0))

@@ -72,7 +72,7 @@ def test_answers_of_strangers_and_unfit_ones_are_dropped(unkept: UnkeptSession) 
         Refused(lock="y", reason=Reason.TIMED_OUT, detail="", session="c", owner="ann", request=1),
         LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1),
     ):
-        assert unkept.hear(A, unfit) == []
+        assert unkept.receive(A, unfit) == []
     assert unkept.counted == [
         "client.answer_of_another_session_dropped",
         *["client.unfit_answer_dropped"] * 6,
@@ -81,7 +81,7 @@ def test_answers_of_strangers_and_unfit_ones_are_dropped(unkept: UnkeptSession) 
 
 
 def test_a_user_on_another_node_is_no_user(unkept: UnkeptSession) -> None:
-    assert unkept.hear(Address("a/ann"), Acquire(lock="x")) == []
+    assert unkept.receive(Address("a/ann"), Acquire(lock="x")) == []
     assert unkept.counted == ["client.stranger_dropped"]
 
 
@@ -94,7 +94,7 @@ def test_a_request_is_repeated_ever_more_slowly_until_answered(unkept: UnkeptSes
     assert of(Acquire, unkept.run_kept(10_000, A)) == []
 
 
-def test_a_repeated_acquire_says_what_is_left_of_its_wait(unkept: UnkeptSession) -> None:
+def test_a_repeated_acquire_carries_what_is_left_of_its_wait(unkept: UnkeptSession) -> None:
     unkept.acquire(wait_ms=2_000)
     waits = [repeat.wait_ms for repeat in of(Acquire, unkept.run_kept(1_900, A))]
     assert all(wait is not None and wait < 2_000 for wait in waits)
@@ -117,8 +117,8 @@ def test_an_idle_session_sets_no_timer(unkept: UnkeptSession) -> None:
     unkept.run(10_000)
     assert unkept.alarms == []
     asked = unkept.held()
-    unkept.hear(ANN, Release(lock="x", owner="ann", fence=7))
-    unkept.hear(asked.to, Released(lock="x", session="c", owner="ann", request=2))
+    unkept.receive(ANN, Release(lock="x", owner="ann", fence=7))
+    unkept.receive(asked.to, Released(lock="x", session="c", owner="ann", request=2))
     unkept.run(10_000)
     assert unkept.alarms == []
 
@@ -133,22 +133,22 @@ def test_the_memory_of_a_session_can_be_copied(unkept: UnkeptSession) -> None:
 def test_a_stale_tick_does_nothing(unkept: UnkeptSession) -> None:
     unkept.acquire()
     unkept.now_ms += 60_000
-    assert unkept.hear(ME, SessionTick(round=unkept.role.round - 1)) == []
-    assert unkept.hear(ME, SessionTick(round=unkept.role.round)) != []
+    assert unkept.receive(ME, SessionTick(round=unkept.role.round - 1)) == []
+    assert unkept.receive(ME, SessionTick(round=unkept.role.round)) != []
 
 
-def test_inspect_and_describe_are_answered_with_the_endpoints_words(unkept: UnkeptSession) -> None:
-    (asked,) = unkept.hear(ANN, Inspect(lock="x", request=5))
+def test_inspect_and_describe_are_answered_with_the_endpoints_reply(unkept: UnkeptSession) -> None:
+    (asked,) = unkept.receive(ANN, Inspect(lock="x", request=5))
     assert asked == Send(A, Inspect(lock="x", session="c", request=1))
     status = LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1)
-    assert one(LockStatus, unkept.hear(A, status), ANN).request == 5
-    (asked,) = unkept.hear(ANN, Describe())
+    assert one(LockStatus, unkept.receive(A, status), ANN).request == 5
+    (asked,) = unkept.receive(ANN, Describe())
     assert asked == Send(A, Describe(session="c", request=2))
-    assert of(NodeStatus, unkept.hear(A, node_status("a", 2)), ANN)
+    assert of(NodeStatus, unkept.receive(A, node_status("a", 2)), ANN)
 
 
 @pytest.mark.parametrize(
-    ("question", "word"),
+    ("request_", "detail"),
     [
         (Acquire(lock=""), "lock name"),
         (Acquire(lock="x" * 300), "256"),
@@ -160,25 +160,25 @@ def test_inspect_and_describe_are_answered_with_the_endpoints_words(unkept: Unke
     ],
 )
 def test_a_field_out_of_its_limits_is_refused_at_once(
-    unkept: UnkeptSession, question: Acquire | Release | Inspect, word: str
+    unkept: UnkeptSession, request_: Acquire | Release | Inspect, detail: str
 ) -> None:
-    answer = refusal(unkept.hear(ANN, question))
+    answer = refusal(unkept.receive(ANN, request_))
     assert answer.reason is Reason.INVALID
-    assert word in answer.detail
+    assert detail in answer.detail
 
 
 def test_an_owner_that_holds_is_refused_until_it_releases_and_then_waits_for_the_confirmation(
     unkept: UnkeptSession,
 ) -> None:
     unkept.held()
-    answer = refusal(unkept.hear(ANN, Acquire(lock="x", owner="ann")))
+    answer = refusal(unkept.receive(ANN, Acquire(lock="x", owner="ann")))
     assert answer.reason is Reason.ALREADY_HELD
     assert "fence 7" in answer.detail
-    (release,) = unkept.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    (release,) = unkept.receive(ANN, Release(lock="x", owner="ann", fence=7))
     assert release.to == A
-    assert unkept.hear(BEN, Acquire(lock="x", owner="ann")) == []
-    said = unkept.hear(A, Released(lock="x", session="c", owner="ann", request=2))
-    assert [(send.to, type(send.message)) for send in said] == [(ANN, Released), (A, Acquire)]
+    assert unkept.receive(BEN, Acquire(lock="x", owner="ann")) == []
+    sends = unkept.receive(A, Released(lock="x", session="c", owner="ann", request=2))
+    assert [(send.to, type(send.message)) for send in sends] == [(ANN, Released), (A, Acquire)]
 
 
 def test_requests_beyond_the_limit_are_refused_as_overload(
@@ -187,11 +187,11 @@ def test_requests_beyond_the_limit_are_refused_as_overload(
     monkeypatch.setattr(refusals, "PENDING_MAX", 2)
     unkept.acquire(lock="1")
     unkept.acquire(lock="2")
-    answer = refusal(unkept.hear(ANN, Acquire(lock="3")))
+    answer = refusal(unkept.receive(ANN, Acquire(lock="3")))
     assert answer.reason is Reason.OVERLOADED
     assert "2" in answer.detail
     monkeypatch.setattr(refusals, "HOLDS_MAX", 0)
-    assert refusal(unkept.hear(ANN, Acquire(lock="3"))).reason is Reason.OVERLOADED
+    assert refusal(unkept.receive(ANN, Acquire(lock="3"))).reason is Reason.OVERLOADED
 
 
 # The table of handlers of a client's session, and what its checks come before
@@ -220,7 +220,7 @@ def test_a_session_moves_only_along_its_table(former: Stage, following: Stage) -
             lease.enter(following)
 
 
-def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
+def test_a_name_of_a_stranger_or_a_forbidden_one_is_not_kept() -> None:
     """Names are checked before they enter a cache, so that the cache is bounded."""
     role = ClientSession(
         Address("c/session"), HOST, session="c", endpoints=(Address("a/proxy"),), random=Random(1)

@@ -74,9 +74,9 @@ def test_a_wait_ends_when_every_endpoint_is_silent_naming_each(unkept: UnkeptSes
     assert of(Cancel, unkept.run(60_000))  # What it may still be granted is withdrawn.
 
 
-def test_with_every_link_broken_a_wait_ends_when_its_limit_does(unkept: UnkeptSession) -> None:
-    unkept.hear(ME, LinkDown(node="a"))
-    unkept.hear(ME, LinkDown(node="b"))
+def test_a_wait_with_every_link_broken_ends_when_its_limit_does(unkept: UnkeptSession) -> None:
+    unkept.receive(ME, LinkDown(node="a"))
+    unkept.receive(ME, LinkDown(node="b"))
     unkept.acquire(wait_ms=0)
     assert refusal(unkept.run(200)).reason is Reason.UNAVAILABLE
     unkept.acquire(wait_ms=2_000)
@@ -84,44 +84,46 @@ def test_with_every_link_broken_a_wait_ends_when_its_limit_does(unkept: UnkeptSe
     assert refusal(unkept.run(300)).reason is Reason.UNAVAILABLE
 
 
-def test_a_wait_without_limit_goes_on_for_ever(unkept: UnkeptSession) -> None:
+def test_a_wait_without_limit_goes_on_forever(unkept: UnkeptSession) -> None:
     unkept.acquire()
     assert of(Refused, unkept.run(3_600_000)) == []
 
 
-@pytest.mark.parametrize("question", [Inspect(lock="x"), Describe()])
+@pytest.mark.parametrize("request_", [Inspect(lock="x"), Describe()])
 def test_a_question_ends_unanswered_after_its_time(
-    unkept: UnkeptSession, question: Inspect | Describe
+    unkept: UnkeptSession, request_: Inspect | Describe
 ) -> None:
-    unkept.hear(ANN, question)
+    unkept.receive(ANN, request_)
     assert of(Refused, unkept.run(9_900)) == []
     assert refusal(unkept.run(300)).reason is Reason.UNAVAILABLE
     unkept.run(1_000)
     assert unkept.alarms == []
 
 
-def test_with_all_endpoints_of_another_cluster_each_request_ends_so(unkept: UnkeptSession) -> None:
+def test_each_request_ends_so_if_all_endpoints_are_of_another_cluster(
+    unkept: UnkeptSession,
+) -> None:
     unkept.acquire()
-    assert of(Refused, unkept.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))) == []
-    answer = refusal(unkept.hear(ME, LinkRefused(node="b", detail="cluster 'e'")))
+    assert of(Refused, unkept.receive(ME, LinkRefused(node="a", detail="cluster 'd'"))) == []
+    answer = refusal(unkept.receive(ME, LinkRefused(node="b", detail="cluster 'e'")))
     assert answer.reason is Reason.WRONG_CLUSTER
     assert "cluster 'd'" in answer.detail
     assert "cluster 'e'" in answer.detail
     assert isinstance(answer.error(), WrongClusterError)
-    assert refusal(unkept.hear(ANN, Describe())).reason is Reason.WRONG_CLUSTER
+    assert refusal(unkept.receive(ANN, Describe())).reason is Reason.WRONG_CLUSTER
     assert unkept.role.session_state.in_flight.cancels == {}
 
 
 def test_a_refused_endpoint_is_not_asked_while_another_is_there(unkept: UnkeptSession) -> None:
-    unkept.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))
+    unkept.receive(ME, LinkRefused(node="a", detail="cluster 'd'"))
     assert unkept.acquire().to == B
 
 
 def test_a_survey_asks_every_endpoint_and_keeps_their_order(unkept: UnkeptSession) -> None:
-    said = unkept.hear(ANN, Survey())
-    assert [send.to for send in said] == [A, B]
-    assert unkept.hear(B, node_status("b", 2)) == []
-    (answer,) = unkept.hear(A, node_status("a", 1))
+    sends = unkept.receive(ANN, Survey())
+    assert [send.to for send in sends] == [A, B]
+    assert unkept.receive(B, node_status("b", 2)) == []
+    (answer,) = unkept.receive(A, node_status("a", 1))
     assert answer.to == ANN
     assert isinstance(answer.message, Surveyed)
     assert [status.node for status in answer.message.statuses] == ["a", "b"]
@@ -132,10 +134,10 @@ def test_a_survey_asks_every_endpoint_and_keeps_their_order(unkept: UnkeptSessio
 def test_a_survey_does_not_wait_for_an_endpoint_that_is_down_or_silent(
     unkept: UnkeptSession, broken: bool
 ) -> None:
-    unkept.hear(ANN, Survey())
-    unkept.hear(A, node_status("a", 1))
-    said = unkept.hear(ME, LinkDown(node="b")) if broken else unkept.run(2_200)
-    (answer,) = [send for send in said if send.to == ANN]
+    unkept.receive(ANN, Survey())
+    unkept.receive(A, node_status("a", 1))
+    sends = unkept.receive(ME, LinkDown(node="b")) if broken else unkept.run(2_200)
+    (answer,) = [send for send in sends if send.to == ANN]
     assert isinstance(answer.message, Surveyed)
     assert answer.message.silent == ("b",)
     assert unkept.role.session_state.in_flight.pending == {}
@@ -144,30 +146,30 @@ def test_a_survey_does_not_wait_for_an_endpoint_that_is_down_or_silent(
 def test_closing_releases_cancels_and_answers_when_all_is_confirmed(unkept: UnkeptSession) -> None:
     unkept.held()
     unkept.acquire(BEN, lock="y")
-    unkept.hear(ANN, Inspect(lock="z"))
-    said = unkept.hear(ANN, Close())
-    assert one(Release, said, A).fence == 7
-    assert one(Cancel, said, A).lock == "y"
-    assert {answer.reason for answer in of(Refused, said)} == {Reason.CANCELLED}
-    assert len(of(Refused, said)) == 2
-    unkept.hear(A, Cancelled(lock="y", session="c", owner="ben", request=2))
-    released = unkept.hear(A, Released(lock="x", session="c", owner="ann", request=4))
+    unkept.receive(ANN, Inspect(lock="z"))
+    sends = unkept.receive(ANN, Close())
+    assert one(Release, sends, A).fence == 7
+    assert one(Cancel, sends, A).lock == "y"
+    assert {answer.reason for answer in of(Refused, sends)} == {Reason.CANCELLED}
+    assert len(of(Refused, sends)) == 2
+    unkept.receive(A, Cancelled(lock="y", session="c", owner="ben", request=2))
+    released = unkept.receive(A, Released(lock="x", session="c", owner="ann", request=4))
     end = one(End, released, A)
     assert end.session == "c"
-    ended = unkept.hear(A, Ended(session="c", detail="", request=end.request))
+    ended = unkept.receive(A, Ended(session="c", detail="", request=end.request))
     assert ended == [Send(ANN, Closed(unanswered=0))]
-    assert unkept.hear(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
+    assert unkept.receive(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
 
 
-def test_closing_waits_neither_for_ever_nor_for_a_broken_link(unkept: UnkeptSession) -> None:
+def test_closing_waits_neither_forever_nor_for_a_broken_link(unkept: UnkeptSession) -> None:
     unkept.held()
-    assert Closed(unanswered=1) not in [send.message for send in unkept.hear(ANN, Close())]
-    said = unkept.run(2_200)
-    assert Send(ANN, Closed(unanswered=1)) in said
+    assert Closed(unanswered=1) not in [send.message for send in unkept.receive(ANN, Close())]
+    sends = unkept.run(2_200)
+    assert Send(ANN, Closed(unanswered=1)) in sends
     other = UnkeptSession()
     other.held()
-    other.hear(ME, LinkDown(node="a"))
-    assert Send(ANN, Closed(unanswered=1)) in other.hear(ANN, Close())
+    other.receive(ME, LinkDown(node="a"))
+    assert Send(ANN, Closed(unanswered=1)) in other.receive(ANN, Close())
 
 
 def test_closing_ends_the_session_at_another_endpoint_if_the_one_that_granted_is_down(
@@ -175,30 +177,30 @@ def test_closing_ends_the_session_at_another_endpoint_if_the_one_that_granted_is
 ) -> None:
     """Where holds belong to sessions, that frees holds that the granting node cannot release."""
     unkept.held()
-    unkept.hear(ME, LinkDown(node="a"))
-    unkept.hear(B, Alive(session="c", node="b", request=1))
-    end = one(End, unkept.hear(ANN, Close()), B)
+    unkept.receive(ME, LinkDown(node="a"))
+    unkept.receive(B, Alive(session="c", node="b", request=1))
+    end = one(End, unkept.receive(ANN, Close()), B)
     assert end.session == "c"
-    assert Send(ANN, Closed(unanswered=1)) in unkept.hear(
+    assert Send(ANN, Closed(unanswered=1)) in unkept.receive(
         B, Ended(session="c", detail="", request=end.request)
     )
 
 
 @pytest.mark.parametrize("event", [Acquire(lock="x"), Inspect(lock="x"), Describe(), Survey()])
-def test_a_closed_session_serves_nobody(
+def test_a_closed_session_serves_no_request(
     unkept: UnkeptSession, event: Acquire | Inspect | Describe | Survey
 ) -> None:
-    unkept.hear(ANN, Close())
-    answer = refusal(unkept.hear(ANN, event))
+    unkept.receive(ANN, Close())
+    answer = refusal(unkept.receive(ANN, event))
     assert answer.reason is Reason.CANCELLED
     assert "closed" in answer.detail
 
 
 def test_closing_answers_a_survey_with_what_there_is(unkept: UnkeptSession) -> None:
-    unkept.hear(BEN, Survey())
-    unkept.hear(A, node_status("a", 1))
-    said = unkept.hear(ANN, Close())
-    assert [type(send.message) for send in said if send.to == BEN] == [Surveyed]
+    unkept.receive(BEN, Survey())
+    unkept.receive(A, node_status("a", 1))
+    sends = unkept.receive(ANN, Close())
+    assert [type(send.message) for send in sends if send.to == BEN] == [Surveyed]
 
 
 TTL_MS = 15_000
@@ -210,9 +212,9 @@ def ms(instant: Instant) -> float:
 
 
 def test_trust_in_a_session_counts_from_when_it_was_asked_for(harness: SessionHarness) -> None:
-    said = harness.acquire()
+    sends = harness.acquire()
     harness.now_ms += 400
-    harness.open(said)
+    harness.open(sends)
     assert ms(harness.trust.until) == pytest.approx(1_000 + SURE_MS)
     assert ms(harness.trust.suspect_at) == pytest.approx(1_000 + TTL_MS / 2)
 
@@ -237,9 +239,9 @@ def test_trust_grows_with_each_keep_alive_from_when_it_was_sent(harness: Session
 def test_a_confirmed_command_counts_as_a_keep_alive(harness: SessionHarness) -> None:
     harness.hold()
     harness.now_ms += 5_000
-    said = harness.release()
+    sends = harness.release()
     harness.now_ms += 300
-    harness.free(said)
+    harness.free(sends)
     assert ms(harness.trust.until) == pytest.approx(6_000 + SURE_MS)
 
 
@@ -262,7 +264,7 @@ def test_the_watcher_receives_nothing_while_all_is_well(harness: SessionHarness)
     assert [send for send in sends if send.to == WATCHER] == []
 
 
-def test_without_confirmation_a_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
+def test_an_unconfirmed_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -271,17 +273,17 @@ def test_without_confirmation_a_session_is_suspect_at_half_its_ttl_and_lost_at_i
     assert 7_400 <= suspected.silent_ms <= 7_700
     assert 7_200 <= suspected.left_ms <= 7_500
     assert of(HoldsLost, harness.run(7_200)) == []
-    said = harness.run(300)
-    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
-    assert "15 s" in one(HoldsLost, said, WATCHER).detail
-    assert {end.session for end in of(End, said)} == {"c.1"}
+    sends = harness.run(300)
+    assert one(HoldsLost, sends, WATCHER).losses == (Loss("x", "ann", 7),)
+    assert "15 s" in one(HoldsLost, sends, WATCHER).detail
+    assert {end.session for end in of(End, sends)} == {"c.1"}
 
 
 def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(harness: SessionHarness) -> None:
     harness.hold()
-    said = harness.run(8_000)
-    assert of(Suspected, said, WATCHER)
-    greeting = [send for send in said if isinstance(send.message, api.KeepAlive)][-1]
+    sends = harness.run(8_000)
+    assert of(Suspected, sends, WATCHER)
+    greeting = [send for send in sends if isinstance(send.message, api.KeepAlive)][-1]
     harness.alive(greeting)
     assert harness.trust.suspect_at > harness.now_ms * NS_PER_MS
     assert of(HoldsLost, harness.run(7_000)) == []
@@ -289,8 +291,8 @@ def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(harness: Sessio
 
 def test_a_lost_hold_stays_lost_whatever_arrives_later(harness: SessionHarness) -> None:
     harness.hold()
-    said = harness.run(14_800)
-    greeting = [send for send in said if isinstance(send.message, api.KeepAlive)][-1]
+    sends = harness.run(14_800)
+    greeting = [send for send in sends if isinstance(send.message, api.KeepAlive)][-1]
     harness.now_ms += 5_000  # The process was paused; the answer was there all the time.
     trust = harness.trust
     late = harness.alive(greeting)
@@ -301,19 +303,19 @@ def test_a_lost_hold_stays_lost_whatever_arrives_later(harness: SessionHarness) 
 
 def test_nothing_held_is_no_reason_to_worry_the_watcher(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
-    said = harness.run(16_000)
-    assert of(Suspected, said) == []
-    assert of(HoldsLost, said) == []
+    sends = harness.run(16_000)
+    assert of(Suspected, sends) == []
+    assert of(HoldsLost, sends) == []
 
 
 def test_a_wait_goes_on_under_its_number_when_its_session_can_not_be_believed_any_more(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire(token=4))
-    said = harness.run(16_000)
-    assert of(api.Refused, said) == []
-    assert {end.session for end in of(End, said)} == {"c.1"}
-    opening = [send for send in said if isinstance(send.message, Open)]
+    sends = harness.run(16_000)
+    assert of(api.Refused, sends) == []
+    assert {end.session for end in of(End, sends)} == {"c.1"}
+    opening = [send for send in sends if isinstance(send.message, Open)]
     again = harness.open(opening)
     assert one(api.Acquire, again).request == one(api.Acquire, asked).request
     assert of(api.Granted, harness.grant(asked)) == []
@@ -329,7 +331,7 @@ def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(harness: Sess
     assert harness.alarms == []
 
 
-def test_the_end_of_a_session_given_up_is_not_repeated_for_ever(harness: SessionHarness) -> None:
+def test_the_end_of_a_session_given_up_is_not_repeated_forever(harness: SessionHarness) -> None:
     harness.hold()
     assert 8 <= len(of(End, harness.run(120_000))) <= 20
     assert harness.alarms == []
@@ -338,34 +340,36 @@ def test_the_end_of_a_session_given_up_is_not_repeated_for_ever(harness: Session
 def test_an_operators_eviction_loses_that_hold_alone(harness: SessionHarness) -> None:
     harness.hold()
     harness.hold(BEN, lock="y", fence=8)
-    word = HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops")
-    said = harness.hear(A, word)
-    assert one(HoldsLost, said, WATCHER) == HoldsLost(
+    lost = HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops")
+    sends = harness.receive(A, lost)
+    assert one(HoldsLost, sends, WATCHER) == HoldsLost(
         losses=(Loss("x", "ann", 7),), detail="by ops"
     )
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
     assert of(api.Release, harness.release(BEN, lock="y", fence=8))
-    assert harness.hear(A, word) == []
+    assert harness.receive(A, lost) == []
 
 
-def test_an_eviction_that_overtakes_its_grant_is_told_instead(harness: SessionHarness) -> None:
+def test_an_eviction_that_overtakes_its_grant_is_reported_instead(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
-    harness.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
-    said = harness.grant(asked)
-    assert of(api.Granted, said) == []
-    assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
+    harness.receive(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
+    sends = harness.grant(asked)
+    assert of(api.Granted, sends) == []
+    assert one(api.Refused, sends, ANN).reason is api.Reason.OWNERSHIP_LOST
     assert harness.role.session_state.holds == {}
 
 
-def test_an_eviction_not_heard_of_is_learned_from_the_release(harness: SessionHarness) -> None:
+def test_an_eviction_whose_notice_was_lost_is_learned_from_the_release(
+    harness: SessionHarness,
+) -> None:
     harness.hold()
-    said = harness.refuse(harness.release(), api.Reason.OWNERSHIP_LOST)
-    assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
-    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
+    sends = harness.refuse(harness.release(), api.Reason.OWNERSHIP_LOST)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert one(HoldsLost, sends, WATCHER).losses == (Loss("x", "ann", 7),)
     assert harness.role.session_state.holds == {}
 
 
-def test_each_of_several_levels_is_told_of_the_loss_once(harness: SessionHarness) -> None:
+def test_each_of_several_levels_is_notified_of_the_loss_once(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     harness.hold(limit=0, count=2)
     harness.run(16_000)
@@ -390,12 +394,12 @@ def test_memory_of_losses_is_bounded(
 def test_a_short_session_is_moved_to_another_endpoint_in_time(harness: SessionHarness) -> None:
     harness = SessionHarness(ttl_ms=2_000)
     harness.hold()
-    said: list[Send] = []
+    sends: list[Send] = []
     for _ in range(100):  # Endpoint A does not answer any more.
-        said += harness.run_kept(100, B)
-    assert of(HoldsLost, said) == []
-    assert of(Suspected, said) == []
-    assert of(api.KeepAlive, said, B)
+        sends += harness.run_kept(100, B)
+    assert of(HoldsLost, sends) == []
+    assert of(Suspected, sends) == []
+    assert of(api.KeepAlive, sends, B)
 
 
 def test_the_session_is_confirmed_at_once_through_another_endpoint_when_a_link_breaks(
@@ -403,7 +407,7 @@ def test_the_session_is_confirmed_at_once_through_another_endpoint_when_a_link_b
 ) -> None:
     harness.hold()
     harness.run(100)
-    (keep,) = of(api.KeepAlive, harness.hear(harness.role.address, LinkDown(node="a")), B)
+    (keep,) = of(api.KeepAlive, harness.receive(harness.role.address, LinkDown(node="a")), B)
     assert keep.session == "c.1"
 
 
@@ -411,23 +415,23 @@ def test_a_release_done_before_an_eviction_is_confirmed_after_it(harness: Sessio
     harness.hold(limit=0)
     harness.hold(limit=0, count=2)
     leaving = harness.release(token=3)
-    harness.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
+    harness.receive(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
     assert one(api.Released, harness.free(leaving, count=1), ANN).request == 3
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
 
 
-def test_a_session_nobody_waits_for_is_not_opened_for_ever(harness: SessionHarness) -> None:
+def test_a_session_without_waiting_users_is_not_opened_forever(harness: SessionHarness) -> None:
     harness.acquire()
-    harness.hear(ANN, api.Abandon())
+    harness.receive(ANN, api.Abandon())
     assert of(Open, harness.run(60_000))
     assert harness.run(60_000) == []
     assert harness.alarms == []
 
 
-def test_a_close_that_nobody_confirms_ends_and_keeps_nothing_alive(harness: SessionHarness) -> None:
+def test_an_unconfirmed_close_ends_and_keeps_nothing_alive(harness: SessionHarness) -> None:
     harness.hold()
-    said = [*harness.hear(BEN, Close()), *harness.run(2_500)]
-    assert len(of(End, said)) > 1
-    assert one(Closed, said, BEN).unanswered == 1
+    sends = [*harness.receive(BEN, Close()), *harness.run(2_500)]
+    assert len(of(End, sends)) > 1
+    assert one(Closed, sends, BEN).unanswered == 1
     assert harness.run(60_000) == []
     assert harness.alarms == []

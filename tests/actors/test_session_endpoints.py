@@ -37,65 +37,65 @@ def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
     unkept: UnkeptSession,
 ) -> None:
     unkept.acquire(wait_ms=9_000)
-    unkept.hear(BEN, api.Inspect(lock="y"))
+    unkept.receive(BEN, api.Inspect(lock="y"))
     unkept.run(150)
-    said = unkept.hear(ME, LinkDown(node="a"))
-    assert one(api.Cancel, said, A).request == 1
-    moved = one(api.Acquire, said, B)
+    sends = unkept.receive(ME, LinkDown(node="a"))
+    assert one(api.Cancel, sends, A).request == 1
+    moved = one(api.Acquire, sends, B)
     assert (moved.request, moved.wait_ms) == (3, 8_850)
-    assert one(api.Inspect, said, B).request == 4
+    assert one(api.Inspect, sends, B).request == 4
     assert of(api.Cancel, unkept.run(5_000), A)
 
 
 def test_an_answer_for_another_endpoint_by_one_back_does_no_harm(unkept: UnkeptSession) -> None:
     """After its keep-alive reply the request goes to it under a new number; its old reply is
     late."""
-    unkept.hear(BEN, api.Inspect(lock="y"))
-    unkept.hear(ME, LinkDown(node="b"))
-    unkept.hear(ME, LinkDown(node="a"))
+    unkept.receive(BEN, api.Inspect(lock="y"))
+    unkept.receive(ME, LinkDown(node="b"))
+    unkept.receive(ME, LinkDown(node="a"))
     free = api.LockStatus(lock="y", holder=None, waiters=(), waits_for=(), session="c", request=1)
-    said = unkept.hear(B, free)
-    moved = one(api.Inspect, said, B)
+    sends = unkept.receive(B, free)
+    moved = one(api.Inspect, sends, B)
     assert moved.request == 2
-    answered = unkept.hear(B, replace(free, request=moved.request))
+    answered = unkept.receive(B, replace(free, request=moved.request))
     assert one(api.LockStatus, answered, BEN).lock == "y"
 
 
-def test_a_grant_of_the_endpoint_that_was_left_reaches_nobody(unkept: UnkeptSession) -> None:
+def test_a_grant_of_the_former_endpoint_reaches_no_user(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
-    said = unkept.hear(ME, LinkDown(node="a"))
-    moved = Send(B, one(api.Acquire, said, B))
+    sends = unkept.receive(ME, LinkDown(node="a"))
+    moved = Send(B, one(api.Acquire, sends, B))
     assert of(api.Granted, unkept.grant(asked, fence=7)) == []
     assert one(api.Granted, unkept.grant(moved, fence=9), ANN).fence == 9
     assert unkept.role.session_state.holds[LockKey("x", "ann")].endpoint == B
 
 
-def test_the_watcher_is_told_of_another_endpoint_once(harness: SessionHarness) -> None:
+def test_the_watcher_is_notified_of_another_endpoint_once(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     assert of(EndpointChanged, harness.run_kept(1_000, A, B)) == []
-    harness.hear(ME, LinkDown(node="a"))
-    said = harness.run_kept(5_000, B)
-    assert of(EndpointChanged, said, WATCHER) == [EndpointChanged(endpoint="b", former="a")]
+    harness.receive(ME, LinkDown(node="a"))
+    sends = harness.run_kept(5_000, B)
+    assert of(EndpointChanged, sends, WATCHER) == [EndpointChanged(endpoint="b", former="a")]
 
 
-def test_the_watcher_is_told_of_acquires_that_wait_for_long(harness: SessionHarness) -> None:
+def test_the_watcher_is_notified_of_acquires_that_wait_for_long(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     harness.acquire(BEN)
     assert of(Waiting, harness.run_kept(1_900, A, B)) == []
-    told = one(Waiting, harness.run_kept(1_100, A, B), WATCHER)
-    assert [(wait.lock, wait.waited_ms // 100) for wait in told.waits] == [("x", 21)]
-    assert (told.more, told.silence) == (0, "")
+    notice = one(Waiting, harness.run_kept(1_100, A, B), WATCHER)
+    assert [(wait.lock, wait.waited_ms // 100) for wait in notice.waits] == [("x", 21)]
+    assert (notice.more, notice.silence) == (0, "")
     assert of(Waiting, harness.run_kept(29_000, A, B)) == []
     assert len(of(Waiting, harness.run_kept(3_000, A, B))) == 1
 
 
-def test_the_watcher_is_told_why_nobody_decides(harness: SessionHarness) -> None:
+def test_the_watcher_learns_why_no_node_decides(harness: SessionHarness) -> None:
     for lock in "uvwxyz":
         harness.acquire(lock=lock)
-    told = one(Waiting, harness.run(3_000), WATCHER)
-    assert [wait.lock for wait in told.waits] == ["u", "v", "w"]
-    assert told.more == 3
-    assert "and has never answered" in told.silence
+    notice = one(Waiting, harness.run(3_000), WATCHER)
+    assert [wait.lock for wait in notice.waits] == ["u", "v", "w"]
+    assert notice.more == 3
+    assert "and has never answered" in notice.silence
 
 
 def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> None:
@@ -104,9 +104,9 @@ def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> N
     harness.acquire(wait_ms=1_000)
     refused = one(api.Refused, harness.run(3_000), ANN)
     assert refused.detail.endswith(", and has never answered), b (not asked yet). Start one.")
-    for said in ("received_at", "refused"):
+    for name in ("received_at", "refused"):
         fresh = replace(endpoints.table[B])
-        setattr(endpoints.table[B], said, Instant(1) if said == "received_at" else "of another")
+        setattr(endpoints.table[B], name, Instant(1) if name == "received_at" else "of another")
         assert "Start one" not in endpoints.describe(Instant(1))
         endpoints.table[B] = fresh
 
@@ -115,8 +115,8 @@ def test_an_acquire_ends_its_wait_as_its_user_wishes_a_hold_stays(harness: Sessi
     harness.hold(token=1)
     harness.acquire(BEN, token=2)
     for user, token in ((ANN, 1), (BEN, 1)):
-        assert not harness.hear(user, EndWait(lock="x", owner=role_of(user), request=token))
-    ended = harness.hear(BEN, EndWait(lock="x", owner="ben", request=2))
+        assert not harness.receive(user, EndWait(lock="x", owner=role_of(user), request=token))
+    ended = harness.receive(BEN, EndWait(lock="x", owner="ben", request=2))
     assert one(api.Refused, ended, BEN).reason is api.Reason.CANCELLED
     assert one(api.Cancel, ended).owner == "ben"
     assert harness.lease() is None  # Of a hold without a deadline.
@@ -124,98 +124,102 @@ def test_an_acquire_ends_its_wait_as_its_user_wishes_a_hold_stays(harness: Sessi
 
 def test_an_endpoint_that_is_silent_while_something_waits_is_left(unkept: UnkeptSession) -> None:
     for number, endpoint in ((2, A), (3, B)):
-        unkept.hear(endpoint, api.Alive(session="c", node=node_of(endpoint), request=number))
+        unkept.receive(endpoint, api.Alive(session="c", node=node_of(endpoint), request=number))
     unkept.acquire()
-    said = unkept.run_kept(2_900, B)
-    assert of(api.Acquire, said, B) == []
-    assert of(api.KeepAlive, said, A)
+    sends = unkept.run_kept(2_900, B)
+    assert of(api.Acquire, sends, B) == []
+    assert of(api.KeepAlive, sends, A)
     assert of(api.Acquire, unkept.run_kept(400, B), B)
     assert "client.endpoint_silent" in unkept.counted
 
 
 def test_an_endpoint_that_answers_is_kept_however_long_the_wait(unkept: UnkeptSession) -> None:
     unkept.acquire()
-    said = unkept.run_kept(60_000, A)
-    assert of(api.Acquire, said, B) == []
-    assert of(api.Refused, said) == []
+    sends = unkept.run_kept(60_000, A)
+    assert of(api.Acquire, sends, B) == []
+    assert of(api.Refused, sends) == []
 
 
-def test_a_first_endpoint_never_heard_is_left_sooner_if_another_was(unkept: UnkeptSession) -> None:
-    unkept.hear(B, api.Alive(session="c", node="b", request=3))
+def test_a_first_endpoint_that_never_answered_is_left_sooner_if_another_did(
+    unkept: UnkeptSession,
+) -> None:
+    unkept.receive(B, api.Alive(session="c", node="b", request=3))
     unkept.acquire()
     assert of(api.Acquire, unkept.run_kept(800, B), B)
 
 
 def test_a_session_stays_with_the_new_endpoint_if_the_old_is_back(unkept: UnkeptSession) -> None:
     unkept.acquire()
-    unkept.hear(ME, LinkDown(node="a"))
-    assert of(api.Acquire, unkept.hear(ME, LinkUp(node="a"))) == []
+    unkept.receive(ME, LinkDown(node="a"))
+    assert of(api.Acquire, unkept.receive(ME, LinkUp(node="a"))) == []
     assert unkept.acquire(BEN).to == B
 
 
-def test_with_no_endpoint_left_a_wait_goes_to_the_first_that_is_back(unkept: UnkeptSession) -> None:
+def test_a_wait_goes_to_the_first_endpoint_that_is_back_if_none_was_left(
+    unkept: UnkeptSession,
+) -> None:
     unkept.acquire()
-    unkept.hear(ME, LinkDown(node="b"))
-    assert of(api.Acquire, unkept.hear(ME, LinkDown(node="a"))) == []
+    unkept.receive(ME, LinkDown(node="b"))
+    assert of(api.Acquire, unkept.receive(ME, LinkDown(node="a"))) == []
     assert of(api.KeepAlive, unkept.run(2_000), B)
-    said = unkept.hear(ME, LinkUp(node="b"))
-    assert of(api.Acquire, said, B)
-    assert of(api.Cancel, said, A)
+    sends = unkept.receive(ME, LinkUp(node="b"))
+    assert of(api.Acquire, sends, B)
+    assert of(api.Cancel, sends, A)
 
 
-def test_an_endpoint_that_is_heard_again_takes_what_is_stranded(unkept: UnkeptSession) -> None:
+def test_an_endpoint_that_answers_again_takes_stranded_requests(unkept: UnkeptSession) -> None:
     unkept.acquire()
-    said = unkept.run(9_000)  # First the one, then the other is silent.
-    greeting = [send for send in said if send.to == A and isinstance(send.message, api.KeepAlive)][
+    sends = unkept.run(9_000)  # First the one, then the other is silent.
+    greeting = [send for send in sends if send.to == A and isinstance(send.message, api.KeepAlive)][
         -1
     ]
     assert "client.endpoint_silent" in unkept.counted
     back = unkept.alive(greeting)
     assert one(api.Cancel, back, A).request == 1  # The old wait there has to end first.
     done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert of(api.Acquire, unkept.hear(A, done), A)
+    assert of(api.Acquire, unkept.receive(A, done), A)
 
 
 def test_moving_to_and_fro_keeps_at_most_one_cancel_per_endpoint(unkept: UnkeptSession) -> None:
     unkept.acquire()
     for _ in range(20):
         for node in ("a", "b"):
-            unkept.hear(ME, LinkDown(node=node))
-            unkept.hear(ME, LinkUp(node=node))
+            unkept.receive(ME, LinkDown(node=node))
+            unkept.receive(ME, LinkUp(node=node))
     assert len(unkept.role.session_state.in_flight.cancels) <= 2
     assert len(unkept.role.session_state.in_flight.pending) == 1
 
 
 def test_a_new_link_repeats_at_once_what_is_unanswered_there(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
-    assert of(api.Acquire, unkept.hear(ME, LinkUp(node="a")), A) == [asked.message]
+    assert of(api.Acquire, unkept.receive(ME, LinkUp(node="a")), A) == [asked.message]
 
 
 def test_a_new_link_is_asked_again_at_once_to_open_the_session(harness: SessionHarness) -> None:
     """What was sent before the link was up went nowhere."""
     first = one(Open, harness.acquire(), A)
-    again = one(Open, harness.hear(ME, LinkUp(node="a")), A)
+    again = one(Open, harness.receive(ME, LinkUp(node="a")), A)
     assert (again.session, again.request > first.request) == (first.session, True)
-    assert of(Open, harness.hear(ME, LinkUp(node="b"))) == []
+    assert of(Open, harness.receive(ME, LinkUp(node="b"))) == []
     harness.open([Send(A, again)])
-    assert of(Open, harness.hear(ME, LinkUp(node="a"))) == []
+    assert of(Open, harness.receive(ME, LinkUp(node="a"))) == []
 
 
 def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(unkept: UnkeptSession) -> None:
-    assert [type(send.message) for send in unkept.hear(ME, LinkUp(node="b"))] == [api.KeepAlive]
+    assert [type(send.message) for send in unkept.receive(ME, LinkUp(node="b"))] == [api.KeepAlive]
 
 
 def test_links_that_are_no_endpoints_are_counted(unkept: UnkeptSession) -> None:
     for event in (LinkUp(node="z"), LinkDown(node="z"), LinkRefused(node="z", detail="")):
-        assert unkept.hear(ME, event) == []
+        assert unkept.receive(ME, event) == []
     assert unkept.counted == ["client.unknown_link"] * 3
 
 
 def test_a_hold_keeps_its_endpoint_greeted_and_outlives_its_silence(unkept: UnkeptSession) -> None:
     unkept.held()
-    said = unkept.run(20_000)
-    assert 15 <= len(of(api.KeepAlive, said, A)) <= 25
-    assert of(api.KeepAlive, said, B) == []
+    sends = unkept.run(20_000)
+    assert 15 <= len(of(api.KeepAlive, sends, A)) <= 25
+    assert of(api.KeepAlive, sends, B) == []
     assert len(unkept.role.session_state.holds) == 1
     assert unkept.acquire(BEN).to == B
 
@@ -226,8 +230,8 @@ def test_pending_cancels_count_against_the_limit_so_that_none_is_ever_forgotten(
     monkeypatch.setattr(refusals, "PENDING_MAX", 2)
     for lock in ("1", "2"):
         unkept.acquire(lock=lock)
-        unkept.hear(ANN, api.Abandon())
-    assert refusal(unkept.hear(ANN, api.Acquire(lock="3"))).reason is api.Reason.OVERLOADED
+        unkept.receive(ANN, api.Abandon())
+    assert refusal(unkept.receive(ANN, api.Acquire(lock="3"))).reason is api.Reason.OVERLOADED
 
 
 ALL = {node: NodeAddress(node, f"tcp://host-{node}:4040") for node in ("a", "b", "d", "e")}
@@ -243,13 +247,13 @@ def connected() -> SessionHarness:
     """A session whose user named A and B; both have answered."""
     connected = SessionHarness()
     for endpoint in (A, B):
-        connected.hear(endpoint, Alive(session="c", node=node_of(endpoint)))
+        connected.receive(endpoint, Alive(session="c", node=node_of(endpoint)))
     return connected
 
 
 def named(connected: SessionHarness, view: int, *names: str, endpoint: Address = A) -> list[Send]:
-    told = Alive(session="c", node=node_of(endpoint), view=view, members=members(*names))
-    return connected.hear(endpoint, told)
+    notice = Alive(session="c", node=node_of(endpoint), view=view, members=members(*names))
+    return connected.receive(endpoint, notice)
 
 
 def table(connected: SessionHarness) -> set[str]:
@@ -259,37 +263,37 @@ def table(connected: SessionHarness) -> set[str]:
 def leave_only_d(connected: SessionHarness) -> None:
     """Add the member D, and take down the links to the endpoints that the user named."""
     named(connected, 1, "d")
-    connected.hear(ME, LinkUp(node="d"))
-    connected.hear(ME, LinkDown(node="a"))
-    connected.hear(ME, LinkDown(node="b"))
+    connected.receive(ME, LinkUp(node="d"))
+    connected.receive(ME, LinkDown(node="a"))
+    connected.receive(ME, LinkDown(node="b"))
 
 
 def test_a_new_member_is_connected_and_used_once_its_link_is_up(connected: SessionHarness) -> None:
     named(connected, 1, "a", "b", "d")
     assert connected.links == {"d": "tcp://host-d:4040"}
-    connected.hear(ME, LinkDown(node="a"))
-    connected.hear(ME, LinkDown(node="b"))
-    said = connected.acquire()
-    assert of(Acquire, said, D) == []
-    assert of(KeepAlive, connected.hear(ME, LinkUp(node="d")), D)
+    connected.receive(ME, LinkDown(node="a"))
+    connected.receive(ME, LinkDown(node="b"))
+    sends = connected.acquire()
+    assert of(Acquire, sends, D) == []
+    assert of(KeepAlive, connected.receive(ME, LinkUp(node="d")), D)
     assert {node_of(one.to) for one in connected.run(2_000) if one.to != WATCHER} == {"d"}
 
 
 def test_the_members_are_followed_though_all_first_are_replaced(connected: SessionHarness) -> None:
     named(connected, 1, "a", "b", "d")
-    connected.hear(ME, LinkUp(node="d"))
-    connected.hear(ME, LinkDown(node="a"))
+    connected.receive(ME, LinkUp(node="d"))
+    connected.receive(ME, LinkDown(node="a"))
     named(connected, 4, "d", "e", endpoint=D)
-    connected.hear(ME, LinkUp(node="e"))
-    connected.hear(ME, LinkDown(node="b"))
+    connected.receive(ME, LinkUp(node="e"))
+    connected.receive(ME, LinkDown(node="b"))
     assert connected.links == {"d": "tcp://host-d:4040", "e": "tcp://host-e:4040"}
-    said = connected.acquire()
-    assert {node_of(send.to) for send in said} <= {"d", "e"}
+    sends = connected.acquire()
+    assert {node_of(send.to) for send in sends} <= {"d", "e"}
 
 
 def test_an_idle_client_asks_another_node_when_one_goes_away(connected: SessionHarness) -> None:
     connected.run(600_000)
-    (greeting,) = connected.hear(ME, LinkDown(node="a"))
+    (greeting,) = connected.receive(ME, LinkDown(node="a"))
     assert greeting.to == B
     assert isinstance(greeting.message, KeepAlive)
 
@@ -306,7 +310,7 @@ def test_nodes_that_the_users_endpoints_reach_are_not_connected_to_again() -> No
 def test_an_endpoint_that_does_not_answer_is_not_waited_for() -> None:
     connected = SessionHarness()
     named(connected, 1, "a", "b")
-    connected.hear(ME, LinkDown(node="b"))
+    connected.receive(ME, LinkDown(node="b"))
     named(connected, 1, "a", "b")
     assert set(connected.links) == set()  # It has the address of a link of the user's.
     named(connected, 2, "a", "d")
@@ -317,26 +321,26 @@ def test_a_list_that_is_not_newer_changes_nothing(connected: SessionHarness) -> 
     named(connected, 3, "a", "d")
     named(connected, 2, "a", "b", "e", endpoint=B)
     named(connected, 3, "a", "b", "e", endpoint=B)
-    connected.hear(B, Alive(session="c", node="b", view=9))
+    connected.receive(B, Alive(session="c", node="b", view=9))
     assert connected.links == {"d": "tcp://host-d:4040"}
 
 
 def test_a_learned_member_that_left_is_dropped_its_requests_move(connected: SessionHarness) -> None:
     leave_only_d(connected)
-    connected.hear(connected.role.address, Describe())  # It waits at D.
-    connected.hear(ME, LinkUp(node="b"))
-    said = named(connected, 2, "b", endpoint=B)
+    connected.receive(connected.role.address, Describe())  # It waits at D.
+    connected.receive(ME, LinkUp(node="b"))
+    sends = named(connected, 2, "b", endpoint=B)
     assert connected.links == {}
     assert table(connected) == {"a", "b"}  # The user's own endpoints stay.
-    assert of(Describe, said, B)
+    assert of(Describe, sends, B)
 
 
 def test_a_member_that_left_stays_while_it_alone_answers(connected: SessionHarness) -> None:
     leave_only_d(connected)
-    connected.hear(D, Alive(session="c", node="d", view=2, members=members("e")))
+    connected.receive(D, Alive(session="c", node="d", view=2, members=members("e")))
     assert set(connected.links) == {"d", "e"}
-    connected.hear(ME, LinkUp(node="e"))
-    connected.hear(
+    connected.receive(ME, LinkUp(node="e"))
+    connected.receive(
         address_of("e", "proxy"), Alive(session="c", node="e", view=2, members=members("e"))
     )
     assert set(connected.links) == {"e"}
@@ -344,8 +348,8 @@ def test_a_member_that_left_stays_while_it_alone_answers(connected: SessionHarne
 
 def test_a_survey_of_a_member_that_left_is_finished_first(connected: SessionHarness) -> None:
     named(connected, 1, "a", "d")
-    connected.hear(ME, LinkUp(node="d"))
-    connected.hear(Address("c/ann"), Survey())
+    connected.receive(ME, LinkUp(node="d"))
+    connected.receive(Address("c/ann"), Survey())
     named(connected, 2, "a")
     assert set(connected.links) == {"d"}
     connected.run(5_000)
@@ -356,7 +360,7 @@ def test_a_survey_of_a_member_that_left_is_finished_first(connected: SessionHarn
 def test_a_member_at_a_new_address_is_connected_to_there(connected: SessionHarness) -> None:
     named(connected, 1, "d")
     moved = NodeAddress("d", "tcp://elsewhere:4040")
-    connected.hear(A, Alive(session="c", node="a", view=3, members=(moved,)))
+    connected.receive(A, Alive(session="c", node="a", view=3, members=(moved,)))
     assert connected.links == {"d": "tcp://elsewhere:4040"}
 
 
@@ -370,13 +374,13 @@ def test_a_member_at_a_new_address_is_connected_to_there(connected: SessionHarne
     ],
 )
 def test_a_bad_member_is_ignored(connected: SessionHarness, bad: NodeAddress) -> None:
-    connected.hear(A, Alive(session="c", node="a", view=1, members=(bad, ALL["e"])))
+    connected.receive(A, Alive(session="c", node="a", view=1, members=(bad, ALL["e"])))
     assert set(connected.links) == {"e"}
 
 
 def test_members_beyond_the_limit_of_endpoints_are_ignored(connected: SessionHarness) -> None:
     many = tuple(NodeAddress(f"x{n}", f"tcp://x{n}:1") for n in range(2 * ENDPOINTS_MAX))
-    connected.hear(A, Alive(session="c", node="a", view=1, members=many))
+    connected.receive(A, Alive(session="c", node="a", view=1, members=many))
     assert len(connected.role.session_state.endpoints.table) == ENDPOINTS_MAX
 
 
@@ -393,8 +397,8 @@ def reply(
     leader: str = "",
     session: str = "c",
 ) -> list[Send]:
-    told = ProbeReply(session=session, node=node_of(endpoint), serving=serving, leader=leader)
-    return waiting.hear(endpoint, told)
+    notice = ProbeReply(session=session, node=node_of(endpoint), serving=serving, leader=leader)
+    return waiting.receive(endpoint, notice)
 
 
 @pytest.fixture
@@ -423,7 +427,7 @@ def test_an_unanswered_request_has_only_its_endpoint_probed(waiting: SessionHarn
     assert of(Probe, sent, B) == []
 
 
-def test_nothing_is_probed_where_something_was_just_heard(waiting: SessionHarness) -> None:
+def test_an_endpoint_that_has_just_answered_is_not_probed(waiting: SessionHarness) -> None:
     waiting.run(PROBE_AFTER_MS - TICK_MS)
     reply(waiting, A)
 
@@ -453,7 +457,9 @@ def test_silence_has_the_others_probed_and_the_first_reply_wins(waiting: Session
     assert waiting.role.session_state.endpoints.current == B
 
 
-def test_a_client_that_stood_still_hears_its_endpoint_first(waiting: SessionHarness) -> None:
+def test_a_client_that_stood_still_waits_for_its_endpoint_first(
+    waiting: SessionHarness,
+) -> None:
     silent(waiting)
     reply(waiting, A)
 
@@ -469,7 +475,7 @@ def test_a_leader_without_a_majority_is_left_for_one_that_serves(waiting: Sessio
     assert waiting.role.session_state.endpoints.current == B
 
 
-def test_with_no_node_serving_a_client_asks_ever_more_seldom(waiting: SessionHarness) -> None:
+def test_a_client_asks_ever_more_seldom_with_no_node_serving(waiting: SessionHarness) -> None:
     reply(waiting, A, serving=False)
     assert of(Acquire, reply(waiting, B, serving=False), B) == []
     described = waiting.role.session_state.endpoints.describe(Instant(0))
@@ -485,7 +491,7 @@ def test_with_no_node_serving_a_client_asks_ever_more_seldom(waiting: SessionHar
     assert of(Acquire, sent, B) == []
 
 
-def test_an_elected_leader_is_used_once_it_says_so(waiting: SessionHarness) -> None:
+def test_an_elected_leader_is_used_once_it_confirms_that_it_leads(waiting: SessionHarness) -> None:
     reply(waiting, A, serving=False)
     reply(waiting, B, serving=False)
 
@@ -518,8 +524,10 @@ def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() ->
     harness = SessionHarness(stays=True)
     harness.open(harness.acquire())
     for endpoint in (A, B):
-        told = Alive(session="c", node=node_of(endpoint), leader="b", view=1, members=members("d"))
-        harness.hear(endpoint, told)
+        notice = Alive(
+            session="c", node=node_of(endpoint), leader="b", view=1, members=members("d")
+        )
+        harness.receive(endpoint, notice)
     assert harness.links == {}
     assert of(Acquire, harness.acquire(lock="y"), A)
-    assert of(Acquire, harness.hear(ME, LinkDown(node="a")), B)
+    assert of(Acquire, harness.receive(ME, LinkDown(node="a")), B)

@@ -55,7 +55,7 @@ class Fault:
 
     def _want(self, user: Address) -> None:
         name = user.partition("/")[2]
-        self._spread(self.harness.hear(user, api.Acquire(lock=name, owner=name)))
+        self._spread(self.harness.receive(user, api.Acquire(lock=name, owner=name)))
 
     def _spread(self, sends: list[Send]) -> None:
         queue = list(sends)
@@ -69,18 +69,18 @@ class Fault:
         if self.chance.random() < 0.02:
             node = self.chance.choice(("a", "b"))
             event: Callable[..., LinkDown | LinkUp] = self.chance.choice((LinkDown, LinkUp))
-            self._spread(self.harness.hear(ME, event(node=node)))
+            self._spread(self.harness.receive(ME, event(node=node)))
 
     def _user(self, send: Send) -> list[Send]:
         if isinstance(send.message, api.Granted):
             owner, fence = send.message.owner, send.message.fence
-            return self.harness.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
+            return self.harness.receive(send.to, api.Release(lock=owner, owner=owner, fence=fence))
         if isinstance(send.message, api.Refused):  # The release is late: wait for it once more.
             assert send.message.reason is api.Reason.UNAVAILABLE
             self.late += 1
             owner = send.message.owner
             fence = self.harness.role.session_state.holds[LockKey(owner, owner)].fence
-            return self.harness.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
+            return self.harness.receive(send.to, api.Release(lock=owner, owner=owner, fence=fence))
         assert isinstance(send.message, api.Released)
         self.finished += 1
         return []
@@ -124,4 +124,4 @@ class Fault:
         if self.chance.random() < 0.4:
             return []
         assert isinstance(answer, api.Alive | Opened | api.Granted | api.Released | api.Cancelled)
-        return self.harness.hear(endpoint, answer)
+        return self.harness.receive(endpoint, answer)

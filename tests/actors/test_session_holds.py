@@ -50,9 +50,9 @@ def test_a_hold_of_two_acquires_is_held_when_one_is_released(threaded: SessionHa
     threaded.hold(limit=0)
     threaded.grant(threaded.acquire(token=2, limit=0), fence=7, count=2)
     hold = hold_of(threaded)
-    said = threaded.release()
+    sends = threaded.release()
     states = [hold.state]
-    threaded.free(said, count=1)
+    threaded.free(sends, count=1)
     states.append(hold.state)
     threaded.free(threaded.release())
     assert [*states, hold.state] == [HoldState.RELEASING, HoldState.HELD, HoldState.RELEASED]
@@ -76,8 +76,8 @@ def test_an_unconfirmed_release_goes_on_though_its_user_gives_up(threaded: Sessi
 def test_a_hold_that_was_taken_away_is_lost_for_the_reason_given(threaded: SessionHarness) -> None:
     threaded.hold()
     hold = hold_of(threaded)
-    word = HoldLost(lock="x", fence=7, session=threaded.assigned, owner="ann", detail="by root")
-    threaded.hear(A, word)
+    lost = HoldLost(lock="x", fence=7, session=threaded.assigned, owner="ann", detail="by root")
+    threaded.receive(A, lost)
     assert (hold.state, hold.reason) == (HoldState.LOST, "by root")
 
 
@@ -92,14 +92,14 @@ def test_all_holds_of_a_session_are_lost_with_it(threaded: SessionHarness) -> No
 def test_a_hold_is_unlocking_when_its_duration_is_over() -> None:
     threaded = SessionHarness(600_000)
     asked = threaded.open(threaded.acquire())[-1].message
-    threaded.hear(
+    threaded.receive(
         A,
         Granted(
             lock="x",
             fence=7,
             session=threaded.assigned,
             owner="ann",
-            request=getattr(asked, "request"),  # noqa: B009  # Of whatever it asked.
+            request=getattr(asked, "request"),  # noqa: B009  # Of any request.
             hold_ms=1_000,
             grace_ms=5_000,
         ),
@@ -107,8 +107,8 @@ def test_a_hold_is_unlocking_when_its_duration_is_over() -> None:
     hold = hold_of(threaded)
     states = [hold.state]
     threaded.run_kept(1_500, A)
-    word = Unlocking(lock="x", fence=7, grace_ms=5_000, session=threaded.assigned, owner="ann")
-    threaded.hear(A, word)
+    notice = Unlocking(lock="x", fence=7, grace_ms=5_000, session=threaded.assigned, owner="ann")
+    threaded.receive(A, notice)
     states.append(hold.state)
     threaded.run_kept(5_000, A)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.UNLOCKING, HoldState.LOST]
@@ -146,7 +146,7 @@ def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
     seen = [hold.state_at(Instant(now)) for now in (49, 50, 99, 100)]
     assert seen == [HoldState.HELD, HoldState.SUSPECT, HoldState.SUSPECT, HoldState.LOST]
     trust.suspect_at, trust.until = Instant(150), Instant(200)
-    assert hold.state_at(Instant(100)) is HoldState.HELD  # Nobody has judged it yet.
+    assert hold.state_at(Instant(100)) is HoldState.HELD  # No reply has judged it yet.
     hold.disowned = True
     assert hold.state_at(Instant(100)) is HoldState.LOST
     hold.disowned = False
@@ -155,40 +155,40 @@ def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
 
 
 def down(harness: SessionHarness, node: str = "a") -> list[Send]:
-    return harness.hear(ME, LinkDown(node=node))
+    return harness.receive(ME, LinkDown(node=node))
 
 
 def test_a_wait_moves_under_its_number_and_nothing_is_withdrawn(harness: SessionHarness) -> None:
     asked = one(api.Acquire, harness.open(harness.acquire(wait_ms=9_000)))
     harness.run(150)
-    said = down(harness)
-    moved = one(api.Acquire, said, B)
+    sends = down(harness)
+    moved = one(api.Acquire, sends, B)
     assert (moved.request, moved.wait_ms) == (asked.request, 8_850)
-    assert of(api.Cancel, said) == []
+    assert of(api.Cancel, sends) == []
 
 
 def test_a_release_moves_under_its_number(harness: SessionHarness) -> None:
     harness.hold()
     asked = one(api.Release, harness.release(), A)
-    said = down(harness)
-    assert one(api.Release, said, B) == asked
-    assert one(api.Released, harness.free(said), ANN).count == 0
+    sends = down(harness)
+    assert one(api.Release, sends, B) == asked
+    assert one(api.Released, harness.free(sends), ANN).count == 0
 
 
 def test_a_cancel_moves_and_any_endpoint_may_confirm_it(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
-    asked = one(api.Cancel, harness.hear(ANN, api.Abandon()), A)
-    said = down(harness)
-    assert one(api.Cancel, said, B) == asked
-    harness.undo(said)
+    asked = one(api.Cancel, harness.receive(ANN, api.Abandon()), A)
+    sends = down(harness)
+    assert one(api.Cancel, sends, B) == asked
+    harness.undo(sends)
     assert of(api.Cancel, harness.run(60_000)) == []
 
 
 def test_a_cancel_that_the_key_does_not_allow_is_given_up(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
-    asked = one(api.Cancel, harness.hear(ANN, api.Abandon()), A)
+    asked = one(api.Cancel, harness.receive(ANN, api.Abandon()), A)
     assert of(api.Cancel, harness.run(2_000))
-    harness.hear(A, api.refused(asked, api.Reason.FORBIDDEN, "its prefixes are narrower now"))
+    harness.receive(A, api.refused(asked, api.Reason.FORBIDDEN, "its prefixes are narrower now"))
     assert of(api.Cancel, harness.run(60_000)) == []
 
 
@@ -206,18 +206,18 @@ def test_an_answer_of_an_endpoint_that_was_left_counts(harness: SessionHarness) 
     assert of(api.Cancel, harness.run_kept(5_000, B)) == []
 
 
-def test_to_open_moves_to_another_endpoint_too(harness: SessionHarness) -> None:
+def test_an_open_moves_to_another_endpoint_too(harness: SessionHarness) -> None:
     harness.acquire()
-    said = down(harness)
-    assert one(Open, said, B).session == "c"
-    assert one(api.Acquire, harness.open(said), B).session == "c.1"
+    sends = down(harness)
+    assert one(Open, sends, B).session == "c"
+    assert one(api.Acquire, harness.open(sends), B).session == "c.1"
 
 
-def test_with_every_endpoint_silent_all_are_asked_to_open(harness: SessionHarness) -> None:
+def test_all_endpoints_are_asked_to_open_if_every_one_is_silent(harness: SessionHarness) -> None:
     harness.acquire()
-    said = harness.run(20_000)
-    assert of(Open, said, A)
-    assert of(Open, said, B)
+    sends = harness.run(20_000)
+    assert of(Open, sends, A)
+    assert of(Open, sends, B)
 
 
 @pytest.mark.parametrize("known_before", ["", "b"])
@@ -226,8 +226,8 @@ def test_the_leader_is_preferred_once_it_is_known_which_endpoint_it_is(
 ) -> None:
     for greeting in harness.begun:
         harness.alive(greeting, leader=known_before)
-    said = harness.open(harness.acquire(), leader="b")
-    assert one(api.Acquire, said, B).session == "c.1"
+    sends = harness.open(harness.acquire(), leader="b")
+    assert one(api.Acquire, sends, B).session == "c.1"
     assert harness.acquire(BEN)[0].to == B
 
 
@@ -236,8 +236,8 @@ def test_unanswered_requests_go_to_a_new_leader(harness: SessionHarness) -> None
         harness.alive(greeting)
     harness.open(harness.acquire(), leader="a")
     (keep,) = [s for s in harness.run(1_300) if isinstance(s.message, api.KeepAlive)]
-    said = harness.alive(keep, leader="b")
-    assert of(api.Acquire, said, B)
+    sends = harness.alive(keep, leader="b")
+    assert of(api.Acquire, sends, B)
     assert harness.alive(keep, leader="b") == []
 
 
@@ -255,16 +255,16 @@ def test_a_leader_whose_link_is_back_is_preferred_again(harness: SessionHarness)
         harness.alive(greeting)
     harness.open(harness.acquire(), leader="a")
     down(harness)
-    assert of(api.Acquire, harness.hear(ME, LinkUp(node="a")), A)
+    assert of(api.Acquire, harness.receive(ME, LinkUp(node="a")), A)
 
 
 def test_an_endpoint_that_confirms_nothing_is_left_though_its_link_is_up(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
-    said = harness.run_kept(7_000, B)
-    assert of(api.KeepAlive, said, B)
-    assert of(HoldsLost, said) == []
+    sends = harness.run_kept(7_000, B)
+    assert of(api.KeepAlive, sends, B)
+    assert of(HoldsLost, sends) == []
 
 
 def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: SessionHarness) -> None:
@@ -276,20 +276,22 @@ def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: Sessi
     assert of(api.KeepAlive, harness.run(400), A)
 
 
-def test_with_no_usable_endpoint_the_session_is_kept_through_all(harness: SessionHarness) -> None:
+def test_the_session_is_kept_through_all_endpoints_if_none_is_usable(
+    harness: SessionHarness,
+) -> None:
     harness.hold()
     down(harness)
     down(harness, "b")
-    said = harness.run(3_000)
-    assert of(api.KeepAlive, said, A)
-    assert of(api.KeepAlive, said, B)
+    sends = harness.run(3_000)
+    assert of(api.KeepAlive, sends, A)
+    assert of(api.KeepAlive, sends, B)
 
 
 def test_a_part_of_a_backup_is_requested_from_the_node_that_has_it(harness: SessionHarness) -> None:
     harness.hold()
-    harness.hear(B, api.Alive(session="c", node="n2", request=0))
+    harness.receive(B, api.Alive(session="c", node="n2", request=0))
     for node, endpoint in (("n2", B), ("", A), ("n9", A)):
-        (asked,) = harness.hear(ANN, ReadBackup(node=node, slot=9, request=3))
+        (asked,) = harness.receive(ANN, ReadBackup(node=node, slot=9, request=3))
         assert isinstance(asked.message, ReadBackup)
         assert (asked.to, asked.message.node) == (endpoint, node)
 
@@ -298,31 +300,31 @@ def test_questions_without_a_session_are_answered_in_the_clients_own_name(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
-    (asked,) = harness.hear(ANN, ListLocks(prefix="p", request=3))
+    (asked,) = harness.receive(ANN, ListLocks(prefix="p", request=3))
     assert isinstance(asked.message, ListLocks)
     answer = LockList(lines=(), more=False, session="c", request=asked.message.request)
-    assert one(LockList, harness.hear(A, answer), ANN).request == 3
-    (asked,) = harness.hear(ANN, Evict(lock="x", fence=7, operator="me", request=4))
+    assert one(LockList, harness.receive(A, answer), ANN).request == 3
+    (asked,) = harness.receive(ANN, Evict(lock="x", fence=7, operator="me", request=4))
     assert isinstance(asked.message, Evict)
     holder = api.Contender("d", "d.1", "o", 7, 10)
     evicted = Evicted(lock="x", fence=7, holder=holder, session="c", request=asked.message.request)
-    assert one(Evicted, harness.hear(A, evicted), ANN).request == 4
-    (asked,) = harness.hear(ANN, api.Inspect(lock="x", age_ms=50, request=5))
+    assert one(Evicted, harness.receive(A, evicted), ANN).request == 4
+    (asked,) = harness.receive(ANN, api.Inspect(lock="x", age_ms=50, request=5))
     assert isinstance(asked.message, api.Inspect)
     assert asked.message.age_ms == 50
     status = api.LockStatus(
         lock="x", holder=None, waiters=(), waits_for=(), session="c", request=asked.message.request
     )
-    assert one(api.LockStatus, harness.hear(A, status), ANN).request == 5
+    assert one(api.LockStatus, harness.receive(A, status), ANN).request == 5
 
 
 def test_a_close_is_asked_for_without_a_claim_and_answered(harness: SessionHarness) -> None:
-    (asked,) = harness.hear(ANN, CloseSession(handle="v.1", operator="me", request=4))
+    (asked,) = harness.receive(ANN, CloseSession(handle="v.1", operator="me", request=4))
     assert isinstance(asked.message, CloseSession)
     closed = SessionClosed(
         handle="v.1", label="", claims=2, session="c", request=asked.message.request
     )
-    assert one(SessionClosed, harness.hear(A, closed), ANN) == replace(closed, request=4)
+    assert one(SessionClosed, harness.receive(A, closed), ANN) == replace(closed, request=4)
 
 
 @pytest.mark.parametrize(
@@ -330,10 +332,10 @@ def test_a_close_is_asked_for_without_a_claim_and_answered(harness: SessionHarne
     [Evict(lock="x", fence=7, operator="me"), CloseSession(handle="c.1", operator="me")],
     ids=["eviction", "close"],
 )
-def test_an_unanswered_eviction_or_close_says_that_it_may_be_repeated(
+def test_an_unanswered_eviction_or_close_reports_that_it_may_be_repeated(
     harness: SessionHarness, command: OperatorCommand
 ) -> None:
-    harness.hear(ANN, command)
+    harness.receive(ANN, command)
     refused = one(api.Refused, harness.run(10_200), ANN)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no harm" in refused.detail
@@ -344,10 +346,10 @@ def test_an_owner_that_enters_again_leaves_as_often(harness: SessionHarness) -> 
     harness.hold(limit=0, count=2)
     first = harness.release(token=1)
     second = harness.release(token=2)
-    assert of(api.Release, second) == []  # One question of a claim at a time.
-    said = harness.free(first, count=1)
-    assert one(api.Released, said, ANN).request == 1
-    assert one(api.Released, harness.free(said), ANN).request == 2
+    assert of(api.Release, second) == []  # One request of a claim at a time.
+    sends = harness.free(first, count=1)
+    assert one(api.Released, sends, ANN).request == 1
+    assert one(api.Released, harness.free(sends), ANN).request == 2
     assert harness.role.session_state.holds == {}
 
 
@@ -369,50 +371,50 @@ def test_a_release_that_another_endpoint_refused_goes_on_since_a_copy_may_be_don
     harness: SessionHarness,
 ) -> None:
     harness.hold()
-    said = harness.release()
-    assert harness.refuse(said, api.Reason.OVERLOADED) == []
+    sends = harness.release()
+    assert harness.refuse(sends, api.Reason.OVERLOADED) == []
     assert of(api.Release, harness.run(1_000))
-    assert one(api.Released, harness.free(said), ANN)
+    assert one(api.Released, harness.free(sends), ANN)
 
 
-def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_release(
+def test_a_hold_granted_to_an_ask_that_gave_up_is_released_beside_a_users_own_release(
     harness: SessionHarness,
 ) -> None:
     harness.hold(limit=0)
     gone = [s for s in harness.acquire(BEN, limit=0) if isinstance(s.message, api.Acquire)]
     assert gone[0].message != api.Acquire(lock="x")
-    harness.hear(BEN, api.Abandon())
+    harness.receive(BEN, api.Abandon())
     harness.undo(harness.run(300))
     harness.hold(ANN, limit=0, count=2)
-    said = harness.hear(ANN, api.Abandon())  # Both grants went to an ask of that address.
-    assert len(of(api.Release, said)) == 1
-    said = harness.free(said, count=1)
-    assert len(of(api.Release, said)) == 1
-    harness.free(said)
+    sends = harness.receive(ANN, api.Abandon())  # Both grants went to an ask of that address.
+    assert len(of(api.Release, sends)) == 1
+    sends = harness.free(sends, count=1)
+    assert len(of(api.Release, sends)) == 1
+    harness.free(sends)
     assert harness.role.session_state.holds == {}
 
 
 def test_a_cancelled_reentry_keeps_the_release_waiting_till_undone(harness: SessionHarness) -> None:
     harness.hold(limit=0, token=1)
     harness.acquire(limit=0, token=2)
-    said = harness.hear(ANN, api.Cancel(lock="x", session="", owner="ann", request=2))
-    assert of(api.Cancel, said, A)
+    sends = harness.receive(ANN, api.Cancel(lock="x", session="", owner="ann", request=2))
+    assert of(api.Cancel, sends, A)
     assert of(api.Release, harness.release()) == []
-    assert of(api.Release, harness.undo(said), A)
+    assert of(api.Release, harness.undo(sends), A)
 
 
 def test_a_hold_granted_anew_replaces_one_that_was_lost_unheard(harness: SessionHarness) -> None:
     harness.hold(limit=0)
-    said = harness.hold(limit=0, fence=9)
-    assert one(HoldsLost, said).losses[0].fence == 7
+    sends = harness.hold(limit=0, fence=9)
+    assert one(HoldsLost, sends).losses[0].fence == 7
     assert one(api.Refused, harness.release(fence=7), ANN).reason is api.Reason.OWNERSHIP_LOST
     assert of(api.Release, harness.release(fence=9))
 
 
 def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(harness: SessionHarness) -> None:
-    said = harness.acquire()
-    opened = one(Open, said, A)
-    asked = harness.hear(
+    sends = harness.acquire()
+    opened = one(Open, sends, A)
+    asked = harness.receive(
         A, Opened(session="c", assigned="c", ttl_ms=0, node="a", request=opened.request)
     )
     assert one(api.Acquire, asked, A).session == "c"
@@ -420,16 +422,16 @@ def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(harness: SessionHarn
     assert of(HoldsLost, harness.run(60_000)) == []
     down(harness)
     assert one(api.Release, harness.release(), A).fence == 7
-    said = harness.hear(BEN, Close())
-    assert of(End, said) == []
-    assert one(Closed, said, BEN).unanswered == 1
+    sends = harness.receive(BEN, Close())
+    assert of(End, sends) == []
+    assert one(Closed, sends, BEN).unanswered == 1
 
 
 def test_a_close_while_a_session_is_opened_leaves_nothing_behind(harness: SessionHarness) -> None:
-    said = harness.acquire()
-    closing = harness.hear(BEN, Close())
+    sends = harness.acquire()
+    closing = harness.receive(BEN, Close())
     assert one(api.Refused, closing, ANN).reason is api.Reason.CANCELLED
     assert one(Closed, closing, BEN).unanswered == 0
-    assert harness.open(said) == []
+    assert harness.open(sends) == []
     harness.run(1_000)
     assert harness.alarms == []

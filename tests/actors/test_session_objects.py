@@ -50,11 +50,11 @@ def state_of(harness: SessionHarness, key: LockKey) -> HoldState | None:
 
 def acquire_rwlock(harness: SessionHarness, token: int = 4, *, write: bool = True) -> list[Send]:
     asked = AcquireReadWrite(rwlock="S", write=write, owner="ann", request=token)
-    return harness.hear(ANN, asked)
+    return harness.receive(ANN, asked)
 
 
 def downgrade(harness: SessionHarness) -> list[Send]:
-    return harness.hear(ANN, Downgrade(rwlock="S", fence=7, owner="ann"))
+    return harness.receive(ANN, Downgrade(rwlock="S", fence=7, owner="ann"))
 
 
 def hold_rwlock(harness: SessionHarness) -> None:
@@ -63,19 +63,19 @@ def hold_rwlock(harness: SessionHarness) -> None:
 
 def test_a_writer_reads_under_the_same_hold_and_releases_twice(harness: SessionHarness) -> None:
     hold_rwlock(harness)
-    said = acquire_rwlock(harness, 5, write=False)
-    assert one(AcquireReadWrite, said).write is False
-    assert one(Granted, harness.grant(said, count=2), ANN).count == 2
+    sends = acquire_rwlock(harness, 5, write=False)
+    assert one(AcquireReadWrite, sends).write is False
+    assert one(Granted, harness.grant(sends, count=2), ANN).count == 2
     for left in (1, 0):
-        said = harness.hear(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
-        assert one(Released, harness.free(said, left), ANN).count == left
+        sends = harness.receive(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
+        assert one(Released, harness.free(sends, left), ANN).count == left
     assert state_of(harness, RWLOCK_KEY) is None
 
 
 def test_a_refused_upgrade_leaves_the_hold(harness: SessionHarness) -> None:
     hold_rwlock(harness)
-    said = harness.refuse(acquire_rwlock(harness, 5), Reason.ALREADY_HELD)
-    assert one(Refused, said, ANN).reason is Reason.ALREADY_HELD
+    sends = harness.refuse(acquire_rwlock(harness, 5), Reason.ALREADY_HELD)
+    assert one(Refused, sends, ANN).reason is Reason.ALREADY_HELD
     assert state_of(harness, RWLOCK_KEY) is HoldState.HELD
 
 
@@ -86,40 +86,40 @@ def test_a_downgrade_keeps_the_hold_and_all_its_levels(harness: SessionHarness) 
     assert state_of(harness, RWLOCK_KEY) is HoldState.HELD
     assert of(Release, harness.run(1_000)) == []  # The session owes nothing.
     for left in (1, 0):
-        said = harness.hear(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
-        harness.free(said, left)
+        sends = harness.receive(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
+        harness.free(sends, left)
     assert state_of(harness, RWLOCK_KEY) is None
 
 
 def acquire_permits(harness: SessionHarness, user: Address = ANN, amount: int = 3) -> list[Send]:
     owner = role_of(user)
     permits = AcquirePermits(semaphore="S", permits=5, amount=amount, owner=owner, request=4)
-    return harness.hear(user, permits)
+    return harness.receive(user, permits)
 
 
 def part(harness: SessionHarness, amount: int, user: Address = ANN) -> list[Send]:
-    return harness.hear(user, ReleasePermits(semaphore="S", fence=7, amount=amount, owner="ann"))
+    return harness.receive(user, ReleasePermits(semaphore="S", fence=7, amount=amount, owner="ann"))
 
 
 def hold_permits(harness: SessionHarness) -> None:
-    said = acquire_permits(harness)
-    harness.grant(harness.open(said), count=3)
+    sends = acquire_permits(harness)
+    harness.grant(harness.open(sends), count=3)
 
 
 def test_a_claim_goes_out_in_its_session_and_its_grant_comes_back(harness: SessionHarness) -> None:
-    said = harness.open(acquire_permits(harness))
-    sent = one(AcquirePermits, said)
+    sends = harness.open(acquire_permits(harness))
+    sent = one(AcquirePermits, sends)
     assert (sent.lock, sent.session, sent.amount, sent.permits) == (SEMAPHORE_NAME, "c.1", 3, 5)
-    granted = one(Granted, harness.grant(said, count=3), ANN)
+    granted = one(Granted, harness.grant(sends, count=3), ANN)
     assert (granted.lock, granted.count, granted.request) == (SEMAPHORE_NAME, 3, 4)
     assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
 
 
 def test_a_release_of_a_part_leaves_the_hold(harness: SessionHarness) -> None:
     hold_permits(harness)
-    said = part(harness, 2)
+    sends = part(harness, 2)
     assert state_of(harness, SEMAPHORE_KEY) is HoldState.RELEASING
-    assert one(Released, harness.free(said, 1), ANN).count == 1
+    assert one(Released, harness.free(sends, 1), ANN).count == 1
     assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
     assert of(Release, harness.run(1_000)) == []  # The session owes nothing.
     harness.free(part(harness, 1), 0)
@@ -136,20 +136,22 @@ def test_parts_are_sent_one_after_the_other_and_each_once(harness: SessionHarnes
     assert state_of(harness, SEMAPHORE_KEY) is HoldState.HELD
 
 
-def test_a_part_that_nobody_waits_for_any_more_still_happens(harness: SessionHarness) -> None:
+def test_a_part_without_a_waiting_user_still_happens(harness: SessionHarness) -> None:
     hold_permits(harness)
-    said = part(harness, 1)
-    harness.hear(ANN, Abandon())
+    sends = part(harness, 1)
+    harness.receive(ANN, Abandon())
     full = Release(lock=SEMAPHORE_NAME, fence=7, owner="ann")
-    assert of(Release, harness.hear(BEN, full)) == []  # It waits for the part, and is not merged.
-    then = harness.free(said, 2)
+    assert (
+        of(Release, harness.receive(BEN, full)) == []
+    )  # It waits for the part, and is not merged.
+    then = harness.free(sends, 2)
     harness.free(then, 0)
     assert state_of(harness, SEMAPHORE_KEY) is None
 
 
-def test_a_grant_that_nobody_waits_for_is_given_back_whole(harness: SessionHarness) -> None:
+def test_a_grant_without_a_waiting_user_is_given_back_whole(harness: SessionHarness) -> None:
     hold_permits(harness)
-    release = one(Release, harness.hear(ANN, Abandon()))
+    release = one(Release, harness.receive(ANN, Abandon()))
     assert (release.lock, release.fence, release.owner) == (SEMAPHORE_NAME, 7, "ann")
 
 
@@ -159,7 +161,7 @@ def hold_plain(harness: SessionHarness) -> None:
 
 def detach(harness: SessionHarness) -> list[Send]:
     asked = Detach(lock="S", fence=7, digest=b"d" * 32, ttl_ms=900, owner="ann", request=4)
-    return harness.hear(ANN, asked)
+    return harness.receive(ANN, asked)
 
 
 GIVE: dict[str, tuple[Any, Any, type[Any], LockKey]] = {
@@ -214,31 +216,31 @@ LATCH_NAME = object_name(LATCH, "L")
 
 
 def count_down(harness: SessionHarness, user: Address = ANN, owner: str = "") -> list[Send]:
-    return harness.hear(user, CountDown(latch="L", count=3, owner=owner, request=4))
+    return harness.receive(user, CountDown(latch="L", count=3, owner=owner, request=4))
 
 
 def wait(harness: SessionHarness, wait_ms: int | None = None, user: Address = ANN) -> list[Send]:
-    return harness.hear(user, AwaitLatch(latch="L", count=3, wait_ms=wait_ms, request=5))
+    return harness.receive(user, AwaitLatch(latch="L", count=3, wait_ms=wait_ms, request=5))
 
 
-def counted(harness: SessionHarness, said: list[Send], left: int = 2) -> list[Send]:
-    asked = next(send for send in reversed(said) if isinstance(send.message, CountDown))
+def counted(harness: SessionHarness, sends: list[Send], left: int = 2) -> list[Send]:
+    asked = next(send for send in reversed(sends) if isinstance(send.message, CountDown))
     assert isinstance(asked.message, CountDown)
-    return harness.hear(asked.to, CountedDown(**asked.message.fields(), left=left))
+    return harness.receive(asked.to, CountedDown(**asked.message.fields(), left=left))
 
 
 def refuse(harness: SessionHarness, sent: CountDown, reason: Reason) -> Refused:
     no = Refused(**sent.fields(), reason=reason, detail="no")
-    return one(Refused, harness.hear(A, no), ANN)
+    return one(Refused, harness.receive(A, no), ANN)
 
 
 def test_an_update_goes_out_with_session_and_number_and_its_reply_comes_back(
     harness: SessionHarness,
 ) -> None:
-    said = harness.open(count_down(harness))
-    sent = one(CountDown, said)
+    sends = harness.open(count_down(harness))
+    sent = one(CountDown, sends)
     assert (sent.lock, sent.session, sent.owner, sent.count) == (LATCH_NAME, "c.1", "ann", 3)
-    reply = one(CountedDown, counted(harness, said), ANN)
+    reply = one(CountedDown, counted(harness, sends), ANN)
     assert (reply.left, reply.request, reply.owner) == (2, 4, "")
     assert harness.role.session_state.holds == {}
 
@@ -246,22 +248,22 @@ def test_an_update_goes_out_with_session_and_number_and_its_reply_comes_back(
 def test_an_update_without_a_reply_is_repeated_under_its_number_and_answered_once(
     harness: SessionHarness,
 ) -> None:
-    said = harness.open(count_down(harness))
+    sends = harness.open(count_down(harness))
     again = harness.run(2_000)
-    assert {sent.request for sent in of(CountDown, again)} == {one(CountDown, said).request}
-    assert of(CountedDown, counted(harness, said)) != []
-    assert counted(harness, said) == []
+    assert {sent.request for sent in of(CountDown, again)} == {one(CountDown, sends).request}
+    assert of(CountedDown, counted(harness, sends)) != []
+    assert counted(harness, sends) == []
 
 
 def test_an_update_moves_to_the_next_endpoint_under_its_number(harness: SessionHarness) -> None:
     first = one(CountDown, harness.open(count_down(harness)))
-    moved = [send for send in harness.hear(A, LinkDown(node="a")) if send.to == B]
+    moved = [send for send in harness.receive(A, LinkDown(node="a")) if send.to == B]
     assert one(CountDown, moved).request == first.request
 
 
 def test_a_reply_of_another_kind_is_dropped(harness: SessionHarness) -> None:
     sent = one(CountDown, harness.open(count_down(harness)))
-    assert of(LatchPassed, harness.hear(A, LatchPassed(**sent.fields()))) == []
+    assert of(LatchPassed, harness.receive(A, LatchPassed(**sent.fields()))) == []
 
 
 def test_an_owner_sends_one_update_at_a_time(harness: SessionHarness) -> None:
@@ -271,16 +273,16 @@ def test_an_owner_sends_one_update_at_a_time(harness: SessionHarness) -> None:
     assert of(CountDown, count_down(harness, BEN)) != []
 
 
-def test_an_update_nobody_answers_ends_with_an_unknown_outcome(harness: SessionHarness) -> None:
+def test_an_unanswered_update_ends_with_an_unknown_outcome(harness: SessionHarness) -> None:
     harness.open(count_down(harness))
-    said = harness.run_kept(12_000, A, B)
-    refused = one(Refused, said, ANN)
+    sends = harness.run_kept(12_000, A, B)
+    refused = one(Refused, sends, ANN)
     assert refused.reason is Reason.UNAVAILABLE
     assert "it is unknown whether the request took effect" in refused.detail
-    assert of(Cancel, said) != []
+    assert of(Cancel, sends) != []
 
 
-def test_an_update_never_sent_says_that_no_node_could_be_asked(harness: SessionHarness) -> None:
+def test_an_update_never_sent_reports_that_no_node_could_be_asked(harness: SessionHarness) -> None:
     count_down(harness)
     refused = one(Refused, harness.run(12_000), ANN)
     assert "no node could be asked for it" in refused.detail
@@ -298,52 +300,52 @@ def test_a_session_that_ends_leaves_a_sent_update_unknown(harness: SessionHarnes
 
 def test_an_update_that_was_not_sent_goes_on_in_the_next_session(harness: SessionHarness) -> None:
     first = harness.open(count_down(harness))
-    harness.hear(ANN, Abandon())  # While its cancel is unanswered, no other request is sent.
+    harness.receive(ANN, Abandon())  # While its cancel is unanswered, no other request is sent.
     blocked = count_down(harness)
     assert of(CountDown, blocked) == []
     sent = one(CountDown, first)
     no = Refused(**sent.fields(), reason=Reason.SESSION_EXPIRED, detail="no")
-    said = harness.open(harness.hear(A, no))
-    assert one(CountDown, said).session.endswith(".2")
+    sends = harness.open(harness.receive(A, no))
+    assert one(CountDown, sends).session.endswith(".2")
 
 
 def test_a_wait_that_may_happen_twice_goes_on_in_the_next_session(harness: SessionHarness) -> None:
     sent = one(AwaitLatch, harness.open(wait(harness)))
     no = Refused(**sent.fields(), reason=Reason.SESSION_EXPIRED, detail="no")
-    said = harness.hear(A, no)
-    assert of(Refused, said, ANN) == []
-    assert one(AwaitLatch, harness.open(said)).session.endswith(".2")
+    sends = harness.receive(A, no)
+    assert of(Refused, sends, ANN) == []
+    assert one(AwaitLatch, harness.open(sends)).session.endswith(".2")
 
 
 def test_a_wait_takes_what_is_left_of_its_time_along(harness: SessionHarness) -> None:
     wait(harness, 3_000)
     harness.now_ms += 1_000
-    said = harness.run(700)
-    sent = one(AwaitLatch, harness.open([s for s in said if isinstance(s.message, Open)]))
+    sends = harness.run(700)
+    sent = one(AwaitLatch, harness.open([s for s in sends if isinstance(s.message, Open)]))
     assert sent.wait_ms is not None
     assert 1_000 < sent.wait_ms <= 2_000
 
 
 def test_a_wait_that_is_abandoned_is_cancelled(harness: SessionHarness) -> None:
     sent = one(AwaitLatch, harness.open(wait(harness)))
-    cancel = one(Cancel, harness.hear(ANN, Abandon()))
+    cancel = one(Cancel, harness.receive(ANN, Abandon()))
     assert (cancel.lock, cancel.owner, cancel.request) == (LATCH_NAME, sent.owner, sent.request)
 
 
 @pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.UNAVAILABLE])
-def test_a_node_that_refuses_a_copy_says_nothing_about_an_earlier_one(
+def test_a_node_that_refuses_a_copy_reveals_nothing_about_an_earlier_one(
     harness: SessionHarness, reason: Reason
 ) -> None:
-    said = harness.open(count_down(harness))
-    assert "unknown" not in refuse(harness, one(CountDown, said), reason).detail
-    said = count_down(harness)
+    sends = harness.open(count_down(harness))
+    assert "unknown" not in refuse(harness, one(CountDown, sends), reason).detail
+    sends = count_down(harness)
     harness.run(700)
-    assert "unknown" in refuse(harness, one(CountDown, said), reason).detail
+    assert "unknown" in refuse(harness, one(CountDown, sends), reason).detail
 
 
 def test_a_client_that_closes_leaves_the_outcome_unknown(harness: SessionHarness) -> None:
     harness.open(count_down(harness))
-    refused = one(Refused, harness.hear(BEN, Close()), ANN)
+    refused = one(Refused, harness.receive(BEN, Close()), ANN)
     assert "unknown" in refused.detail
 
 
@@ -367,7 +369,7 @@ def test_a_lost_reply_and_a_repetition_count_once() -> None:
     assert left(callers) == 1
     callers.silent = False
     callers.pass_time(5_000)
-    assert [one.left for one in callers.heard(TWO, CountedDown)] == [1]
+    assert [one.left for one in callers.received(TWO, CountedDown)] == [1]
     assert left(callers) == 1
     assert len([one for one in callers.commands if isinstance(one, CountDown)]) > 1
 
@@ -376,9 +378,9 @@ def test_a_wait_passes_when_the_count_is_0() -> None:
     callers = LocalCallers()
     callers.do(ONE, W)
     callers.do(TWO, C)
-    assert callers.heard(ONE, LatchPassed) == []
+    assert callers.received(ONE, LatchPassed) == []
     callers.do(TWO, C)
-    assert len(callers.heard(ONE, LatchPassed)) == 1
+    assert len(callers.received(ONE, LatchPassed)) == 1
     assert callers.is_idle()
 
 
@@ -390,7 +392,7 @@ def test_a_wait_that_times_out_and_one_that_is_cancelled_leave_nothing_in_the_qu
     callers.do(TWO, Abandon())
     callers.pass_time(2_000)
     assert callers.reason(ONE) is Reason.TIMED_OUT
-    (refused,) = callers.heard(ONE, Refused)
+    (refused,) = callers.received(ONE, Refused)
     assert refused.detail == "latch 'L': waited 1000 ms; its count is 2 of 2"
     assert LATCH_NAME not in callers.table.objects
     assert callers.table.claims == 0
@@ -408,20 +410,20 @@ def test_an_update_whose_session_has_ended_at_the_cluster_is_answered_once() -> 
     callers.silent = False
     callers.happens(ended)
     callers.pass_time(5_000)
-    (refused,) = callers.heard(TWO, Refused)
+    (refused,) = callers.received(TWO, Refused)
     assert refused.reason is Reason.SESSION_EXPIRED
     assert "unknown" in refused.detail
     assert LATCH_NAME not in callers.table.objects
 
 
-def test_a_copy_that_the_table_has_forgotten_says_that_its_outcome_is_unknown() -> None:
+def test_a_copy_that_the_table_has_forgotten_has_an_unknown_outcome() -> None:
     callers = LocalCallers()
     callers.do(ONE, Acquire(lock="a"))
     callers.silent = True
     callers.do(TWO, C)
     sent = checked(CountDown, callers.commands[-1])
     callers.happens([Refused(**sent.fields(), reason=Reason.FORGOTTEN, detail="no")])
-    (refused,) = callers.heard(TWO, Refused)
+    (refused,) = callers.received(TWO, Refused)
     assert refused.reason is Reason.UNAVAILABLE
     assert "unknown" in refused.detail
 
@@ -431,20 +433,20 @@ def test_only_an_entry_that_ends_with_the_session_keeps_an_idle_session_alive(
     harness: SessionHarness, ephemeral: bool
 ) -> None:
     put = PutEntry(map="m", entry_key="k", value=b"v", ephemeral=ephemeral, request=4)
-    sent = one(PutEntry, harness.open(harness.hear(ANN, put)))
-    assert one(EntryChanged, harness.hear(A, EntryChanged(**sent.fields(), version=1)), ANN)
+    sent = one(PutEntry, harness.open(harness.receive(ANN, put)))
+    assert one(EntryChanged, harness.receive(A, EntryChanged(**sent.fields(), version=1)), ANN)
     harness.run_kept(LINGER_MS + 1_000, A, B)
     kept = [send for send in harness.run_kept(20_000, A, B) if send.to == A]
     assert bool(of(KeepAlive, kept)) == ephemeral
 
 
 def attach(harness: SessionHarness) -> list[Send]:
-    return harness.hear(ANN, Attach(lock="S", secret=b"s", owner="ann", request=5))
+    return harness.receive(ANN, Attach(lock="S", secret=b"s", owner="ann", request=5))
 
 
 def test_an_attach_is_granted_refused_or_cancelled_without_a_reply(harness: SessionHarness) -> None:
-    said = harness.refuse(harness.open(attach(harness)), Reason.NOT_HELD)
-    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
+    sends = harness.refuse(harness.open(attach(harness)), Reason.NOT_HELD)
+    assert one(Refused, sends, ANN).reason is Reason.NOT_HELD
     sent = attach(harness)
     late = harness.run(ANSWER_MS + 500)
     assert one(Refused, late, ANN).reason is Reason.UNAVAILABLE

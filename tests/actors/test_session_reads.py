@@ -33,12 +33,12 @@ def read(
         GetEntry(map="m", entry_key=str(number), request=number, age_ms=age_ms)
         for number in range(count)
     ]
-    return [send for one in asked for send in harness.hear(user, one)]
+    return [send for one in asked for send in harness.receive(user, one)]
 
 
 def answer(harness: SessionHarness, asked: GetEntry, endpoint: Address = A) -> list[Send]:
     reply = EntryList(entries=(), session=asked.session, request=asked.request)
-    return harness.hear(endpoint, reply)
+    return harness.receive(endpoint, reply)
 
 
 def answer_all(harness: SessionHarness, sends: list[Send]) -> list[GetEntry]:
@@ -71,9 +71,9 @@ def test_each_user_gets_one_reply(harness: SessionHarness) -> None:
     waiting = of(GetEntry, read(harness, MANY), A)
     replies: list[EntryList] = []
     while waiting:
-        heard = answer(harness, waiting.pop())
-        replies += of(EntryList, heard, ANN)
-        waiting += of(GetEntry, heard, A)
+        received = answer(harness, waiting.pop())
+        replies += of(EntryList, received, ANN)
+        waiting += of(GetEntry, received, A)
     assert sorted(reply.request for reply in replies) == list(range(MANY))
 
 
@@ -85,9 +85,9 @@ def test_reads_with_a_maximum_age_do_not_wait_for_others(harness: SessionHarness
 
 def test_other_requests_do_not_wait_for_reads(harness: SessionHarness) -> None:
     read(harness, MANY)
-    assert of(Describe, harness.hear(BEN, Describe()), A) != []
+    assert of(Describe, harness.receive(BEN, Describe()), A) != []
     watch = ReadChanges(lock="election:e", after=0)
-    assert of(ReadChanges, harness.hear(BEN, watch), A) != []
+    assert of(ReadChanges, harness.receive(BEN, watch), A) != []
 
 
 def test_reads_that_time_out_make_room_for_the_others(harness: SessionHarness) -> None:
@@ -107,25 +107,25 @@ def test_a_tick_that_is_late_starts_no_read_twice(harness: SessionHarness) -> No
     assert keys(answer_all(harness, read(harness, MANY))) == list(range(MANY))
 
 
-def test_a_read_that_was_never_sent_says_so_when_it_times_out(harness: SessionHarness) -> None:
+def test_a_read_that_was_never_sent_reports_it_when_it_times_out(harness: SessionHarness) -> None:
     read(harness, MANY)
-    told = of(Refused, harness.run(ANSWER_MS + 2 * TICK_MS), ANN)
-    assert sorted(no.request for no in told) == list(range(MANY))
-    assert {no.reason for no in told} == {Reason.UNAVAILABLE}
-    unsent = [no.request for no in told if "not sent within 10" in no.detail]
+    refusals = of(Refused, harness.run(ANSWER_MS + 2 * TICK_MS), ANN)
+    assert sorted(no.request for no in refusals) == list(range(MANY))
+    assert {no.reason for no in refusals} == {Reason.UNAVAILABLE}
+    unsent = [no.request for no in refusals if "not sent within 10" in no.detail]
     assert sorted(unsent) == list(range(READS_SENT_MAX, MANY))
 
 
 def test_reads_that_are_abandoned_make_room_for_those_of_others(harness: SessionHarness) -> None:
     read(harness, MANY)
     assert of(GetEntry, read(harness, 5, BEN)) == []
-    assert keys(of(GetEntry, harness.hear(ANN, Abandon()))) == list(range(5))
+    assert keys(of(GetEntry, harness.receive(ANN, Abandon()))) == list(range(5))
 
 
 def test_a_read_that_is_refused_makes_room(harness: SessionHarness) -> None:
     first, *_ = of(GetEntry, read(harness, MANY), A)
     no = refused(first, Reason.OVERLOADED, "no")
-    assert keys(of(GetEntry, harness.hear(A, no))) == [READS_SENT_MAX]
+    assert keys(of(GetEntry, harness.receive(A, no))) == [READS_SENT_MAX]
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -133,7 +133,7 @@ def test_a_lost_endpoint_hands_over_what_it_had(harness: SessionHarness, kept: b
     if kept:
         harness.hold(BEN)
     first = of(GetEntry, read(harness, MANY), A)
-    moved = of(GetEntry, harness.hear(A, LinkDown(node="a")), B)
+    moved = of(GetEntry, harness.receive(A, LinkDown(node="a")), B)
     assert keys(moved) == keys(first)
     following = of(GetEntry, answer(harness, moved[0], B), B)
     assert keys(following) == [READS_SENT_MAX]
@@ -141,8 +141,8 @@ def test_a_lost_endpoint_hands_over_what_it_had(harness: SessionHarness, kept: b
 
 def test_a_client_that_closes_ends_all_reads(harness: SessionHarness) -> None:
     read(harness, MANY)
-    told = of(Refused, [*harness.hear(BEN, Close()), *harness.run(ANSWER_MS)], ANN)
-    assert sorted(no.request for no in told) == list(range(MANY))
+    refusals = of(Refused, [*harness.receive(BEN, Close()), *harness.run(ANSWER_MS)], ANN)
+    assert sorted(no.request for no in refusals) == list(range(MANY))
 
 
 def test_callers_inside_a_node_have_no_limit() -> None:

@@ -38,67 +38,67 @@ def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use
     unkept: UnkeptSession,
 ) -> None:
     unkept.held()
-    unkept.hear(ME, LinkDown(node="a"))
-    unkept.hear(ME, LinkUp(node="a"))
+    unkept.receive(ME, LinkDown(node="a"))
+    unkept.receive(ME, LinkUp(node="a"))
     assert unkept.acquire(BEN).to == B
-    (sent,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7, request=4))
+    (sent,) = unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7, request=4))
     assert sent.to == A
     done = api.Released(lock="x", session="c", owner="ann", request=3)
-    assert one(api.Released, unkept.hear(A, done), ANN).request == 4
+    assert one(api.Released, unkept.receive(A, done), ANN).request == 4
 
 
 @pytest.mark.parametrize("fence", [0, 8])
 def test_a_release_under_another_fence_is_refused_here(unkept: UnkeptSession, fence: int) -> None:
     unkept.held()
-    (sent,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=fence))
+    (sent,) = unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=fence))
     assert refusal([sent]).reason is api.Reason.NOT_HELD
     assert "fence 7" in refusal([sent]).detail
 
 
 def test_an_unconfirmed_release_is_reported_and_goes_on(unkept: UnkeptSession) -> None:
     unkept.held()
-    unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
-    said = unkept.run(10_500)
-    answer = refusal(said)
+    unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
+    sends = unkept.run(10_500)
+    answer = refusal(sends)
     assert answer.reason is api.Reason.UNAVAILABLE
     assert "a (silent for" in answer.detail
     assert "background" in answer.detail
     assert isinstance(answer.error(), UnavailableError)
     assert of(api.Release, unkept.run(30_000), A)
-    unkept.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
+    unkept.receive(A, api.Released(lock="x", session="c", owner="ann", request=2))
     assert unkept.role.session_state.holds == {}
     assert of(api.Release, unkept.run(30_000)) == []
 
 
 def test_a_release_can_be_waited_for_again_while_it_goes_on(unkept: UnkeptSession) -> None:
     unkept.held()
-    unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
-    answer = refusal(unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7)), BEN)
+    unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
+    answer = refusal(unkept.receive(BEN, api.Release(lock="x", owner="ann", fence=7)), BEN)
     assert answer.reason is api.Reason.NOT_HELD
     assert "already" in answer.detail
     unkept.run(10_500)
-    (sent,) = unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7, request=3))
+    (sent,) = unkept.receive(BEN, api.Release(lock="x", owner="ann", fence=7, request=3))
     assert sent.message == api.Release(lock="x", owner="ann", fence=7, session="c", request=2)
     done = api.Released(lock="x", session="c", owner="ann", request=2)
-    assert one(api.Released, unkept.hear(A, done), BEN).request == 3
+    assert one(api.Released, unkept.receive(A, done), BEN).request == 3
 
 
 def test_an_unawaited_release_has_no_timeout(unkept: UnkeptSession) -> None:
     unkept.held()
     release = api.Release(lock="x", owner="ann", fence=7, request=4)
-    unkept.hear(ANN, ReleaseUnawaited(release=release))
-    said = unkept.run(60_000)
-    assert of(api.Refused, said) == []
-    assert len(of(api.Release, said, A)) > 5
+    unkept.receive(ANN, ReleaseUnawaited(release=release))
+    sends = unkept.run(60_000)
+    assert of(api.Refused, sends) == []
+    assert len(of(api.Release, sends, A)) > 5
     done = api.Released(lock="x", session="c", owner="ann", request=2)
-    assert one(api.Released, unkept.hear(A, done), ANN).request == 4
+    assert one(api.Released, unkept.receive(A, done), ANN).request == 4
 
 
 def test_an_unawaited_release_that_is_asked_for_again_is_sent_once(unkept: UnkeptSession) -> None:
     unkept.held()
     release = api.Release(lock="x", owner="ann", fence=7)
-    unkept.hear(ANN, ReleaseUnawaited(release=release))
-    answer = refusal(unkept.hear(BEN, release), BEN)
+    unkept.receive(ANN, ReleaseUnawaited(release=release))
+    answer = refusal(unkept.receive(BEN, release), BEN)
     assert answer.reason is api.Reason.NOT_HELD
     assert "already" in answer.detail
 
@@ -106,7 +106,7 @@ def test_an_unawaited_release_that_is_asked_for_again_is_sent_once(unkept: Unkep
 def test_the_next_acquire_is_sent_right_after_an_unawaited_release(unkept: UnkeptSession) -> None:
     unkept.held()
     release = api.Release(lock="x", owner="ann", fence=7)
-    (sent,) = unkept.hear(ANN, ReleaseUnawaited(release=release))
+    (sent,) = unkept.receive(ANN, ReleaseUnawaited(release=release))
     assert (sent.to, type(sent.message)) == (A, api.Release)
     acquire = unkept.acquire(BEN)
     assert (acquire.to, type(acquire.message)) == (A, api.Acquire)
@@ -117,31 +117,31 @@ def test_only_a_release_that_is_refused_as_not_held_ends_the_hold(
     unkept: UnkeptSession, reason: api.Reason
 ) -> None:
     unkept.held()
-    unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
+    unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
     no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)
-    assert refusal(unkept.hear(A, no)).reason is reason
+    assert refusal(unkept.receive(A, no)).reason is reason
     if reason is api.Reason.NOT_HELD:
         assert isinstance(unkept.acquire().message, api.Acquire)
     else:
-        (again,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
+        (again,) = unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
         assert again.to == A
 
 
 def test_an_abandoned_wait_is_cancelled_until_the_endpoint_confirms(unkept: UnkeptSession) -> None:
     unkept.acquire()
     cancel = api.Cancel(lock="x", session="c", owner="ann", request=1)
-    assert unkept.hear(ANN, api.Abandon()) == [Send(A, cancel)]
+    assert unkept.receive(ANN, api.Abandon()) == [Send(A, cancel)]
     repeats = of(api.Cancel, unkept.run(120_000))
     assert set(repeats) == {cancel}
     assert 10 <= len(repeats) <= 20
     done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert unkept.hear(A, done) == []
+    assert unkept.receive(A, done) == []
     assert unkept.run(60_000) == []
 
 
-def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(unkept: UnkeptSession) -> None:
+def test_a_grant_that_crosses_with_its_cancel_reaches_no_user(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
-    unkept.hear(ANN, api.Abandon())
+    unkept.receive(ANN, api.Abandon())
     assert unkept.grant(asked) == []
     assert unkept.role.session_state.holds == {}
     assert of(api.Cancel, unkept.run(1_000), A)
@@ -149,63 +149,63 @@ def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(unkept: UnkeptSessi
 
 def test_a_cancelling_user_is_answered_and_so_is_who_waited(unkept: UnkeptSession) -> None:
     unkept.acquire(token=5)
-    said = unkept.hear(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
-    assert refusal(said).reason is api.Reason.CANCELLED
-    assert refusal(said).request == 5
-    assert one(api.Cancel, said, A).request == 1
-    assert one(api.Cancelled, said, BEN).request == 5
+    sends = unkept.receive(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
+    assert refusal(sends).reason is api.Reason.CANCELLED
+    assert refusal(sends).request == 5
+    assert one(api.Cancel, sends, A).request == 1
+    assert one(api.Cancelled, sends, BEN).request == 5
 
 
 def test_a_cancel_of_another_acquire_touches_nothing(unkept: UnkeptSession) -> None:
     unkept.acquire(token=5)
-    said = unkept.hear(ANN, api.Cancel(lock="x", session="", owner="ann", request=4))
-    assert of(api.Cancelled, said, ANN)
-    assert len(said) == 1
+    sends = unkept.receive(ANN, api.Cancel(lock="x", session="", owner="ann", request=4))
+    assert of(api.Cancelled, sends, ANN)
+    assert len(sends) == 1
     unkept.held(BEN, token=6)
-    said = unkept.hear(BEN, api.Cancel(lock="x", session="", owner="ben", request=5))
-    assert len(said) == 1
+    sends = unkept.receive(BEN, api.Cancel(lock="x", session="", owner="ben", request=5))
+    assert len(sends) == 1
 
 
 def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(unkept: UnkeptSession) -> None:
     unkept.held(token=5)
-    said = unkept.hear(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
-    assert one(api.Release, said, A).fence == 7
-    assert of(api.Cancelled, said, BEN)
+    sends = unkept.receive(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
+    assert one(api.Release, sends, A).fence == 7
+    assert of(api.Cancelled, sends, BEN)
 
 
 def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(unkept: UnkeptSession) -> None:
     unkept.held()
-    assert one(api.Release, unkept.hear(ANN, api.Abandon()), A).fence == 7
+    assert one(api.Release, unkept.receive(ANN, api.Abandon()), A).fence == 7
     assert of(api.Release, unkept.run(5_000), A)
-    unkept.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
+    unkept.receive(A, api.Released(lock="x", session="c", owner="ann", request=2))
     assert unkept.role.session_state.holds == {}
 
 
 def test_an_abandoned_release_goes_on_an_abandoned_question_ends(unkept: UnkeptSession) -> None:
     unkept.held()
-    unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7))
-    unkept.hear(BEN, api.Inspect(lock="x"))
-    assert unkept.hear(BEN, api.Abandon()) == []
-    said = unkept.run(15_000)
-    assert of(api.Release, said)
-    assert of(api.Refused, said) == []
-    assert of(api.Inspect, said) == []
+    unkept.receive(BEN, api.Release(lock="x", owner="ann", fence=7))
+    unkept.receive(BEN, api.Inspect(lock="x"))
+    assert unkept.receive(BEN, api.Abandon()) == []
+    sends = unkept.run(15_000)
+    assert of(api.Release, sends)
+    assert of(api.Refused, sends) == []
+    assert of(api.Inspect, sends) == []
 
 
 def test_a_new_wait_of_an_owner_waits_until_its_old_one_is_cancelled(unkept: UnkeptSession) -> None:
     unkept.acquire()
-    unkept.hear(ANN, api.Abandon())
-    (sent,) = unkept.hear(ANN, api.Acquire(lock="x", owner="ann"))
+    unkept.receive(ANN, api.Abandon())
+    (sent,) = unkept.receive(ANN, api.Acquire(lock="x", owner="ann"))
     assert sent == Send(A, api.Cancel(lock="x", session="c", owner="ann", request=1))
     assert of(api.Acquire, unkept.run_kept(2_000, A)) == []
     done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert one(api.Acquire, unkept.hear(A, done), A).request == 2
+    assert one(api.Acquire, unkept.receive(A, done), A).request == 2
 
 
 def test_a_stray_grant_of_a_forgetful_endpoint_is_handed_back(unkept: UnkeptSession) -> None:
     stray = api.Granted(lock="x", fence=7, session="c", owner="ann", request=0)
     back = Send(A, api.Cancel(lock="x", session="c", owner="ann", request=0))
-    assert unkept.hear(A, stray) == [back]
+    assert unkept.receive(A, stray) == [back]
     asked = unkept.held()
     assert unkept.grant(asked) == []
 
@@ -222,7 +222,7 @@ CUT_MS = 60_000
 def cut_off(ms: int) -> tuple[SessionHarness, list[Send]]:
     """Return a session ``ms`` after all nodes fell silent, and the messages it sent.
 
-    Its user waited for a second, and was told 4.5 s later that nobody decided.
+    Its user waited for a second, and learned 4.5 s later that no node decided.
     """
     harness = SessionHarness(TTL_MS)
     harness.open(harness.acquire(wait_ms=1_000))
@@ -234,32 +234,32 @@ def silenced() -> SessionHarness:
     return cut_off(CUT_MS)[0]
 
 
-def alive(harness: SessionHarness, said: list[Send]) -> list[Send]:
-    """Reply to the last greeting in ``said``; return the effects."""
-    return harness.alive([send for send in said if isinstance(send.message, KeepAlive)][-1])
+def alive(harness: SessionHarness, sends: list[Send]) -> list[Send]:
+    """Reply to the last greeting in ``sends``; return the effects."""
+    return harness.alive([send for send in sends if isinstance(send.message, KeepAlive)][-1])
 
 
 @pytest.mark.parametrize("ms", range(6_000, 26_000, 500))
 def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> None:
     """However long the cut was: whichever nodes were given up, and whatever pauses had grown."""
-    harness, said = cut_off(ms)
-    earlier = cut_off(max(0, ms - 700))[1]  # What was said since may arrive still.
-    recent = of(Cancel, said)[len(of(Cancel, earlier)) :]
+    harness, sends = cut_off(ms)
+    earlier = cut_off(max(0, ms - 700))[1]  # What was sent since may still arrive.
+    recent = of(Cancel, sends)[len(of(Cancel, earlier)) :]
 
-    cancels = [*recent, *of(Cancel, alive(harness, said)), *of(Cancel, harness.run(100))]
+    cancels = [*recent, *of(Cancel, alive(harness, sends)), *of(Cancel, harness.run(100))]
 
     assert cancels != []
 
 
-def test_signs_of_life_are_asked_for_while_a_cancel_is_owed(silenced: SessionHarness) -> None:
+def test_signs_of_life_are_requested_while_a_cancel_is_pending(silenced: SessionHarness) -> None:
     assert len(of(KeepAlive, silenced.run(10_000))) >= 8
 
 
 def test_cancels_are_not_repeated_with_every_sign_of_life(silenced: SessionHarness) -> None:
-    said = silenced.run(2_000)
-    first = of(Cancel, alive(silenced, said))
+    sends = silenced.run(2_000)
+    first = of(Cancel, alive(silenced, sends))
 
-    more = [cancel for _ in range(20) for cancel in of(Cancel, alive(silenced, said))]
+    more = [cancel for _ in range(20) for cancel in of(Cancel, alive(silenced, sends))]
 
     assert len(first) <= 2  # The endpoint was given up, which is one reason, and is back.
     assert more == []
@@ -268,12 +268,12 @@ def test_cancels_are_not_repeated_with_every_sign_of_life(silenced: SessionHarne
 def test_a_confirmed_cancel_is_not_repeated(silenced: SessionHarness) -> None:
     cancel = of(Cancel, alive(silenced, silenced.run(2_000)))[-1]
     cancelled = Cancelled(lock="x", session=silenced.assigned, owner="ann", request=cancel.request)
-    silenced.hear(silenced.role.session_state.endpoints.current, cancelled)
+    silenced.receive(silenced.role.session_state.endpoints.current, cancelled)
 
     assert of(Cancel, silenced.run(60_000)) == []
 
 
-def test_the_user_is_told_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:
+def test_the_user_learns_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:
     harness = SessionHarness(TTL_MS)
     harness.open(harness.acquire(wait_ms=1_000))
 
@@ -293,23 +293,23 @@ def test_a_request_that_was_never_sent_is_not_called_unknown() -> None:
 # Waits that a proxy judged over
 
 
-def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next(
+def test_a_repeated_wait_that_is_judged_ended_is_cancelled_before_the_next(
     harness: SessionHarness,
 ) -> None:
     """A leader of `bakery` may have granted it to one proxy while another judged it to be over."""
-    said = harness.open(harness.acquire(wait_ms=500))
+    sends = harness.open(harness.acquire(wait_ms=500))
     again = harness.run_kept(300, A, B)
     assert of(Acquire, again)
-    said = harness.refuse(again, Reason.TIMED_OUT)
-    assert one(Refused, said, ANN).reason is Reason.TIMED_OUT
-    assert one(Cancel, said, A).request == of(Acquire, again)[0].request
+    sends = harness.refuse(again, Reason.TIMED_OUT)
+    assert one(Refused, sends, ANN).reason is Reason.TIMED_OUT
+    assert one(Cancel, sends, A).request == of(Acquire, again)[0].request
     assert of(Acquire, harness.acquire()) == []
-    assert of(Acquire, harness.undo(said), A)
+    assert of(Acquire, harness.undo(sends), A)
 
 
-def test_a_wait_that_was_said_once_is_over_when_its_proxy_says_so(harness: SessionHarness) -> None:
-    said = harness.refuse(harness.open(harness.acquire(wait_ms=0)), Reason.TIMED_OUT)
-    assert of(Cancel, said) == []
+def test_a_wait_that_was_sent_once_ends_when_its_proxy_reports_so(harness: SessionHarness) -> None:
+    sends = harness.refuse(harness.open(harness.acquire(wait_ms=0)), Reason.TIMED_OUT)
+    assert of(Cancel, sends) == []
     assert of(Acquire, harness.acquire(), A)
 
 
@@ -322,26 +322,26 @@ CONFIRM = ConfirmHold(lock="x", fence=7, session="c")
 def test_a_session_asked_about_a_hold_of_its_own_does_not_answer(unkept: UnkeptSession) -> None:
     unkept.held()
 
-    assert unkept.hear(A, CONFIRM) == []
-    assert unkept.hear(B, CONFIRM) == []
+    assert unkept.receive(A, CONFIRM) == []
+    assert unkept.receive(B, CONFIRM) == []
 
 
 def test_a_session_disowns_what_it_does_not_hold_for_good(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
 
-    said = unkept.hear(A, CONFIRM)
+    sends = unkept.receive(A, CONFIRM)
     cancel = Cancel(lock="x", session="c", owner="ann", request=1)
-    assert Send(A, DisownHold(lock="x", fence=7, session="c")) in said
-    assert Send(A, cancel) in said
+    assert Send(A, DisownHold(lock="x", fence=7, session="c")) in sends
+    assert Send(A, cancel) in sends
     assert unkept.grant(asked) == []
 
     cancelled = Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert one(Acquire, unkept.hear(A, cancelled), A).request > 1
+    assert one(Acquire, unkept.receive(A, cancelled), A).request > 1
 
 
 def test_a_stranger_and_another_session_are_not_answered(unkept: UnkeptSession) -> None:
-    assert unkept.hear(Address("z/proxy"), CONFIRM) == []
-    assert unkept.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
+    assert unkept.receive(Address("z/proxy"), CONFIRM) == []
+    assert unkept.receive(A, ConfirmHold(lock="x", fence=7, session="d")) == []
 
 
 def test_a_late_grant_of_an_earlier_life_of_the_endpoint_does_not_cancel_what_is_held(
@@ -352,5 +352,7 @@ def test_a_late_grant_of_an_earlier_life_of_the_endpoint_does_not_cancel_what_is
 
     late = Granted(lock="x", fence=5, session="c", owner="ann", request=1)
 
-    assert unkept.hear(A, late) == []
-    assert unkept.hear(B, late) == [Send(B, Cancel(lock="x", session="c", owner="ann", request=1))]
+    assert unkept.receive(A, late) == []
+    assert unkept.receive(B, late) == [
+        Send(B, Cancel(lock="x", session="c", owner="ann", request=1))
+    ]

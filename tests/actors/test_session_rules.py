@@ -24,21 +24,23 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Queued, Result
 
 
-def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(harness: SessionHarness) -> None:
-    said = harness.acquire(token=9)
-    assert one(Open, said) == Open(
-        session="c", ttl_ms=15_000, label="here:1", request=one(Open, said).request
+def test_an_acquire_opens_a_session_and_is_sent_in_it_under_a_number(
+    harness: SessionHarness,
+) -> None:
+    sends = harness.acquire(token=9)
+    assert one(Open, sends) == Open(
+        session="c", ttl_ms=15_000, label="here:1", request=one(Open, sends).request
     )
-    assert of(api.Acquire, said) == []
-    asked = harness.open(said)
+    assert of(api.Acquire, sends) == []
+    asked = harness.open(sends)
     assert one(api.Acquire, asked, A).session == "c.1"
     assert one(api.Granted, harness.grant(asked), ANN).request == 9
 
 
 def test_a_session_that_is_refused_ends_the_acquire_at_once(harness: SessionHarness) -> None:
-    said = harness.refuse(harness.acquire(), api.Reason.OVERLOADED)
-    assert one(api.Refused, said, ANN).reason is api.Reason.OVERLOADED
-    assert "session" in one(api.Refused, said, ANN).detail
+    sends = harness.refuse(harness.acquire(), api.Reason.OVERLOADED)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.OVERLOADED
+    assert "session" in one(api.Refused, sends, ANN).detail
     assert of(Open, harness.run(20_000)) == []
     assert one(Open, harness.acquire()).session == "c~2"
 
@@ -48,21 +50,21 @@ def test_an_acquire_in_an_expired_session_goes_on_in_the_next_one_for_what_is_le
 ) -> None:
     asked = harness.open(harness.acquire(wait_ms=5_000))
     harness.run(2_000)
-    said = harness.refuse(asked, api.Reason.SESSION_EXPIRED)
-    assert of(api.Refused, said) == []
-    assert one(Open, said).session == "c~2"
-    again = one(api.Acquire, harness.open(said))
+    sends = harness.refuse(asked, api.Reason.SESSION_EXPIRED)
+    assert of(api.Refused, sends) == []
+    assert one(Open, sends).session == "c~2"
+    again = one(api.Acquire, harness.open(sends))
     assert again.session == "c~2.2"
     assert again.request == one(api.Acquire, asked).request
     assert again.wait_ms == 3_000
 
 
-def test_to_enter_again_what_the_session_lost_is_refused_as_lost(harness: SessionHarness) -> None:
+def test_a_re_entry_of_what_the_session_lost_is_refused_as_lost(harness: SessionHarness) -> None:
     harness.hold(limit=0)
-    said = harness.refuse(harness.acquire(limit=0), api.Reason.SESSION_EXPIRED)
-    assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
-    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
-    assert of(Open, said) == []
+    sends = harness.refuse(harness.acquire(limit=0), api.Reason.SESSION_EXPIRED)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert one(HoldsLost, sends, WATCHER).losses == (Loss("x", "ann", 7),)
+    assert of(Open, sends) == []
 
 
 def test_a_wait_that_the_cluster_gave_up_is_asked_for_anew(harness: SessionHarness) -> None:
@@ -73,8 +75,8 @@ def test_a_wait_that_the_cluster_gave_up_is_asked_for_anew(harness: SessionHarne
 
 def test_an_acquire_refused_otherwise_leaves_nothing(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
-    said = harness.refuse(asked, api.Reason.INVALID)
-    assert one(api.Refused, said, ANN).reason is api.Reason.INVALID
+    sends = harness.refuse(asked, api.Reason.INVALID)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.INVALID
     assert of(api.Cancel, harness.run(20_000)) == []
     again = harness.open(harness.acquire()) or harness.acquire(BEN)
     assert of(api.Acquire, again)
@@ -85,43 +87,43 @@ def test_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
 ) -> None:
     asked = harness.open(harness.acquire())
     harness.run(1_000)  # It was repeated: one copy may wait in the log.
-    said = harness.refuse(asked, api.Reason.OVERLOADED)
-    assert one(api.Refused, said, ANN).reason is api.Reason.OVERLOADED
-    assert one(api.Cancel, said).request == one(api.Acquire, asked).request
+    sends = harness.refuse(asked, api.Reason.OVERLOADED)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.OVERLOADED
+    assert one(api.Cancel, sends).request == one(api.Acquire, asked).request
 
 
 @pytest.mark.parametrize("fence", [7, 8])
 def test_a_release_of_what_is_not_held_is_refused_here(harness: SessionHarness, fence: int) -> None:
     assert one(api.Refused, harness.release(fence=7), ANN).reason is api.Reason.NOT_HELD
     harness.hold(BEN)
-    said = harness.release(fence=fence)
-    assert one(api.Refused, said, ANN).reason is api.Reason.NOT_HELD
-    assert of(api.Release, said) == []
+    sends = harness.release(fence=fence)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.NOT_HELD
+    assert of(api.Release, sends) == []
 
 
 @pytest.mark.parametrize("way", ["expired", "ended"])
 def test_a_release_after_the_session_ended_is_lost_once(harness: SessionHarness, way: str) -> None:
     harness.hold()
     if way == "expired":
-        said = harness.refuse(harness.run(3_100), api.Reason.SESSION_EXPIRED)
+        sends = harness.refuse(harness.run(3_100), api.Reason.SESSION_EXPIRED)
     else:
-        said = harness.hear(A, Ended(session="c.1", detail="expired"))
-    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
+        sends = harness.receive(A, Ended(session="c.1", detail="expired"))
+    assert one(HoldsLost, sends, WATCHER).losses == (Loss("x", "ann", 7),)
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
 def test_a_release_under_way_when_the_session_ends_is_lost(harness: SessionHarness) -> None:
     harness.hold()
-    said = harness.refuse(harness.release(token=3), api.Reason.SESSION_EXPIRED)
-    answer = one(api.Refused, said, ANN)
+    sends = harness.refuse(harness.release(token=3), api.Reason.SESSION_EXPIRED)
+    answer = one(api.Refused, sends, ANN)
     assert (answer.reason, answer.request) == (api.Reason.OWNERSHIP_LOST, 3)
     assert "fence 7" in answer.detail
 
 
 def test_a_lost_hold_stays_lost_though_another_owner_holds_anew(harness: SessionHarness) -> None:
     harness.hold()
-    harness.hear(A, Ended(session="c.1", detail="expired"))
+    harness.receive(A, Ended(session="c.1", detail="expired"))
     harness.hold(BEN, fence=9)
     assert harness.assigned == "c~2.2"
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
@@ -130,17 +132,17 @@ def test_a_lost_hold_stays_lost_though_another_owner_holds_anew(harness: Session
 
 def test_a_loss_is_remembered_apart_from_its_owners_later_hold(harness: SessionHarness) -> None:
     harness.hold()
-    harness.hear(A, Ended(session="c.1", detail="expired"))
+    harness.receive(A, Ended(session="c.1", detail="expired"))
     harness.hold(fence=9)
     assert one(api.Refused, harness.release(fence=7), ANN).reason is api.Reason.OWNERSHIP_LOST
     assert one(api.Released, harness.free(harness.release(fence=9)), ANN)
 
 
-def test_a_limit_that_is_reached_is_told_and_changes_nothing(harness: SessionHarness) -> None:
+def test_a_limit_that_is_reached_is_reported_and_changes_nothing(harness: SessionHarness) -> None:
     harness.hold(limit=2)
     harness.hold(limit=2, count=2)
-    said = harness.refuse(harness.acquire(limit=2), api.Reason.LIMIT_REACHED)
-    assert one(api.Refused, said, ANN).reason is api.Reason.LIMIT_REACHED
+    sends = harness.refuse(harness.acquire(limit=2), api.Reason.LIMIT_REACHED)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.LIMIT_REACHED
     assert one(api.Released, harness.free(harness.release(), count=1), ANN).count == 1
     assert one(api.Released, harness.free(harness.release()), ANN).count == 0
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
@@ -158,36 +160,36 @@ def test_a_cancel_after_a_grant_takes_back_that_one_entry(harness: SessionHarnes
     harness.hold(limit=0, token=1)
     harness.hold(limit=0, token=2, count=2)
     cancel = api.Cancel(lock="x", session="", owner="ann", request=2)
-    said = harness.hear(ANN, cancel)
-    assert of(api.Cancelled, said, ANN)
-    harness.free(said, count=1)
+    sends = harness.receive(ANN, cancel)
+    assert of(api.Cancelled, sends, ANN)
+    harness.free(sends, count=1)
     assert one(api.Released, harness.free(harness.release()), ANN).count == 0
     assert harness.role.session_state.holds == {}
 
 
-def test_no_session_is_opened_by_questions_that_need_none(harness: SessionHarness) -> None:
-    for question in (
+def test_no_session_is_opened_by_requests_that_need_none(harness: SessionHarness) -> None:
+    for request in (
         api.Describe(),
         api.Inspect(lock="x"),
         ListLocks(),
         Evict(lock="x", fence=1, operator="me"),
     ):
-        (sent,) = harness.hear(ANN, question)
+        (sent,) = harness.receive(ANN, request)
         assert getattr(sent.message, "session", None) == "c"
     assert of(Open, harness.run(5_000)) == []
 
 
 def test_later_needs_find_the_session_that_the_first_one_opened(harness: SessionHarness) -> None:
     harness.hold()
-    said = harness.acquire(BEN, lock="y")
-    assert of(Open, said) == []
-    assert one(api.Acquire, said).session == "c.1"
+    sends = harness.acquire(BEN, lock="y")
+    assert of(Open, sends) == []
+    assert one(api.Acquire, sends).session == "c.1"
 
 
 def test_needs_at_the_same_time_share_one_open(harness: SessionHarness) -> None:
-    said = [*harness.acquire(ANN), *harness.acquire(BEN), *harness.acquire(BEN, lock="y")]
-    assert len(of(Open, said)) == 1
-    asked = of(api.Acquire, harness.open(said))
+    sends = [*harness.acquire(ANN), *harness.acquire(BEN), *harness.acquire(BEN, lock="y")]
+    assert len(of(Open, sends)) == 1
+    asked = of(api.Acquire, harness.open(sends))
     assert [(a.lock, a.owner, a.session) for a in asked] == [
         ("x", "ann", "c.1"),
         ("x", "ben", "c.1"),
@@ -195,18 +197,18 @@ def test_needs_at_the_same_time_share_one_open(harness: SessionHarness) -> None:
     ]
 
 
-def test_to_close_what_never_was_opened_does_nothing(harness: SessionHarness) -> None:
-    said = harness.hear(ANN, Close())
-    assert [send.message for send in said] == [Closed(unanswered=0)]
+def test_a_close_of_a_session_that_was_never_opened_does_nothing(harness: SessionHarness) -> None:
+    sends = harness.receive(ANN, Close())
+    assert [send.message for send in sends] == [Closed(unanswered=0)]
 
 
 def test_there_are_keep_alives_with_use_and_none_without(harness: SessionHarness) -> None:
     harness.run(1_000)
     assert of(api.KeepAlive, harness.run(60_000)) == []
     harness.hold()
-    said = harness.run_kept(60_000, A)
-    assert {alive.session for alive in of(api.KeepAlive, said)} == {"c.1"}
-    assert 19 <= len(of(api.KeepAlive, said)) <= 21
+    sends = harness.run_kept(60_000, A)
+    assert {alive.session for alive in of(api.KeepAlive, sends)} == {"c.1"}
+    assert 19 <= len(of(api.KeepAlive, sends)) <= 21
     harness.free(harness.release())
     assert 9 <= len(of(api.KeepAlive, harness.run_kept(31_000, A))) <= 11
     assert of(api.KeepAlive, harness.run(60_000)) == []
@@ -216,20 +218,20 @@ def test_there_are_keep_alives_with_use_and_none_without(harness: SessionHarness
 def test_an_unused_session_that_may_have_expired_is_left(harness: SessionHarness) -> None:
     harness.hold()
     harness.free(harness.release())
-    said = harness.run_kept(60_000, A)
-    assert of(HoldsLost, said) == []
-    assert of(End, said) == []
+    sends = harness.run_kept(60_000, A)
+    assert of(HoldsLost, sends) == []
+    assert of(End, sends) == []
     assert one(Open, harness.acquire()).session == "c~2"
 
 
-def test_to_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarness) -> None:
+def test_a_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.acquire(BEN)
-    said = harness.hear(ANN, Close())
-    assert one(End, said, A).session == "c.1"
-    assert one(api.Refused, said, BEN).reason is api.Reason.CANCELLED
-    assert of(Closed, said) == []
-    done = harness.end(said)
+    sends = harness.receive(ANN, Close())
+    assert one(End, sends, A).session == "c.1"
+    assert one(api.Refused, sends, BEN).reason is api.Reason.CANCELLED
+    assert of(Closed, sends) == []
+    done = harness.end(sends)
     assert [send.message for send in done if send.to == ANN] == [Closed(unanswered=0)]
     assert one(api.Refused, harness.acquire(), ANN).reason is api.Reason.CANCELLED
 
@@ -237,27 +239,27 @@ def test_to_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarnes
 def test_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.release(token=5)
-    done = harness.end(harness.hear(BEN, Close()))
+    done = harness.end(harness.receive(BEN, Close()))
     assert one(api.Released, done, ANN).request == 5
 
 
-def test_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
+def test_a_wait_that_reaches_no_majority_is_unavailable_and_leaves_nothing(
     harness: SessionHarness,
 ) -> None:
     harness.acquire(wait_ms=2_000)
-    said = harness.run(7_000)
-    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
-    opening = [send for send in said if isinstance(send.message, Open)]
+    sends = harness.run(7_000)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.UNAVAILABLE
+    opening = [send for send in sends if isinstance(send.message, Open)]
     assert of(api.Acquire, harness.open(opening)) == []
 
 
-def test_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
+def test_a_wait_that_the_majority_stops_answering_is_never_reported_as_timed_out(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire(wait_ms=2_000))
-    said = harness.run(7_000)
-    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
-    cancel = of(api.Cancel, said)[-1]
+    sends = harness.run(7_000)
+    assert one(api.Refused, sends, ANN).reason is api.Reason.UNAVAILABLE
+    cancel = of(api.Cancel, sends)[-1]
     assert cancel.request == one(api.Acquire, asked).request
     assert of(api.Granted, harness.grant(asked)) == []
 
@@ -307,7 +309,7 @@ class User:
             api.Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
         )
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Take a reply; a reply to a request that was cancelled before does not count."""
         match message:
             case api.Granted(request=token) if token == self.token != 0:
@@ -338,7 +340,7 @@ class Trial:
         self.forced = 0
 
     def run(self) -> None:
-        self.spread(self.harness.hear(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
+        self.spread(self.harness.receive(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
         for step in range(300):
             self.step(leaving=step >= 150)
         assert self.harness.assigned == "c.1", "the session was lost"
@@ -356,15 +358,15 @@ class Trial:
         for send in due:
             self.spread(self.endpoint(send))
         for address, user in self.users.items():
-            said = user.next(self.chance, leaving=leaving)
-            if said is not None:
-                self.spread(self.harness.hear(address, said))
+            event = user.next(self.chance, leaving=leaving)
+            if event is not None:
+                self.spread(self.harness.receive(address, event))
         if not leaving and self.chance.random() < 0.05:
             self.evict()
         if self.chance.random() < 0.05:
             node = self.chance.choice(("a", "b"))
-            self.spread(self.harness.hear(ME, LinkDown(node=node)))
-            self.spread(self.harness.hear(ME, LinkUp(node=node)))
+            self.spread(self.harness.receive(ME, LinkDown(node=node)))
+            self.spread(self.harness.receive(ME, LinkUp(node=node)))
 
     def evict(self) -> None:
         locks = [lock for lock in self.table.resources if lock != "anchor"]
@@ -376,7 +378,7 @@ class Trial:
             self.spread(list(self.outcomes(force)))
 
     def spread(self, sends: list[Send]) -> None:
-        """Bring words where they go: to users at once, to endpoints by luck."""
+        """Deliver messages: to users at once, to endpoints by luck."""
         queue = list(sends)
         while queue:
             send = queue.pop(0)
@@ -384,7 +386,7 @@ class Trial:
                 self.bereave(send.message)
             elif send.to in self.users:
                 assert isinstance(send.message, Message)
-                self.users[send.to].hear(send.message)
+                self.users[send.to].receive(send.message)
             elif send.to in (A, B):
                 luck = self.chance.random()
                 if luck < 0.15:
@@ -402,9 +404,9 @@ class Trial:
     def endpoint(self, send: Send) -> list[Send]:
         asked = checked(Message, send.message)
         if isinstance(asked, Probe):
-            return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
+            return self.receive(send.to, ProbeReply(session="c", node="", serving=True))
         if isinstance(asked, api.KeepAlive) and "." not in asked.session:
-            return self.hear(send.to, api.Alive(session="c", node="", request=asked.request))
+            return self.receive(send.to, api.Alive(session="c", node="", request=asked.request))
         assert isinstance(asked, Command)
         return list(self.outcomes(asked))
 
@@ -412,16 +414,18 @@ class Trial:
         for outcome in self.table.apply(self.harness.now_ms, command):
             answer = answer_to(outcome)
             if answer is not None and self.chance.random() < 0.75:
-                yield from self.hear(self.chance.choice((A, B)), answer)
+                yield from self.receive(self.chance.choice((A, B)), answer)
 
-    def hear(self, endpoint: Address, answer: Message) -> list[Send]:
+    def receive(self, endpoint: Address, answer: Message) -> list[Send]:
         return (
-            self.harness.hear(endpoint, answer) if type(answer) in self.harness.role.accepts else []
+            self.harness.receive(endpoint, answer)
+            if type(answer) in self.harness.role.accepts
+            else []
         )
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_table_holds_what_users_were_told_and_nothing_else(seed: int) -> None:
+def test_the_table_holds_what_users_were_granted_and_nothing_else(seed: int) -> None:
     Trial(seed).run()
 
 
@@ -435,11 +439,11 @@ def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
         self.drop(pending)
         pending = self._renumbered(pending, pending.endpoint, now)
         self._file(pending)
-    said: list[Send] = SAY(self, pending, now)
-    return said
+    sends: list[Send] = SEND(self, pending, now)
+    return sends
 
 
-SAY: Any = vars(SessionRequests)["_send"]
+SEND: Any = vars(SessionRequests)["_send"]
 
 
 def run_all() -> None:

@@ -87,7 +87,7 @@ class LeadingNode:
         return times
 
 
-def test_a_leader_with_a_far_slower_disk_hands_over_and_says_why() -> None:
+def test_a_leader_with_a_far_slower_disk_hands_over_and_reports_why() -> None:
     node = LeadingNode()
     node.sync(SLOW_US, b=QUICK_US, c=QUICK_US)
     node.sync(SLOW_US, b=QUICK_US, c=QUICK_US)

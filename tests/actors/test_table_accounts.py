@@ -147,7 +147,7 @@ def test_a_snapshot_keeps_who_is_charged_and_the_quotas() -> None:
     assert copy.accounts.quotas == {"shop": Quota(entries=3, sessions=9)}
 
 
-def test_a_purge_looks_at_a_bounded_number_and_says_where_the_next_step_begins(
+def test_a_purge_looks_at_a_bounded_number_and_reports_where_the_next_step_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(account_rules, "PURGE_MAX", 2)
@@ -196,7 +196,7 @@ def test_only_what_others_may_miss_is_audited(monkeypatch: pytest.MonkeyPatch) -
     assert (line.lock, line.holder.times) == ("map\x1fm", 3)
 
 
-def test_the_audit_says_which_quotas_were_set_and_what_was_purged() -> None:
+def test_the_audit_records_which_quotas_were_set_and_what_was_purged() -> None:
     log = Log()
     log.limit("shop", Quota(entries=3, sessions=9))
     log.limit("shop", Quota())
@@ -249,13 +249,13 @@ class QuotaComposer(AllComposer):
     """Quotas know nothing of spans, and entries that two keys write would be rare with more."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
-        before = len(self.said)
+        before = len(self.commands)
         made: Any = super().command(step, model)
-        new = len(self.said) > before and made is self.said[-1]
+        new = len(self.commands) > before and made is self.commands[-1]
         if new and isinstance(made, CloseSession):
             made = replace(made, handle=_keyed(made.handle))
         if new and not isinstance(made, ExtendSessions):
-            self.said[-1] = made = replace(made, session=_keyed(made.session))
+            self.commands[-1] = made = replace(made, session=_keyed(made.session))
         command: LogCommand = made
         return command
 

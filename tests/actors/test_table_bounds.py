@@ -251,7 +251,7 @@ def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
         ("", "", ""),
     ],
 )
-def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
+def test_a_holder_is_labelled_by_its_session_and_by_a_label_of_its_own(
     table: LockTable, of_session: str, of_hold: str, shown: str
 ) -> None:
     table.apply(0, Open(session="c", ttl_ms=TTL_MS, label=of_session))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.planted_bugs import (
     Plant,
-    acquiring_again_tells_the_whole,
+    acquiring_again_reports_the_whole,
     as_plant,
     demand_found,
     hold_of,
@@ -18,7 +18,15 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import DeadlineComposer
-from support.table_scene import advanced, applied, outcome, said, status_of, table_of_three, text_of
+from support.table_scene import (
+    advanced,
+    applied,
+    outcome,
+    status_of,
+    summary,
+    table_of_three,
+    text_of,
+)
 
 from fencelock.actors.api.message import Acquire, Reason
 from fencelock.actors.api.session_message import Renew
@@ -60,7 +68,7 @@ def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:
         at
         for at in range(table.time_ms + 1, before_ms)
         for one in table.advance(at)
-        if said(one).startswith("HoldLost")
+        if summary(one).startswith("HoldLost")
     ]
 
 
@@ -70,7 +78,7 @@ def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: Lock
     assert applied(table, plain(B)) == ["t.2 waits"]
     assert advanced(table, LEASE_MS - 1) == []
     lost, given = table.advance(LEASE_MS)
-    assert [said(lost), said(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
+    assert [summary(lost), summary(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
     assert getattr(lost, "decided") is True  # noqa: B009
     assert "taken away when its duration and its grace were over" in text_of(lost)
     assert table.advance(10_000 - 1) == []  # The next hold has no deadline.
@@ -91,7 +99,7 @@ def test_a_grace_that_is_not_named_is_five_seconds(table: LockTable) -> None:
         (0, 100, "grace is 100 ms, and needs a duration: without one a hold has no end"),
     ],
 )
-def test_terms_out_of_their_limits_are_refused_in_words(
+def test_durations_out_of_their_limits_are_refused_with_a_reason(
     table: LockTable, hold_ms: int, grace_ms: int, text: str
 ) -> None:
     command = replace(acquire(), hold_ms=hold_ms, grace_ms=grace_ms)
@@ -112,11 +120,11 @@ def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: Loc
 def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) -> None:
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=LEASE_MS))
-    told = advanced(table, LEASE_MS)
-    assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
+    outcomes = advanced(table, LEASE_MS)
+    assert outcomes == ["t.2 TIMED_OUT", "HoldLost 1"]
 
 
-def test_status_tells_the_time_that_is_left(table: LockTable) -> None:
+def test_status_shows_the_time_that_is_left(table: LockTable) -> None:
     table.apply(0, acquire())
     table.advance(100)
     assert left_ms(table) == LEASE_MS - 100
@@ -132,7 +140,7 @@ def busy() -> LockTable:
     return table
 
 
-def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:
+def test_the_numbers_and_the_digest_distinguish_deadlines() -> None:
     table = busy()
     (part,) = table.snapshot()
     at, known = next((at, one) for at, one in enumerate(part.owner_states) if one.hold)
@@ -194,10 +202,10 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "time without a leader counts": (LockTable, "shift", instead(the_time_without_a_leader_counts)),
     "a renewal may shorten": (LeasedHold, "restart", instead(a_renewal_may_shorten)),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
-    "acquiring again tells the whole": (
+    "acquiring again reports the whole": (
         LeasedHold,
         "acquire_again",
-        instead(acquiring_again_tells_the_whole),
+        instead(acquiring_again_reports_the_whole),
     ),
     "a snapshot loses deadlines": (snapshot, "_hold_record", with_fields(lease=None)),
     "a wait loses its terms": (snapshot, "_wait_record", with_fields(hold_ms=0)),

@@ -59,7 +59,9 @@ def holder(table: LockTable) -> Contender:
     return present(status_of(table, "k").holder)
 
 
-def test_a_detached_lock_is_attached_once_and_nobody_gets_it_between(table: LockTable) -> None:
+def test_a_detached_lock_is_attached_once_and_no_other_owner_gets_it_between(
+    table: LockTable,
+) -> None:
     """Rules nobody-between, attached-once, fences-rise, one-outcome, snapshots-are-complete."""
     applied(table, acquire(3, WORKER))
     detached = [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 2"]
@@ -98,8 +100,8 @@ def test_a_retained_lock_is_detached_with_its_span(table: LockTable) -> None:
     applied(table, release(1, WEB, "o"))
     span: dict[str, Any] = {"span": 10, "session": WEB, "owner": "*"}
     applied(table, AcquireRetained(lock="k", request=1, **span))
-    told = applied(table, detach(2, fence=2, owner="*"))
-    assert told == [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 12"]
+    outcomes = applied(table, detach(2, fence=2, owner="*"))
+    assert outcomes == [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 12"]
     assert (table.retained, table.resources["k"].spans) == (0, 0)
     assert applied(table, attach()) == [f"{WORKER} holds 1 under 13"]
 
@@ -126,11 +128,11 @@ def test_it_is_charged_to_the_key_of_the_client_that_detached_it(table: LockTabl
     assert (account.claims, table.claims) == (1, 1)
     assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
     assert (account.claims, table.claims) == (1, 1)
-    told = applied(table, Cancel(lock="k", session=WORKER, owner="w", request=1))
-    assert (told, account.claims, table.claims) == (["Cancelled"], 0, 0)
+    outcomes = applied(table, Cancel(lock="k", session=WORKER, owner="w", request=1))
+    assert (outcomes, account.claims, table.claims) == (["Cancelled"], 0, 0)
 
 
-def test_without_room_for_it_the_token_stays_good(table: LockTable) -> None:
+def test_a_token_stays_good_if_there_is_no_room_for_the_hold(table: LockTable) -> None:
     quota = SetQuota(account="", quota=Quota(claims=0), operator="ann", session=WEB, request=5)
     applied(table, quota)
     applied(table, detach())
@@ -145,12 +147,12 @@ def test_an_operator_ends_it(table: LockTable) -> None:
     applied(table, acquire(3, WORKER))
     applied(table, detach())
     evict = Evict(lock="k", fence=2, operator="ann", session=WORKER, request=7)
-    told = applied(table, evict)
-    assert told == ["Evicted 2", "HoldLost 2", f"{WORKER} holds 1 under 3"]
+    outcomes = applied(table, evict)
+    assert outcomes == ["Evicted 2", "HoldLost 2", f"{WORKER} holds 1 under 3"]
     assert table.forced()[0].holder.owner == "o"
 
 
-def test_to_a_redis_door_a_native_client_holds_it(table: LockTable) -> None:
+def test_a_redis_door_sees_a_detached_lock_as_held_by_a_native_client(table: LockTable) -> None:
     applied(table, detach())
     (seen,) = read_keys(table, ReadKeys(keys=("k",))).keys
     assert (seen.native, seen.value, seen.left_ms) == (True, b"no-client/o", 1_001)

@@ -1,4 +1,4 @@
-"""The rules of the table that hold for objects of every kind, and the words of its refusals."""
+"""The rules of the table that hold for objects of every kind, and the texts of its refusals."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ AWAITED = {
     "latch": kind(AwaitLatch, LATCH, count=1),
     "barrier": kind(AwaitBarrier, BARRIER, parties=3),
 }
-"""Kinds that nobody holds, and whose callers wait from the beginning."""
+"""Kinds that cannot be held, and whose callers wait from the beginning."""
 
 held_kinds = pytest.mark.parametrize("kind", HELD.values(), ids=HELD)
 all_kinds = pytest.mark.parametrize("kind", (HELD | AWAITED).values(), ids=HELD | AWAITED)
@@ -384,7 +384,7 @@ TAKEN = Evict(lock="a", fence=1, operator="eve", session="root", request=1)
         ((), acquire(1, lock="x" * 257), Reason.INVALID, "lock name of 257 bytes"),
     ],
 )
-def test_a_refusal_says_why(
+def test_a_refusal_has_a_reason(
     before: tuple[LogCommand, ...], command: LogCommand, reason: Reason, words: str
 ) -> None:
     table = table_with_two_sessions()
@@ -406,7 +406,7 @@ def test_every_cause_has_a_sentence(cause: Cause) -> None:
     assert not set("{}") & set(words)
 
 
-def test_a_wait_that_ends_says_how_long_it_was_and_why() -> None:
+def test_a_wait_that_ends_reports_how_long_it_was_and_why() -> None:
     table = table_with_two_sessions()
     for command in (PATS, acquire(1, 50)):
         table.apply(1, command)
@@ -420,7 +420,7 @@ def test_a_wait_that_ends_says_how_long_it_was_and_why() -> None:
     assert text_of(given_up) == "lock 'a': the wait was given up"
 
 
-def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
+def test_a_forgotten_owner_is_answered_that_nothing_is_done() -> None:
     table = table_with_two_sessions()
     for command in (MINE, release(2, 1)):
         table.apply(1, command)

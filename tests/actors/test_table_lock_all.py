@@ -1,4 +1,4 @@
-"""Several locks at once in the replicated table: refusals in words, costs and limits.
+"""Several locks at once in the replicated table: texts of refusals, costs and limits.
 
 `test_table_model.py` compares who gets them with the model.
 """
@@ -41,7 +41,7 @@ def release_all(session: str, fence: int, first: str = "a", request: int = 2) ->
     return release(session, object_name(SEVERAL, first), fence, request)
 
 
-def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTable) -> None:
+def test_it_holds_nothing_while_it_waits_and_no_other_overtakes_it(table: LockTable) -> None:
     applied(table, one(A, "b"))
     assert applied(table, both(B)) == ["t.2 waits"]
     report = status_of(table, "a")
@@ -93,6 +93,6 @@ def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.Monke
     assert (table.claims, table.resources) == (0, {})
 
 
-def test_as_many_locks_as_are_allowed_are_granted(table: LockTable) -> None:
+def test_locks_are_granted_up_to_the_limit(table: LockTable) -> None:
     names = tuple(map(str, range(LOCKS_MAX)))
     assert applied(table, replace(both(A), locks=names)) == [f"s.1 holds {LOCKS_MAX} under 1"]

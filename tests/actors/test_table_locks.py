@@ -1,6 +1,6 @@
 """Locks in the replicated table: held, awaited, entered again, repeated, cancelled, forgotten.
 
-Outcomes are compared in words, as ``owner#request what``. `test_table_kinds.py` has the rules that
+Outcomes are compared as texts, ``owner#request what``. `test_table_kinds.py` has the rules that
 locks share with other objects.
 """
 
@@ -28,7 +28,7 @@ from fencelock.actors.table.wire import ExtendSessions, LogCommand, Queued, Resu
 TTL_MS = 24 * 3_600_000
 
 
-def word(outcome: Result) -> str:
+def summary_of(outcome: Result) -> str:
     match outcome:
         case Granted():
             text = f"held {outcome.fence} x{outcome.count}"
@@ -59,7 +59,7 @@ class TableLog:
         return self.request if again is None else again
 
     def apply(self, command: LogCommand) -> list[str]:
-        return [word(outcome) for outcome in self.table.apply(self.now, command)]
+        return [summary_of(outcome) for outcome in self.table.apply(self.now, command)]
 
     def acquire(
         self,
@@ -101,7 +101,7 @@ class TableLog:
 
     def sleep(self, ms: int) -> list[str]:
         self.now += ms
-        return [word(outcome) for outcome in self.table.advance(self.now)]
+        return [summary_of(outcome) for outcome in self.table.advance(self.now)]
 
     @property
     def holder(self) -> tuple[str, int, int | None] | None:
@@ -167,7 +167,7 @@ def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
     assert log.holder == ("a", 1, 1)
 
 
-def test_status_tells_of_holder_and_contenders_in_order(log: TableLog) -> None:
+def test_status_shows_holder_and_contenders_in_order(log: TableLog) -> None:
     """Rule status-is-complete."""
     log.acquire("a")
     log.acquire("a")
@@ -202,7 +202,7 @@ def test_beyond_the_limit_acquires_fail(log: TableLog, limit: int, wait_ms: int 
     assert (log.holder, log.queue) == (("a", limit, 1), [])
 
 
-def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> None:
+def test_the_limit_counts_from_nothing_after_another_owner(log: TableLog) -> None:
     """Rule holds-are-limited."""
     for _ in range(2):
         log.acquire("b", limit=2)
@@ -214,11 +214,11 @@ def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> Non
 
 def test_fences_rise_over_all_names_and_begin_at_one(log: TableLog) -> None:
     """Rules fences-rise, free-leaves-nothing: one counter for the table, drawn at the grant."""
-    said = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
+    granted = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
     for i in range(3):
         log.release("a", i + 1, lock=f"L{i}")
-    said += [log.acquire("a", lock=f"L{i}") for i in (2, 0, 1)]
-    assert [words[0].split()[2] for words in said] == ["1", "2", "3", "4", "5", "6"]
+    granted += [log.acquire("a", lock=f"L{i}") for i in (2, 0, 1)]
+    assert [words[0].split()[2] for words in granted] == ["1", "2", "3", "4", "5", "6"]
 
 
 # Requests that are sent again
@@ -241,7 +241,7 @@ def test_a_release_while_waiting_cancels_the_wait_and_is_refused(log: TableLog) 
     assert log.release("a", 1) == ["a#4 freed x0"]
 
 
-def test_what_an_owner_does_with_one_lock_does_not_touch_another(log: TableLog) -> None:
+def test_requests_of_an_owner_for_one_lock_do_not_touch_another(log: TableLog) -> None:
     """Rules one-outcome, new-request-ends-the-wait: for each lock by itself."""
     log.acquire("a")
     log.acquire("b")
@@ -263,8 +263,8 @@ def test_a_number_used_for_something_else_does_nothing(log: TableLog) -> None:
 # Force
 
 
-def test_an_operator_takes_a_lock_and_all_hear_of_it(log: TableLog) -> None:
-    """Audited; the next holder has a new fence; the former owner's release is told why."""
+def test_an_operator_takes_a_lock_and_all_are_notified(log: TableLog) -> None:
+    """Audited; the next holder has a new fence; the former owner's release gets the reason."""
     log.acquire("a")
     log.acquire("b")
     log.sleep(70)
@@ -278,7 +278,7 @@ def test_an_operator_takes_a_lock_and_all_hear_of_it(log: TableLog) -> None:
         session="s.1", owner="a", lock="L", fence=1, detail="", decided=True, why=lost.why
     )
     assert "taken by 'root ()'" in text_of(lost)
-    assert word(next_held) == "b#2 held 2 x1"
+    assert summary_of(next_held) == "b#2 held 2 x1"
     assert log.table.forced() == (forced,)
     assert log.acquire("a", again=1) == ["a#1 OWNERSHIP_LOST"]
     for _ in range(2):

@@ -185,7 +185,7 @@ def release_as(*words: str) -> Plant:
                 "session": holder.session.id,
                 "owner": holder.owner,
             }
-            command = replace(command, **{word: right[word] for word in words})
+            command = replace(command, **{name: right[name] for name in words})
         sound(table, command, out)
 
     return plant
@@ -235,7 +235,7 @@ def no_operator(
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a closing hits a later session": (Sessions, "find", instead(any_session_of_the_client)),
     "a repeated closing is refused": (rules, "record", closings_are_not_kept),
-    "who closed a session is not told": (TableState, "close", no_operator),
+    "who closed a session is not recorded": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
     "last come first served": (TableState, "_pass_on", last_come_first_served),
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),
@@ -251,7 +251,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     ),
     "a snapshot without deadlines": (snapshot, "_wait_record", with_fields(due_ms=None)),
     "the forgotten may do it again": (Session, "_forget_first", no_floor),
-    "nobody is forgotten": (Session, "forget", instead(nothing)),
+    "no owner is forgotten": (Session, "forget", instead(nothing)),
     "commands are no sign of life": (Sessions, "keep", instead(nothing)),
     "a new leader extends nothing": (Sessions, "extend", instead(nothing)),
     "an old session id again": (Sessions, "drop", same_number_again),
@@ -329,7 +329,7 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
-def a_downgrade_lets_nobody_in(table: TableState, hold: TableHold, amount: int, _: Any) -> None:
+def a_downgrade_lets_no_reader_in(table: TableState, hold: TableHold, amount: int, _: Any) -> None:
     hold.amount -= amount
     table.resources[hold.owner_state.lock].free += amount
 
@@ -350,7 +350,11 @@ def a_writer_that_reads_frees_the_rest(
 RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a reader passes a waiting writer": (Resource, "admits", instead(a_try_overtakes_the_queue)),
     "a reader becomes a writer": (requests, "_enter_again", an_upgrade_is_counted),
-    "a downgrade lets nobody in": (TableState, "give_back", instead(a_downgrade_lets_nobody_in)),
+    "a downgrade lets no reader in": (
+        TableState,
+        "give_back",
+        instead(a_downgrade_lets_no_reader_in),
+    ),
     "a writer that reads writes no more": (
         requests,
         "_enter_again",
@@ -469,7 +473,7 @@ LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
     "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
-    "a latch that nobody counted down stays": (Latch, "note_end", instead(nothing)),
+    "a latch that was never counted down stays": (Latch, "note_end", instead(nothing)),
     "a snapshot without latches": (snapshot, "_rest", without(LatchRecord)),
 }
 
@@ -562,7 +566,7 @@ POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a repeated take counts again": (requests, "begin_update", repetitions_count),
     "permits end with a session": (TableState, "close", what_is_taken_is_given_back_at_the_end),
     "all waits are served": (Pool, "serve", all_waits_are_served),
-    "a wait that ends serves nobody": (Pool, "note_end", instead(nothing)),
+    "a wait that ends serves no other": (Pool, "note_end", instead(nothing)),
     "too much given back": (
         RULES,
         GivePermits,

@@ -1,4 +1,4 @@
-"""Latches, barriers, counters and pools in the replicated table: objects that nobody holds."""
+"""Latches, barriers, counters and pools in the replicated table: objects that cannot be held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, outcome, restored, said, status_of, text_of, unheld
+from support.table_scene import applied, outcome, restored, status_of, summary, text_of, unheld
 
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
@@ -145,7 +145,7 @@ def test_a_cancel_that_comes_first_keeps_a_change_from_counting_and_undoes_none(
         (take(), take(B, size=5), "pool 'P' has 3 permits; this client asked for one with 5"),
     ],
 )
-def test_another_size_than_the_present_one_is_refused_in_words(
+def test_another_size_than_the_present_one_is_refused_with_a_reason(
     table: LockTable, first: Any, command: Any, text: str
 ) -> None:
     applied(table, first)
@@ -190,9 +190,11 @@ def test_a_wait_for_a_latch_ends_by_time_by_cancel_and_with_its_session(table: L
 
 def passed(table: LockTable, command: AwaitBarrier) -> list[tuple[str, int, int]]:
     """Return the owners that pass, each with its index and generation."""
-    told = table.apply(table.time_ms, command)
+    outcomes = table.apply(table.time_ms, command)
     return [
-        (one.session, one.index, one.generation) for one in told if isinstance(one, BarrierPassed)
+        (one.session, one.index, one.generation)
+        for one in outcomes
+        if isinstance(one, BarrierPassed)
     ]
 
 
@@ -201,11 +203,11 @@ def test_all_pass_when_the_last_has_arrived_and_the_next_can_begin(table: LockTa
     for request in (1, 2):
         for session in (B, A, A):  # An arrival that is sent again is no other party.
             assert applied(table, arrive(session, request)) == [f"{session} waits"]
-        told = passed(table, arrive(C, request))
-        assert [one[:2] for one in told] == [(B, 0), (A, 1), (C, 2)]
-        assert passed(table, arrive(A, request)) == [told[1]]
-        assert passed(table, arrive(C, request)) == [told[2]]
-        (generation,) = {one[2] for one in told}
+        outcomes = passed(table, arrive(C, request))
+        assert [one[:2] for one in outcomes] == [(B, 0), (A, 1), (C, 2)]
+        assert passed(table, arrive(A, request)) == [outcomes[1]]
+        assert passed(table, arrive(C, request)) == [outcomes[2]]
+        (generation,) = {one[2] for one in outcomes}
         generations.append(generation)
         assert left_behind(table) == NOTHING
     assert generations[0] < generations[1]
@@ -226,7 +228,7 @@ def two_wait(table: LockTable) -> None:
 def test_a_party_whose_time_runs_out_breaks_the_generation(table: LockTable) -> None:
     two_wait(table)
     late, other = table.advance(50)
-    assert [said(late), said(other)] == ["s.1 TIMED_OUT", "t.2 BROKEN"]
+    assert [summary(late), summary(other)] == ["s.1 TIMED_OUT", "t.2 BROKEN"]
     assert text_of(late) == "barrier 'B': waited 50 ms; 2 of 3 parties have arrived"
     assert text_of(other).startswith("barrier 'B': generation ")
     assert "is broken: a party stopped waiting" in text_of(other)

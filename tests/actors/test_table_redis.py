@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, only, present
-from support.table_scene import advanced, applied, restored, said, status_of, text_of
+from support.table_scene import advanced, applied, restored, status_of, summary, text_of
 
 from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
 from fencelock.actors.api.lock_all import AcquireAll
@@ -170,8 +170,8 @@ def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None
     (no,) = table.apply(0, acquire("k", 0, "p"))
     assert text_of(no) == f"lock 'k': held by {LABEL} ('v' of 'no-client') under fence 2"
     assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
-    told = applied(table, change(DELETE, "k", EQUAL, OTHER))
-    assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
+    texts = applied(table, change(DELETE, "k", EQUAL, OTHER))
+    assert texts == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
 
 
 def test_a_native_waiter_is_granted_a_key_that_expires(table: LockTable) -> None:
@@ -185,21 +185,21 @@ def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: Lo
     """Rule force-is-audited."""
     applied(table, acquire("k"))
     applied(table, acquire("k", owner="p"))
-    told = applied(table, change(SET, "k", *ALL, value=b"w"))
-    assert told == ["Evicted 1", "HoldLost 1", "no-client holds 1 under 2", "KeysChanged"]
+    outcomes = applied(table, change(SET, "k", *ALL, value=b"w"))
+    assert outcomes == ["Evicted 1", "HoldLost 1", "no-client holds 1 under 2", "KeysChanged"]
     assert table.state_of("k").waiting == 1
     assert applied(table, release("k", 1)) == [f"{CLIENT} OWNERSHIP_LOST"]
-    told = applied(table, change(DELETE, "k", EQUAL, expected=b"w"))
-    assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
+    outcomes = applied(table, change(DELETE, "k", EQUAL, expected=b"w"))
+    assert outcomes == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
 
 
 def test_force_leaves_the_other_locks_of_a_claim_to_those_who_wait(table: LockTable) -> None:
     several = AcquireAll(locks=("j", "k"), session=CLIENT, owner="o", request=1)
     applied(table, several)
     applied(table, acquire("j", owner="p"))
-    told = applied(table, change(SET, "k", NATIVE, value=b"w"))
+    outcomes = applied(table, change(SET, "k", NATIVE, value=b"w"))
     wanted = [f"{CLIENT} holds 1 under 3", "no-client holds 1 under 4", "KeysChanged"]
-    assert told == ["Evicted 2", "HoldLost 1", *wanted]
+    assert outcomes == ["Evicted 2", "HoldLost 1", *wanted]
 
 
 def test_many_keys_are_set_all_or_none(table: LockTable) -> None:
@@ -221,8 +221,8 @@ def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -
     assert applied(table, acquire("k", owner="p")) == [f"{CLIENT} waits"]
     copy = restored(table)
     for one in (table, copy):
-        told = applied(one, release("k", 1))
-        assert told == [f"{CLIENT} has 0 left", "no-client holds 1 under 2", "KeysChanged"]
+        texts = applied(one, release("k", 1))
+        assert texts == [f"{CLIENT} has 0 left", "no-client holds 1 under 2", "KeysChanged"]
         assert applied(one, first) == ["KeysChanged"]  # It was sent again.
     assert copy.digest() == table.digest()
     assert changed(table, set_nx("k", b"w")) == [False]
@@ -293,7 +293,7 @@ def test_a_door_gets_a_retained_lock_back(table: LockTable) -> None:
     ]
     assert read(copy, "k") == [("k", b"v", 900)]
     no = only(Refused, table.advance(200))
-    assert (no.reason, no.key, said(waits)) == (Reason.TIMED_OUT, command.key, "n1/5f.1 waits")
+    assert (no.reason, no.key, summary(waits)) == (Reason.TIMED_OUT, command.key, "n1/5f.1 waits")
     assert [type(one) for one in table.apply(200, wait("k", b"w"))][1:] == [Recall]
 
 
@@ -358,7 +358,7 @@ def test_nothing_is_remembered_without_room(table: LockTable) -> None:
     assert read(table, "k") == []
 
 
-def test_a_key_is_reserved_for_whoever_names_the_turn(table: LockTable) -> None:
+def test_a_key_is_reserved_for_the_client_that_names_the_turn(table: LockTable) -> None:
     """Rule same-hold."""
     outcomes(table, wait("k", b"channel", 200))
     named = {"value": b"me", "expected": b"me", "turn": b"channel"}
@@ -396,8 +396,8 @@ def test_a_wait_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
     table.apply(0, quota)
     applied(table, acquire("k"))
     waits = [replace(wait("k", b"v"), account="app") for _ in range(3)]
-    said = [applied(table, one) for one in waits]
-    assert said == [["n1/5f.1 waits"], ["n1/5f.1 waits"], ["n1/5f.1 OVERLOADED"]]
+    texts = [applied(table, one) for one in waits]
+    assert texts == [["n1/5f.1 waits"], ["n1/5f.1 waits"], ["n1/5f.1 OVERLOADED"]]
     for one in (table, restored(table)):
         assert one.accounts.by_name["app"].claims == 2
         assert one.accounts.by_name[NO_KEY].claims == 0
@@ -416,7 +416,7 @@ def purge(account: str | None, session: str = "", **more: Any) -> Purge:
 
 
 def test_a_purge_ends_the_holds_and_the_waits_of_a_key(table: LockTable) -> None:
-    """A purge is for a key that was removed: nobody can end its holds any more."""
+    """A purge is for a key that was removed: no client can end its holds any more."""
     outcomes(table, set_nx("a b", account="app"))
     outcomes(table, set_nx("c", account="other"))
     applied(table, acquire("n"))
@@ -425,10 +425,10 @@ def test_a_purge_ends_the_holds_and_the_waits_of_a_key(table: LockTable) -> None
     applied(table, acquire("a", owner="p"))
     applied(table, replace(wait("c", b"w"), account="other"))
     for one in (table, restored(table)):
-        (*told, purged) = one.apply(0, purge("app"))
+        (*others, purged) = one.apply(0, purge("app"))
         assert isinstance(purged, Purged)
         assert (purged.removed, purged.more) == (4, False)
-        assert [said(outcome) for outcome in told] == [
+        assert [summary(outcome) for outcome in others] == [
             "n1/5f.1 CANCELLED", "n1/5f.1 CANCELLED", "HoldLost 1", f"{CLIENT} holds 1 under 5",
             "HoldLost 2",
         ]  # fmt: skip

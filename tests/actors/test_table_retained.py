@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import applied, restored, said, status_of, text_of
+from support.table_scene import applied, restored, status_of, summary, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
@@ -53,7 +53,7 @@ def recalls(table: LockTable, command: Any) -> list[Recall]:
     return [one for one in table.apply(table.time_ms, command) if isinstance(one, Recall)]
 
 
-def test_the_table_gives_no_fence_of_a_span_to_anybody_else(table: LockTable) -> None:
+def test_the_table_gives_no_fence_of_a_span_to_another_owner(table: LockTable) -> None:
     """Rule fences-rise: over spans too."""
     assert applied(table, retain()) == ["s.1 holds 1 under 1"]
     assert applied(table, acquire(B, "b")) == ["t.2 holds 1 under 11"]
@@ -79,7 +79,7 @@ def test_a_fence_in_the_middle_of_a_span_neither_releases_nor_evicts(table: Lock
 def test_an_entry_is_guarded_by_each_fence_of_a_span(table: LockTable, fence: int) -> None:
     applied(table, retain())
     put = PutEntry(map="m", entry_key="k", value=b"v", session=A, owner="o", request=1)
-    guarded = said(table.apply(0, replace(put, guard="a", fence=fence))[0])
+    guarded = summary(table.apply(0, replace(put, guard="a", fence=fence))[0])
     assert guarded == ("EntryChanged" if 1 <= fence <= 10 else f"{A} {refusal_of(fence)}")
 
 
@@ -116,11 +116,11 @@ def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) 
     applied(table, retain())
     applied(table, acquire(B))
     outcomes = table.apply(0, Release(lock="a", fence=1, session=C, owner="o", request=2))
-    assert [said(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
+    assert [summary(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
     assert outcomes[-1] == recall(2)
 
 
-def test_a_recall_is_repeated_with_each_keep_alive_while_somebody_waits(table: LockTable) -> None:
+def test_a_recall_is_repeated_with_each_keep_alive_while_others_wait(table: LockTable) -> None:
     """Rule waits-recall: a notification may be lost."""
     applied(table, retain())
     assert table.apply(0, KeepAlive(session=A))[1:] == []
@@ -166,7 +166,7 @@ def test_a_keep_alive_repeats_some_recalls_and_the_next_one_the_others(
         ({"lock": object_name("election", "a")}, "election 'a' cannot be retained"),
     ],
 )
-def test_objects_that_cannot_be_retained_are_refused_in_words(
+def test_objects_that_cannot_be_retained_are_refused_with_a_reason(
     table: LockTable, fields: dict[str, Any], words: str
 ) -> None:
     command = retain(**fields)

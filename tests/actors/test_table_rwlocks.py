@@ -1,4 +1,4 @@
-"""Read/write locks in the replicated table: refusals in words, and the report.
+"""Read/write locks in the replicated table: texts of refusals, and the report.
 
 `test_table_model.py` compares what readers and writers get with the model.
 """
@@ -37,7 +37,7 @@ def downgrade(session: str, fence: int, request: int = 2) -> Downgrade:
     return Downgrade(rwlock="S", fence=fence, session=session, owner="o", request=request)
 
 
-def test_an_upgrade_is_refused_with_a_text_that_says_what_to_do(table: LockTable) -> None:
+def test_an_upgrade_is_refused_with_a_text_that_names_the_next_step(table: LockTable) -> None:
     applied(table, read(A))
     no = only(Refused, table.apply(0, write(A, 2)))
     assert no.reason is Reason.ALREADY_HELD
@@ -58,7 +58,7 @@ def test_only_a_writer_downgrades(table: LockTable) -> None:
     assert applied(table, downgrade(B, 1)) == ["t.2 NOT_HELD"]
 
 
-def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: LockTable) -> None:
+def test_the_report_shows_who_reads_who_writes_and_who_waits_for_what(table: LockTable) -> None:
     applied(table, read(A, 1, label="first"))
     applied(table, read(A, 2))
     applied(table, write(B))

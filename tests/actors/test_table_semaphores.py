@@ -1,4 +1,4 @@
-"""Semaphores in the replicated table: refusals in words, and the report.
+"""Semaphores in the replicated table: texts of refusals, and the report.
 
 `test_table_model.py` compares who gets how many permits with the model.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from support.expect import checked, only
-from support.table_scene import applied, held, restored, said, status_of, text_of
+from support.table_scene import applied, held, restored, status_of, summary, text_of
 
 from fencelock.actors.api.message import Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -94,7 +94,7 @@ def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
     assert status_of(table, LOCK).free == 2
 
 
-def test_a_report_has_the_permits_that_nobody_holds(table: LockTable) -> None:
+def test_a_report_has_the_permits_that_are_free(table: LockTable) -> None:
     assert status_of(table, LOCK).free is None  # It leaves no state.
     applied(table, acquire(A, 2))
     applied(table, acquire(B, 2))
@@ -119,9 +119,9 @@ def test_claims_that_are_too_large_for_the_new_size_are_refused(table: LockTable
     applied(table, acquire(A))
     applied(table, acquire(B, 3))
     applied(table, acquire(C))
-    told = table.apply(0, resize(A, 2))
-    assert [said(one) for one in told] == ["Resized", "t.2 INVALID", "u.3 holds 1 under 2"]
-    assert text_of(told[1]) == "semaphore 'S' has 2 permits; this client asked for one with 3"
+    outcomes = table.apply(0, resize(A, 2))
+    assert [summary(one) for one in outcomes] == ["Resized", "t.2 INVALID", "u.3 holds 1 under 2"]
+    assert text_of(outcomes[1]) == "semaphore 'S' has 2 permits; this client asked for one with 3"
 
 
 def test_a_size_that_is_not_the_present_one_is_not_changed(table: LockTable) -> None:

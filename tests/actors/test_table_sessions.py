@@ -99,13 +99,15 @@ def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable)
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: LogCommand) -> None:
+def test_an_unknown_session_is_answered_that_it_expired(
+    table: LockTable, command: LogCommand
+) -> None:
     """Rule requests-keep-alive."""
     assert denials(table.apply(0, command)) == [("gone.1", api.Reason.SESSION_EXPIRED)]
     assert table.resources == {}
 
 
-def test_without_a_sign_of_life_a_session_ends_just_after_its_ttl(table: LockTable) -> None:
+def test_a_session_without_a_sign_of_life_ends_just_after_its_ttl(table: LockTable) -> None:
     """Rule requests-keep-alive."""
     name = opened(table, "client", at=5)
     assert table.due_ms() == 5 + TTL_MS
@@ -177,20 +179,22 @@ def test_a_close_ends_waits_then_holds_then_grants(table: LockTable, reason: Clo
     table.apply(0, acquire(other, 7, "L"))
     match reason:
         case CloseReason.GRACEFUL:
-            told = table.apply(1, End(session=dying))
+            outcomes = table.apply(1, End(session=dying))
         case CloseReason.FORCED:
-            _, *told = table.apply(1, CloseSession(handle=dying, operator="root", request=1))
+            _, *outcomes = table.apply(1, CloseSession(handle=dying, operator="root", request=1))
         case CloseReason.EXPIRED:
-            told = table.advance(TTL_MS)
-    assert [type(one) for one in told] == [
+            outcomes = table.advance(TTL_MS)
+    assert [type(one) for one in outcomes] == [
         api.Refused,
         api.Refused,
         Ended,
         api.Granted,
         api.Granted,
     ]
-    assert denials(told) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
-    grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, api.Granted)]
+    assert denials(outcomes) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
+    grants = [
+        (one.session, one.lock, one.fence) for one in outcomes if isinstance(one, api.Granted)
+    ]
     assert grants == [(other, "L", 4), (other, "M", 5)]
     assert [line.holder.session for line in held(table)] == [other] * 3
     assert all(line.waiting == 0 for line in held(table))
@@ -215,10 +219,10 @@ def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTab
         one.apply(0, acquire(holder, 1))
         for request, wait_ms in ((1, 500), (2, 501), (3, 400)):
             one.apply(0, acquire(other, request, owner=f"o{request}", wait_ms=wait_ms))
-    told = leaps.advance(1_000)
-    words = [(type(one).__name__, getattr(one, "owner", "")) for one in told]
+    outcomes = leaps.advance(1_000)
+    words = [(type(one).__name__, getattr(one, "owner", "")) for one in outcomes]
     assert words == [("Refused", "o3"), ("Refused", "o1"), ("Ended", ""), ("Granted", "o2")]
-    assert [one for at in range(1, 1_001) for one in steps.advance(at)] == told
+    assert [one for at in range(1, 1_001) for one in steps.advance(at)] == outcomes
     assert status_of(leaps, "L").holder is not None
 
 
@@ -356,7 +360,7 @@ def test_a_session_that_is_due_may_still_be_kept_and_is_then_not_ended() -> None
     assert list(table.sessions.by_id) == [last]
 
 
-def test_the_entries_of_an_ended_session_end_with_it_whoever_leads() -> None:
+def test_the_entries_of_an_ended_session_end_with_it_whichever_node_leads() -> None:
     table = table_of(1)
     for number in range(MANY):
         put(table, number, ephemeral=True)
@@ -412,7 +416,7 @@ def test_a_queue_behind_what_ends_is_served() -> None:
     assert granted == ENDS_MAX
 
 
-def test_without_the_bound_all_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sessions_end_at_once_without_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.actors.table.table.ENDS_MAX", 1 << 60)
     monkeypatch.setattr(state, "ENDS_MAX", 1 << 60)
     assert steps_until_idle(table_of(MANY), LONG_TTL_MS) == [MANY]
@@ -513,7 +517,9 @@ def test_a_repeated_request_has_the_same_outcome_and_closes_nothing_else(
 @pytest.mark.parametrize(
     "handle", ["bob.2", "bob.01", "bob", "bob.", "ann.1", "bob.3", VICTIM, "bob.\u0661", "1"]
 )
-def test_a_handle_of_no_session_is_refused_in_words(table_of_two: LockTable, handle: str) -> None:
+def test_a_handle_of_no_session_is_refused_with_a_reason(
+    table_of_two: LockTable, handle: str
+) -> None:
     refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, handle=handle)))
     assert (refused.reason, refused.session, refused.request) == (api.Reason.NOT_HELD, "root.9", 7)
     assert text_of(refused).startswith(f"session '{without_secret(handle)[:8]}")

@@ -58,7 +58,7 @@ def release(owner: str, request: int, fence: int) -> api.Release:
     return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
 
 
-def told(table: LockTable, *commands: messages.LogCommand) -> None:
+def apply_all(table: LockTable, *commands: messages.LogCommand) -> None:
     for command in commands:
         table.apply(table.time_ms, command)
 
@@ -67,7 +67,7 @@ def busy() -> LockTable:
     """A table with one of everything: re-entry, queue, deadlines, memos, losses, audit."""
     table = LockTable()
     table.advance(50)
-    told(
+    apply_all(
         table,
         Open(session="s", ttl_ms=100_000, label="host"),
         Open(session="t", ttl_ms=2_000),
@@ -164,9 +164,9 @@ def test_parts_that_are_encoded_late_are_of_the_instant_at_which_the_table_was_f
 
 def test_a_large_table_is_cut_into_parts_that_fit() -> None:
     table = LockTable()
-    told(table, Open(session="s", ttl_ms=100_000))
+    apply_all(table, Open(session="s", ttl_ms=100_000))
     for i in range(3_000):
-        told(table, acquire(f"o{i}", i + 1, f"{'é' * 100}{i % 1_000}"))
+        apply_all(table, acquire(f"o{i}", i + 1, f"{'é' * 100}{i % 1_000}"))
     parts = table.snapshot()
     assert len(parts) > 5
     assert max(len(encode(part)) for part in parts) < PART_BYTES_MAX
@@ -176,13 +176,13 @@ def test_a_large_table_is_cut_into_parts_that_fit() -> None:
 def test_the_largest_records_still_fit() -> None:
     table = LockTable()
     wide = "é" * 128
-    told(table, Open(session=wide, ttl_ms=100_000, label=wide))
+    apply_all(table, Open(session=wide, ttl_ms=100_000, label=wide))
     for i in range(1_500):
         owner = f"{i:04}" + "é" * 126
         command = api.Acquire(
             session=f"{wide}.1", owner=owner, request=i + 1, lock=wide, label=wide, limit=0
         )
-        told(table, command)
+        apply_all(table, command)
     assert table.state_of(wide).waiting == 1_499
     assert max(len(encode(part)) for part in table.snapshot()) < PART_BYTES_MAX
 
@@ -244,7 +244,7 @@ CHANGES: dict[
             ),
         ),
     ),
-    "nobody holds": lambda a, b: (
+    "no holder": lambda a, b: (
         a,
         with_claimants(
             b,
@@ -260,7 +260,7 @@ CHANGES: dict[
 def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
     table = busy()
     for i in range(1_000):
-        told(table, acquire(f"quiet {i}", i + 100, wait_ms=0))
+        apply_all(table, acquire(f"quiet {i}", i + 100, wait_ms=0))
     first, second = table.snapshot()
     assert LockTable.restore((first, second)).digest() == table.digest()
     with pytest.raises(ValueError, match=r"snapshot|part"):
@@ -317,9 +317,9 @@ def test_a_restored_table_goes_on_with_objects_of_every_kind(every: LockTable) -
     """Rule snapshots-are-complete."""
     copy = restored(every)
     for command in GO_ON:
-        outcomes = copy.apply(6, replace(command, owner="o"))
-        assert outcomes == every.apply(6, replace(command, owner="o"))
-        assert outcomes
+        results = copy.apply(6, replace(command, owner="o"))
+        assert results == every.apply(6, replace(command, owner="o"))
+        assert results
     assert copy.digest() == every.digest()
     assert copy.advance(5_000) == every.advance(5_000)
     assert copy.numbers() == every.numbers()
@@ -360,7 +360,7 @@ def test_a_snapshot_with_a_record_twice_is_refused(every: LockTable, field: str)
         LockTable.restore((replace(part, **{field: (records[0], *records)}),))
 
 
-def test_a_snapshot_with_a_latch_that_nobody_uses_is_refused(every: LockTable) -> None:
+def test_a_snapshot_with_an_unused_latch_is_refused(every: LockTable) -> None:
     (part,) = every.snapshot()
     unused = part.latches[0]._replace(lock=object_name(LATCH, "N"), left=2)
     with pytest.raises(ValueError, match="the snapshot has a"):
@@ -400,7 +400,7 @@ def test_a_snapshot_with_a_hold_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("field", "change"), [("latches", {"left": 2}), ("counters", {"value": 8})]
 )
-def test_digests_tell_objects_apart(every: LockTable, field: str, change: dict[str, Any]) -> None:
+def test_digests_distinguish_objects(every: LockTable, field: str, change: dict[str, Any]) -> None:
     (part,) = every.snapshot()
     first, *rest = getattr(part, field)
     other = LockTable.restore((replace(part, **{field: (first._replace(**change), *rest)}),))
@@ -431,7 +431,7 @@ def test_a_snapshot_with_a_refusal_that_has_no_sentence_is_refused(why: Why | No
 
 
 @pytest.mark.parametrize("why", [WRONG, WRONG_ACT, Why(Cause.PURGED)])
-def test_a_snapshot_with_an_audit_that_has_no_words_is_refused(why: Why) -> None:
+def test_a_snapshot_with_an_audit_line_without_a_text_is_refused(why: Why) -> None:
     (part,) = busy().snapshot()
     with pytest.raises(ValueError, match="wrong audit of lock"):
         LockTable.restore((replace(part, audit=(replace(part.audit[0], why=why),)),))
@@ -448,7 +448,7 @@ def test_a_name_that_another_python_accepted_stays_in_a_snapshot(lock: str) -> N
     )
 
 
-def test_digests_tell_tables_apart() -> None:
+def test_digests_distinguish_tables() -> None:
     table, other = busy(), busy()
     assert table.digest() == other.digest()
     other.apply(other.time_ms, acquire("a", 8))
@@ -459,7 +459,7 @@ def scenario(seed: int) -> bytes:
     """Return the digest, and hash of all outcomes, of a random run. Called in a child too."""
     chance = random.Random(seed)
     table = LockTable()
-    told(table, *(Open(session=name, ttl_ms=5_000) for name in ("s", "t", "u")))
+    apply_all(table, *(Open(session=name, ttl_ms=5_000) for name in ("s", "t", "u")))
     words: list[str] = []
     for request in range(1, 400):
         session = chance.choice(["s.1", "t.2", "u.3"])

@@ -79,7 +79,7 @@ def test_a_request_beyond_its_limits_is_refused(request_: SetLog | ReadTrace) ->
     assert not role.keeps(PROCESS)
 
 
-def test_lines_are_kept_only_while_somebody_reads_them() -> None:
+def test_lines_are_kept_only_while_a_client_reads_them() -> None:
     role = book()
     assert not role.keeps(PROCESS)
     assert read(role, 0).lines == ()
@@ -91,7 +91,9 @@ def test_lines_are_kept_only_while_somebody_reads_them() -> None:
     assert not role.is_unread(Instant(1_000))
     assert role.is_unread(Instant(3_000 * NS_PER_MS))
     assert (role.keeps(PROCESS), role.kept) == (False, deque())
-    assert read(role, 0, now=3_000).lines == ()  # Nobody asked in the second after the last time.
+    assert (
+        read(role, 0, now=3_000).lines == ()
+    )  # No request came in the second after the last time.
 
 
 def test_messages_within_the_node_are_kept_of_roles_that_are_named() -> None:

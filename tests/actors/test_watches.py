@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.log_proxy_scene import ANN, REPLICA, log_proxy, told
+from support.log_proxy_scene import ANN, REPLICA, log_proxy, messages_to
 from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
 from support.table_scene import config_of
@@ -111,7 +111,7 @@ def test_a_node_that_is_behind_sends_only_what_the_client_has_not_seen(reads: Re
     assert answers(reads.change(S, 10)) == [(1, [4])]
 
 
-def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarness) -> None:
+def test_a_wait_without_a_change_ends_with_the_newest_version(reads: ReadsHarness) -> None:
     reads.watch(after=1)
     reads.watch(after=0, ms=1_000, number=2)
     reads.change(T, 10)
@@ -125,13 +125,13 @@ def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarn
     assert reads.check(WATCH_MS + 2_000) == []
 
 
-def test_nobody_waits_at_a_node_whose_state_is_too_old(reads: ReadsHarness) -> None:
+def test_no_client_waits_at_a_node_whose_state_is_too_old(reads: ReadsHarness) -> None:
     reads.watch(after=1)
     assert answers(reads.check(WATCH_AGE_MS)) == []
     assert answers(reads.check(WATCH_AGE_MS + 1)) == [(1, None)]
 
 
-def test_after_a_snapshot_every_waiting_read_is_looked_at_again(reads: ReadsHarness) -> None:
+def test_every_waiting_read_is_examined_again_after_a_snapshot(reads: ReadsHarness) -> None:
     reads.watch(after=1)
     ahead = LockMachine()
     for lock in (T, S, T):
@@ -209,7 +209,7 @@ def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
     changes = (Change(5, "", None, 2),)
     changed = ChangesRead(lock=S, version=6, changes=changes)
     machine_read = events.MachineRead(number=asked.number, reply=changed, slot=9, age_ms=3)
-    assert told(proxy.handle(REPLICA, machine_read, T0), ChangesRead) == [
+    assert messages_to(proxy.handle(REPLICA, machine_read, T0), ChangesRead) == [
         ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
     ]
     listing = read_request(watch(proxy, 4, after=None))
@@ -219,7 +219,7 @@ def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
 def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
     asked = read_request(watch(proxy))
     stale = events.MachineRead(number=asked.number, reply=None, slot=9, age_ms=6_000)
-    (refused,) = told(proxy.handle(REPLICA, stale, T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(REPLICA, stale, T0), api.Refused)
     assert (refused.reason, refused.lock) == (api.Reason.STALE, S)
     assert "6000 ms old, at most 5000 ms" in refused.detail
 
@@ -227,15 +227,15 @@ def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
 def test_a_client_may_wait_for_few_changes(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy.clients.quotas = Quotas(watches=2, queries=1)
     for request in (1, 2):
-        assert not told(watch(proxy, request), api.Refused)
-    (refused,) = told(watch(proxy, 3), api.Refused)
+        assert not messages_to(watch(proxy, request), api.Refused)
+    (refused,) = messages_to(watch(proxy, 3), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     assert "2 queries of client 'ann' wait for a change" in refused.detail
     assert "quota watches is 2" in refused.detail
-    assert not told(watch(proxy, 4, after=None), api.Refused)
+    assert not messages_to(watch(proxy, 4, after=None), api.Refused)
     monkeypatch.setattr("fencelock.actors.proxy.queries.WATCHES_MAX", 2)
     proxy.clients.quotas = Quotas()
-    (refused,) = told(watch(proxy, 5), api.Refused)
+    (refused,) = messages_to(watch(proxy, 5), api.Refused)
     assert "2 unanswered queries, its limit" in refused.detail
 
 
@@ -249,42 +249,42 @@ def test_a_client_may_wait_for_few_changes(proxy: Proxy, monkeypatch: pytest.Mon
     ],
 )
 def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, text: str) -> None:
-    (refused,) = told(proxy.handle(ANN, query, T0), api.Refused)
+    (refused,) = messages_to(proxy.handle(ANN, query, T0), api.Refused)
     assert refused.reason is api.Reason.INVALID
     assert text in refused.detail
 
 
 def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> None:
-    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
-    said = harness.run_kept(WATCH_MS, A, B)
-    again = of(ReadChanges, said)
+    (asked,) = of(ReadChanges, harness.receive(USER, ReadChanges(lock=S, after=4)), A)
+    sends = harness.run_kept(WATCH_MS, A, B)
+    again = of(ReadChanges, sends)
     assert set(again) == {asked}
     assert 2 <= len(again) <= WATCH_MS // RETRY_MS_MAX
     read = ChangesRead(lock=S, version=5, changes=(), session="c", request=asked.request)
-    (reply,) = of(ChangesRead, harness.hear(A, read), USER)
+    (reply,) = of(ChangesRead, harness.receive(A, read), USER)
     assert reply.version == 5
 
 
 def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness) -> None:
-    harness.hear(USER, ReadChanges(lock=S, after=4))
-    said = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
-    (moved,) = set(of(ReadChanges, said, B))
+    harness.receive(USER, ReadChanges(lock=S, after=4))
+    sends = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
+    (moved,) = set(of(ReadChanges, sends, B))
     assert moved.after == 4
-    assert not of(api.Refused, said, USER)
+    assert not of(api.Refused, sends, USER)
 
 
 def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -> None:
-    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
+    (asked,) = of(ReadChanges, harness.receive(USER, ReadChanges(lock=S, after=4)), A)
     stale = api.Refused(
         lock=S, reason=api.Reason.STALE, detail="old", session="c", request=asked.request
     )
-    (moved,) = of(ReadChanges, harness.hear(A, stale), B)
+    (moved,) = of(ReadChanges, harness.receive(A, stale), B)
     assert moved.after == 4
     assert moved.request != asked.request
 
 
 def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> None:
-    harness.hear(USER, ReadChanges(lock=S, after=4))
+    harness.receive(USER, ReadChanges(lock=S, after=4))
     (refused,) = of(api.Refused, harness.run(WATCH_MS + ANSWER_MS + 200), USER)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no node answered within" in refused.detail
@@ -296,7 +296,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
         one.apply(1, ExtendSessions(leader="a", fence_floor=floor))
     seen = lead(lost)
 
-    before = changes_of(table, seen)  # Nobody leads: the old term ended without a change.
+    before = changes_of(table, seen)  # No candidate leads: the old term ended without a change.
     assert (before.resync, before.changes) == (True, ())
     table.apply(1, Open(session="ann", ttl_ms=9_000))
     for number in range(1, 5):

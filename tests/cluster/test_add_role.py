@@ -40,7 +40,7 @@ class Durable(Role[Count]):
         return [Persist(event)]
 
 
-def test_a_role_is_named_after_its_class_or_as_it_is_told(node: Node) -> None:
+def test_a_role_is_named_after_its_class_or_as_requested(node: Node) -> None:
     assert node.add_role(Counter).ask(Count(amount=1), timeout=PATIENCE_S).total == 1
     other = node.add_role(Counter, "second", start=10)
     assert other.ask(Count(amount=1), timeout=PATIENCE_S).total == 11

@@ -105,12 +105,12 @@ async def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
     paxos_addresses: str,
 ) -> None:
     async with connect(paxos_addresses) as client, connect(paxos_addresses) as operator:
-        told: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
+        lost: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
         lock = client.lock("evicted", owner="job")
-        lock.on_lost(lambda notice: told.set_result((notice, threading.get_ident())))
+        lock.on_lost(lambda notice: lost.set_result((notice, threading.get_ident())))
         fence = fence_of(await lock.acquire())
         await operator.evict("evicted", fence, "root@ops")
-        notice, thread = await asyncio.wait_for(told, PATIENCE_S)
+        notice, thread = await asyncio.wait_for(lost, PATIENCE_S)
         assert (notice.lock, notice.fence, notice.state) == ("evicted", fence, HoldState.LOST)
         assert thread == threading.get_ident()
         assert lock.lost
@@ -189,7 +189,7 @@ def test_impossible_arguments_are_refused_before_anything_runs() -> None:
     assert threading.active_count() == before
 
 
-def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
+def test_an_unused_lock_is_forgotten(paxos_addresses: str) -> None:
     async def run() -> weakref.ref[aio.Lock]:
         async with connect(paxos_addresses) as client:
             lock = client.lock("garbage")
@@ -205,7 +205,7 @@ def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
     assert asyncio.run(run())() is None
 
 
-def test_the_example_for_tasks_does_what_it_says(paxos_addresses: str) -> None:
+def test_the_example_for_tasks_works_as_documented(paxos_addresses: str) -> None:
     example = EXAMPLES / "aio.py"
     ended = run_to_end([sys.executable, str(example), paxos_addresses, FACES])
     assert ended.returncode == 0, ended.stderr
@@ -248,7 +248,7 @@ async def cancelled_after(steps: int, work: Awaitable[None]) -> bool:
 
 
 async def assert_free(client: aio.Client, name: str) -> None:
-    """Show that nothing is held or waited for: somebody else gets the lock, and leaves it."""
+    """Show that nothing is held or waited for: another gets the lock, and leaves it."""
     lock = client.lock(name)
     assert await lock.acquire(timeout=PATIENCE_S)
     await lock.release()

@@ -61,14 +61,14 @@ def client(cluster: Config) -> Iterator[fencelock.Client]:
         yield client
 
 
-def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_next_is_served(
+def test_the_owner_is_notified_at_the_end_of_the_duration_and_the_next_is_served_after_the_grace(
     client: fencelock.Client,
 ) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     lost = threading.Event()
     mine = client.lock("order", duration=SHORT_S, grace=SHORT_S, owner="first")
-    mine.on_unlocking(told.append)
-    mine.on_lost(told.append)
+    mine.on_unlocking(notices.append)
+    mine.on_lost(notices.append)
     mine.on_lost(lambda notice: lost.set())
     fence = fence_of(mine.acquire())
     began = time.monotonic()
@@ -77,8 +77,8 @@ def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_ne
     assert time.monotonic() - began >= SHORT_S * 2 * 0.9
     assert later > fence
     assert lost.wait(PATIENCE_S)
-    assert [notice.state for notice in told] == [HoldState.UNLOCKING, HoldState.LOST]
-    assert "release or renew" in told[0].detail
+    assert [notice.state for notice in notices] == [HoldState.UNLOCKING, HoldState.LOST]
+    assert "release or renew" in notices[0].detail
     assert (mine.lost, mine.held) == (True, False)
     with pytest.raises(LockOwnershipLostError, match="its duration and its grace are over"):
         mine.release()
@@ -106,17 +106,17 @@ def test_a_holder_that_renews_in_the_callback_keeps_the_lock(client: fencelock.C
 
 def test_a_renewal_may_be_longer_and_is_never_shorter(client: fencelock.Client) -> None:
     mine = client.lock("longer", duration=SHORT_S, grace=SHORT_S)
-    told = threading.Event()
-    mine.on_unlocking(lambda notice: told.set())
+    notified = threading.Event()
+    mine.on_unlocking(lambda notice: notified.set())
     mine.acquire()
     mine.renew(60)
     mine.renew(SHORT_S)
-    assert not told.wait(3 * SHORT_S)
+    assert not notified.wait(3 * SHORT_S)
     assert mine.held
     mine.release()
 
 
-def test_what_is_renewed_must_be_held(client: fencelock.Client) -> None:
+def test_only_a_held_lock_is_renewed(client: fencelock.Client) -> None:
     with pytest.raises(NotHeldError):
         client.lock("nobodys").renew()
 
@@ -143,7 +143,7 @@ def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("duration", [0, -1, 604_801, float("nan")])
-def test_an_impossible_duration_is_refused_before_anybody_is_asked(
+def test_an_impossible_duration_is_refused_before_a_request_is_sent(
     client: fencelock.Client, duration: float
 ) -> None:
     with pytest.raises(InvalidRequestError, match="duration is"):
@@ -168,13 +168,13 @@ def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fenceloc
 
 def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
     async def live() -> list[HoldState]:
-        told: list[HoldState] = []
+        notices: list[HoldState] = []
         addresses = ",".join(cluster.nodes.values())
         async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
             over = asyncio.Event()
-            mine.on_unlocking(lambda notice: told.append(notice.state))
-            mine.on_lost(lambda notice: told.append(notice.state))
+            mine.on_unlocking(lambda notice: notices.append(notice.state))
+            mine.on_lost(lambda notice: notices.append(notice.state))
             mine.on_lost(lambda notice: over.set())
             await mine.acquire()
             await mine.renew()
@@ -182,7 +182,7 @@ def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
                 await over.wait()
             with pytest.raises(LockOwnershipLostError):
                 await mine.release()
-        return told
+        return notices
 
     assert asyncio.run(live()) == [HoldState.UNLOCKING, HoldState.LOST]
 
@@ -226,7 +226,7 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
         assert second > first
 
 
-def test_a_lock_and_its_hold_tell_the_time_that_is_left(client: fencelock.Client) -> None:
+def test_a_lock_and_its_hold_show_the_time_that_is_left(client: fencelock.Client) -> None:
     mine = client.lock("told", duration=60, grace=30)
     assert (mine.remaining, mine.deadline) == (0.0, None)
     before = time.monotonic()
@@ -280,7 +280,7 @@ def test_an_owner_that_acquires_again_keeps_its_deadline_and_loses_all_levels(
         ({"grace": 1}, "grace is 1000 ms, and needs a duration"),
     ],
 )
-def test_terms_out_of_their_limits_are_refused_in_words(
+def test_durations_out_of_their_limits_are_refused_with_a_reason(
     client: fencelock.Client, terms: dict[str, float], text: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=text):

@@ -258,7 +258,7 @@ def far(
 
 @pytest.fixture
 def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    """A client whom nothing befalls."""
+    """A client without faults."""
     with fencelock.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
 
@@ -398,7 +398,7 @@ def test_a_client_that_only_waited_goes_on_waiting_in_the_next_session(
     waiter(release).result(PATIENCE_S)
 
 
-def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
+def test_an_eviction_is_reported_at_once_and_the_reason_names_the_operator(
     far: Face, near: fencelock.Client, name: str
 ) -> None:
     user = far.user(name)
@@ -409,7 +409,7 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
     _, loss = log.wait_for(HoldState.LOST)
     assert "root@ops" in loss.detail
     with pytest.raises(NotHeldError):
-        near.evict(name, fence)  # A repetition hits nobody.
+        near.evict(name, fence)  # A repetition has no effect.
     for wrong in (0, -1, 1 << 63):
         with pytest.raises(InvalidRequestError, match="fence"):
             near.evict(name, wrong)
@@ -444,11 +444,11 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         child.send_signal(signal.SIGSTOP)
         next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
         got = next_hold.fence
-        child.say("")
+        child.send("")
         child.send_signal(signal.SIGCONT)
-        said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
+        output = child.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert got > fence
-    assert said == ["False LOST", "LockOwnershipLostError"]
+    assert output == ["False LOST", "LockOwnershipLostError"]
     next_hold.release()
 
 
@@ -495,7 +495,7 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
     assert (now.holder.fence, now.holder.times, now.waiters) == (got, 1, ())
 
 
-def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_anything(
+def test_holds_turn_suspect_and_lost_without_a_majority_and_nothing_is_granted(
     cluster: Cluster,
 ) -> None:
     client, other = cluster.connect(ttl=1.0), cluster.connect()

@@ -93,7 +93,7 @@ def test_callbacks_run_in_order_on_one_thread_that_ends_with_the_herald() -> Non
     assert threading.active_count() == before
 
 
-def test_a_callback_may_stop_the_herald_and_nobody_is_called_after() -> None:
+def test_a_callback_may_stop_the_executor_and_none_is_called_after() -> None:
     executor = ThreadExecutor()
     stopped = threading.Event()
 

@@ -104,7 +104,7 @@ def test_an_owner_that_holds_waits_for_itself_and_goes_on_holding(cluster: Clust
         assert not lock.held
 
 
-def test_an_owner_at_its_limit_is_told_so_and_goes_on_holding(cluster: Cluster) -> None:
+def test_an_owner_at_its_limit_is_refused_and_goes_on_holding(cluster: Cluster) -> None:
     lock = cluster.connect().rlock("x", limit=1)
     with lock:
         with pytest.raises(LimitReachedError), lock:
@@ -112,7 +112,7 @@ def test_an_owner_at_its_limit_is_told_so_and_goes_on_holding(cluster: Cluster) 
         assert lock.held
 
 
-def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cluster) -> None:
+def test_status_and_describe_show_who_holds_and_what_nodes_there_are(cluster: Cluster) -> None:
     client = cluster.connect()
     with client.lock("x") as lock:
         holder = present(client.lock("x").status().holder)
@@ -126,7 +126,7 @@ def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cl
         assert holder.session.partition(".")[0] == client.session
 
 
-def test_the_error_says_of_each_address_why_it_failed() -> None:
+def test_the_error_names_for_each_address_why_it_failed() -> None:
     (port,) = free_ports(1)
     dead, unknown = f"tcp://127.0.0.1:{port}", "tcp://no.such.host.invalid:4040"
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -211,21 +211,21 @@ def test_a_request_with_a_field_of_the_wrong_type_is_refused_locally(cluster: Cl
         client.status(wrong)
 
 
-# Sessions of clients where two faults coincide: no hold is left to nobody, or believed in
+# Sessions of clients where two faults coincide: no hold is left without an owner, or believed in
 
 
 HELPER = Address("c/helper")
 
 
-def test_a_wait_given_up_at_a_wrong_proxy_is_withdrawn_since_an_earlier_proxy_heard_of_it(
+def test_a_wait_given_up_at_a_wrong_proxy_is_cancelled_since_an_earlier_proxy_received_it(
     harness: SessionHarness,
 ) -> None:
     harness.open(harness.acquire(wait_ms=1_000))
-    assert one(Acquire, harness.hear(ME, LinkDown(node="a")), B)
-    harness.hear(ME, LinkRefused(node="b", detail="another cluster"))
-    said = harness.run(6_000)
-    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
-    assert of(Cancel, said)
+    assert one(Acquire, harness.receive(ME, LinkDown(node="a")), B)
+    harness.receive(ME, LinkRefused(node="b", detail="another cluster"))
+    sends = harness.run(6_000)
+    assert one(Refused, sends, ANN).reason is Reason.UNAVAILABLE
+    assert of(Cancel, sends)
 
 
 def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionHarness) -> None:
@@ -233,21 +233,21 @@ def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionH
     harness.hold(limit=0)
     again = harness.acquire(user=ANN, token=2, limit=0)
     asked = Release(lock="x", fence=7, owner="ann", request=3)
-    assert of(Release, harness.hear(HELPER, asked)) == []  # It goes after the request under way.
-    said = harness.grant(again, fence=9)
-    assert one(Granted, said, ANN).fence == 9
-    assert one(HoldsLost, said, WATCHER).losses[0].fence == 7
-    said = harness.refuse(said, Reason.NOT_HELD)
-    assert of(HoldsLost, said) == []
+    assert of(Release, harness.receive(HELPER, asked)) == []  # It goes after the request under way.
+    sends = harness.grant(again, fence=9)
+    assert one(Granted, sends, ANN).fence == 9
+    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
+    sends = harness.refuse(sends, Reason.NOT_HELD)
+    assert of(HoldsLost, sends) == []
     assert one(Released, harness.free(harness.release(fence=9)), ANN).count == 0
 
 
-def test_what_is_not_held_at_one_level_is_lost_at_the_others(harness: SessionHarness) -> None:
+def test_a_hold_lost_at_one_level_is_lost_at_the_others(harness: SessionHarness) -> None:
     harness.hold(limit=0)
     harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
-    said = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
-    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
-    assert one(HoldsLost, said, WATCHER).losses[0].fence == 7
+    sends = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
+    assert one(Refused, sends, ANN).reason is Reason.NOT_HELD
+    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
     assert one(Refused, harness.release(token=4), ANN).reason is Reason.OWNERSHIP_LOST
 
 
@@ -322,7 +322,7 @@ def test_an_interrupted_close_leaves_nothing_running(
     assert threads() == before
 
 
-def test_a_closed_client_says_so_and_may_be_closed_again(cluster: Cluster) -> None:
+def test_a_closed_client_raises_so_and_may_be_closed_again(cluster: Cluster) -> None:
     client = cluster.connect()
     lock = client.lock("x")
     client.close()

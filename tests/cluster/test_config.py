@@ -106,7 +106,7 @@ def test_a_configuration_does_not_change() -> None:
         config.cluster = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_every_problem_is_told_at_once_each_on_its_line() -> None:
+def test_every_problem_is_reported_at_once_each_on_its_line() -> None:
     assert complaints(
         """
         cluster = "Orders"
@@ -168,7 +168,7 @@ def test_an_address_at_which_a_node_cannot_listen_is_refused(listen: str) -> Non
     ]
 
 
-def test_an_address_that_is_none_says_how_to_listen_there() -> None:
+def test_a_wildcard_address_is_refused_with_the_hint_to_set_listen() -> None:
     text = 'cluster = "c"\nprotocol = "paxos"\n[nodes.n1]\naddress = "tcp://0.0.0.0:4040"'
     (line,) = complaints(text)
     assert "set listen beside it" in line
@@ -178,7 +178,7 @@ def test_nothing_at_all_names_what_is_needed() -> None:
     assert [line.partition(":")[0] for line in complaints("")] == ["cluster", "protocol", "nodes"]
 
 
-def test_lamport_needs_two_nodes_and_says_why() -> None:
+def test_lamport_needs_two_nodes_and_the_refusal_gives_the_reason() -> None:
     (line,) = complaints(LEAST.replace("central", "lamport"))
     assert 'nodes: 1 is not usable: protocol "lamport" needs at least 2' in line
     assert "its fences live in the other nodes' clocks" in line
@@ -219,7 +219,7 @@ def test_a_journal_needs_a_place() -> None:
         "tcp://a:4040\\n",
     ],
 )
-def test_an_address_nobody_can_reach_is_refused(address: str) -> None:
+def test_an_unreachable_address_is_refused(address: str) -> None:
     (line,) = complaints(LEAST.replace("tcp://127.0.0.1:4041", address))
     assert line.startswith(f'nodes.n1.address: "{address}" is not usable: an address')
 
@@ -249,13 +249,13 @@ def test_a_value_where_a_table_belongs_is_refused(text: str) -> None:
     assert any(line.startswith(text.partition(" ")[0]) for line in complaints(known + text))
 
 
-def test_a_mistake_of_syntax_is_told_with_its_line() -> None:
+def test_a_syntax_error_is_reported_with_its_line() -> None:
     (line,) = complaints('cluster = "a"\nprotocol = lamport\n')
     assert line.startswith("not TOML: ")
     assert "line 2" in line
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_shows_how_to_make_one(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     with pytest.raises(ConfigError, match=re.escape(f"{path} does not exist")) as caught:
         load(path)

@@ -35,7 +35,7 @@ def records() -> Iterator[Records]:
         yield records
 
 
-def heard(records: Records, level: int, part: str) -> logging.LogRecord:
+def logged(records: Records, level: int, part: str) -> logging.LogRecord:
     """Return the first record of that level with that text, once it is there."""
 
     def found(all_of_them: Sequence[logging.LogRecord]) -> logging.LogRecord | None:
@@ -114,21 +114,21 @@ def test_a_lost_hold_and_a_lost_session_are_warnings(
     client = cluster.connect()
     hold = present(client.lock("evicted").acquire())
     lose(hold)
-    text = heard(records, logging.WARNING, "lost: ").getMessage()
+    text = logged(records, logging.WARNING, "lost: ").getMessage()
     assert f"lock 'evicted' (fence {hold.fence})" in text
     _many = [client.lock(f"many-{number}").acquire() for number in range(5)]
     expire(client)
-    assert "and 2 more" in heard(records, logging.WARNING, "many-").getMessage()
+    assert "and 2 more" in logged(records, logging.WARNING, "many-").getMessage()
 
 
 def test_a_suspect_session_is_a_warning(cluster: LocalCluster, records: Records) -> None:
     client = cluster.connect(ttl=1)
     _held = client.lock("a").acquire()
     with partition(client):
-        text = heard(records, logging.WARNING, "suspect: ").getMessage()
+        text = logged(records, logging.WARNING, "suspect: ").getMessage()
         assert "lock 'a' (fence" in text
         assert "has not confirmed the session for" in text
-        heard(records, logging.WARNING, "lost: lock 'a'")
+        logged(records, logging.WARNING, "lost: lock 'a'")
 
 
 def test_a_callback_that_raises_is_an_error_with_its_traceback(
@@ -141,7 +141,7 @@ def test_a_callback_that_raises_is_an_error_with_its_traceback(
     lose(hold)
     args = hooked.wait_for(lambda seen: seen[0] if seen else None)
     assert args.exc_type is ZeroDivisionError
-    record = heard(records, logging.ERROR, "a callback for lock 'a' (lost) failed")
+    record = logged(records, logging.ERROR, "a callback for lock 'a' (lost) failed")
     assert record.exc_info
     assert record.exc_info[0] is ZeroDivisionError
 
@@ -210,10 +210,10 @@ def test_another_endpoint_is_news(cluster: LocalCluster, records: Records) -> No
     changed = EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1")
     registry = connection.hold_registry
     notify(connection.executor, connection.cluster_watch, registry, changed)
-    heard(records, logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")
+    logged(records, logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")
 
 
-def test_an_acquire_that_waits_says_who_holds_the_lock(
+def test_an_acquire_that_waits_logs_who_holds_the_lock(
     cluster: LocalCluster, records: Records
 ) -> None:
     holder, waiter = cluster.connect(label="nightly of host-1"), cluster.connect()
@@ -221,7 +221,7 @@ def test_an_acquire_that_waits_says_who_holds_the_lock(
         lock = waiter.lock("x")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(lock.acquire)
-            text = heard(records, logging.INFO, "lock 'x': waiting for 2 s").getMessage()
+            text = logged(records, logging.INFO, "lock 'x': waiting for 2 s").getMessage()
             lock.cancel()
         assert "held by nightly of host-1" in text
         with pytest.raises(AcquireCancelledError):
@@ -229,7 +229,7 @@ def test_an_acquire_that_waits_says_who_holds_the_lock(
 
 
 @pytest.mark.parametrize("options", [{"owner": "job"}, {"retain": 60}], ids=["owner", "retained"])
-def test_an_acquire_that_waits_for_its_own_client_says_so_once(
+def test_an_acquire_that_waits_for_its_own_client_logs_it_once(
     cluster: LocalCluster, records: Records, options: dict[str, Any]
 ) -> None:
     client = cluster.connect(label="the only client")
@@ -237,7 +237,7 @@ def test_an_acquire_that_waits_for_its_own_client_says_so_once(
     with ThreadPoolExecutor(2) as pool:
         with lock:
             waiting = [pool.submit(lock.acquire, timeout=PATIENCE_S) for _ in range(2)]
-            text = heard(records, logging.INFO, "lock 'own': waiting for 2 s: ").getMessage()
+            text = logged(records, logging.INFO, "lock 'own': waiting for 2 s: ").getMessage()
             lock.cancel()
         assert "held by the only client" in text
         for one in waiting:
@@ -246,12 +246,12 @@ def test_an_acquire_that_waits_for_its_own_client_says_so_once(
     assert sum("waiting for" in one.getMessage() for one in records.values) == 1
 
 
-def test_an_acquire_that_nobody_decides_says_why_and_keeps_its_time(records: Records) -> None:
+def test_an_undecided_acquire_logs_why_and_keeps_its_time(records: Records) -> None:
     client = fencelock.connect("tcp://127.0.0.1:1", lazy=True)
     began = time.monotonic()
     with pytest.raises(UnavailableError, match=r"tcp://127\.0\.0\.1:1 "):
         client.lock("x").acquire(timeout=3)
     assert time.monotonic() - began < 3.5
-    text = heard(records, logging.WARNING, "lock 'x': waiting for ").getMessage()
+    text = logged(records, logging.WARNING, "lock 'x': waiting for ").getMessage()
     assert "no node answers. Tried tcp://127.0.0.1:1: cannot be reached (connection ref" in text
     client.close()

@@ -150,7 +150,7 @@ def test_a_scheduler_that_ends_before_it_leads_leaves_the_queue(
     assert runs.in_turn() == ["first"]
 
 
-def test_a_leader_whose_client_is_closed_says_that_it_pauses(
+def test_a_leader_whose_client_is_closed_logs_that_it_pauses(
     first: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
     first.client.close()

@@ -34,7 +34,7 @@ from fencelock.cluster.node.storage.segment import segment_path
 from fencelock.transport.log import note
 
 
-def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
+def test_the_logs_of_three_nodes_show_a_start_an_eviction_and_a_leaders_end(
     lines: Lines, tmp_path: Path
 ) -> None:
     with running_nodes(tmp_path) as nodes:
@@ -68,7 +68,7 @@ def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
         lines.until(lambda line: f"the link to {current} is down" in line[2])
 
 
-def test_the_logs_of_the_server_and_of_the_holders_node_tell_of_an_eviction_by_central(
+def test_the_logs_of_the_server_and_of_the_holders_node_show_an_eviction_by_central(
     lines: Lines, tmp_path: Path
 ) -> None:
     with running_nodes(tmp_path, "central") as nodes:  # The server is on n1.
@@ -92,7 +92,9 @@ def test_the_logs_of_the_server_and_of_the_holders_node_tell_of_an_eviction_by_c
                 operator.evictions()
 
 
-def test_a_node_of_lamport_says_for_whom_it_waits_until_ready(lines: Lines, tmp_path: Path) -> None:
+def test_a_node_of_lamport_logs_which_nodes_it_waits_for_until_ready(
+    lines: Lines, tmp_path: Path
+) -> None:
     with running_nodes(tmp_path, "lamport") as nodes:
         for node in nodes:
             lines.until(lambda line, node=node: line[2] == f"{node} is ready: it can grant locks")  # type: ignore[misc]
@@ -108,7 +110,7 @@ def test_a_node_of_lamport_says_for_whom_it_waits_until_ready(lines: Lines, tmp_
         (CloseReason.FORCED, Level.WARNING, "s.1 closed: an operator ended it"),
     ],
 )
-def test_the_end_of_a_session_says_why(reason: CloseReason, level: Level, words: str) -> None:
+def test_the_end_of_a_session_has_a_reason(reason: CloseReason, level: Level, words: str) -> None:
     notice = notice_of(ended("s.1", reason))
     assert notice.level is level
     assert notice.text.startswith(f"session {words}")
@@ -227,7 +229,7 @@ def test_a_program_that_sets_no_log_up_sees_warnings_and_at_a_terminal_what_it_w
     assert capsys.readouterr().err.splitlines() == seen
 
 
-def test_at_a_terminal_a_program_that_sets_its_log_up_sees_what_it_asked_for(
+def test_a_program_at_a_terminal_that_sets_its_log_up_sees_what_it_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -307,7 +309,7 @@ def test_a_log_file_is_renamed_when_it_is_full_and_old_ones_are_deleted(tmp_path
     assert "line 099" in file.path.read_text()
 
 
-def test_a_log_file_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written_is_refused_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"log\.folder: .*file"):
         log.set_up(file=log.LogFile(tmp_path / "file" / "n1.log", 1_000, 1), stream=StringIO())

@@ -123,7 +123,7 @@ ENDS = {"pass": 0, "sys.exit(0)": 0, "raise ValueError(1)": 1}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_nodes_that_nobody_stopped_leave_no_lock_held(tmp_path: Path, end: str) -> None:
+def test_nodes_that_were_never_stopped_leave_no_lock_held(tmp_path: Path, end: str) -> None:
     settings = config(tmp_path)
     program = [sys.executable, "-c", HOLD_AND_LEAVE, str(tmp_path / "cluster.toml"), end]
     ended = subprocess.run(
@@ -161,7 +161,7 @@ def test_an_embedded_node_refuses_its_forks(tmp_path: Path) -> None:
 
 
 def refused(use: Callable[[], object]) -> bool:
-    """Return whether ``use`` is refused in the words for a forked process."""
+    """Return whether ``use`` is refused with the text for a forked process."""
     try:
         use()
     except ClosedError as error:
@@ -172,7 +172,7 @@ def refused(use: Callable[[], object]) -> bool:
 @pytest.mark.parametrize(
     "command", [("dev",), ("serve", "--id", "n1"), ("simulate", "--seeds", "0..1")]
 )
-def test_without_assertions_no_node_starts_and_one_line_says_so(
+def test_no_node_starts_without_assertions_and_one_line_gives_the_reason(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     config(tmp_path)

@@ -53,7 +53,7 @@ def assert_free(other: fencelock.Client, name: str) -> None:
 
 
 class Protected:
-    """The resource that the locks protect: nobody may enter while somebody is inside."""
+    """The resource that the locks protect: no task may enter while another is inside."""
 
     def __init__(self) -> None:
         self.inside: set[str] = set()

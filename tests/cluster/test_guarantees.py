@@ -113,7 +113,7 @@ def test_a_protocol_without_an_object_names_the_one_that_has_it(
 
 
 @pytest.mark.parametrize("protocol", PROMISES)
-def test_what_is_promised_may_be_demanded(protocol: str) -> None:
+def test_every_promise_may_be_demanded(protocol: str) -> None:
     for guarantee in PROMISES[protocol].guarantees:
         demand(protocol, guarantee)
 
@@ -139,14 +139,14 @@ def test_the_refusal_names_the_only_protocol_that_has_it() -> None:
     assert str(caught.value).endswith("; paxos has it")
 
 
-def test_the_refusal_says_when_no_protocol_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refusal_states_when_no_protocol_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(PROMISES, "paxos")
     with pytest.raises(UnsupportedError) as caught:
         demand("lamport", Guarantee.REENTRANT)
     assert str(caught.value).endswith("no protocol of this release has it")
 
 
-def test_the_default_promises_all_but_what_bakery_alone_has_and_says_what_stops_it() -> None:
+def test_the_default_promises_all_but_what_bakery_alone_has_and_states_what_stops_it() -> None:
     only = {Guarantee.CLUSTER_EVENTS}
     assert PROMISES["paxos"].guarantees == set(Guarantee) - only
     assert "majority" in PROMISES["paxos"].does_not_survive

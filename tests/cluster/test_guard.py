@@ -172,7 +172,7 @@ class Counting(sqlite3.Connection):
         return super().cursor(factory)
 
 
-def test_a_driver_that_counts_changed_rows_is_refused_not_asked_for_ever(tmp_path: Path) -> None:
+def test_a_driver_that_counts_changed_rows_is_refused_not_asked_forever(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "db", factory=Counting)
     guard = made(SqlGuard(connection))
     guard.check("a", 5)

@@ -131,7 +131,7 @@ def test_the_end_of_a_with_statement_on_another_thread_leaves_it_alone_too(
     web.attach(token).release()
 
 
-def test_a_token_that_nobody_attaches_in_time_is_over(
+def test_a_token_that_is_not_attached_in_time_expires(
     web: fencelock.Client, worker: fencelock.Client, name: str
 ) -> None:
     token = web.lock(name).acquire().detach(within=0.05)
@@ -205,7 +205,9 @@ def test_the_default_clients_attach_what_a_lazy_client_detached(
     asyncio.run(run())
 
 
-def test_what_is_no_plain_lock_held_once_stays_as_it_is(web: fencelock.Client, name: str) -> None:
+def test_a_lock_that_is_not_plain_or_held_more_than_once_stays_as_it_is(
+    web: fencelock.Client, name: str
+) -> None:
     others: list[Any] = [
         web.semaphore(name, 2).acquire(),
         web.rwlock(name).read().acquire(),
@@ -270,7 +272,7 @@ def test_an_interrupted_detach_that_was_not_sent_releases_the_lock(scene: Scene)
     session.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         hold.detach()
-    cancel = only(Cancel, session.told)
+    cancel = only(Cancel, session.received)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", hold.token)
 
 
@@ -289,7 +291,7 @@ def other(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Cluster]:
     yield from started(Cluster(request.param, 2, tmp_path))
 
 
-def test_other_protocols_refuse_in_words(other: Cluster) -> None:
+def test_other_protocols_refuse_with_a_reason(other: Cluster) -> None:
     client = other.connect()
     with client.lock("x") as hold:
         with pytest.raises(UnsupportedError, match="has no Detach; paxos has it"):

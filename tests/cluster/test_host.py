@@ -242,7 +242,7 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
     assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S).lock == "a"
 
 
-def test_what_eases_the_load_is_let_in_however_much_waits(start: Start) -> None:
+def test_messages_that_ease_the_load_are_admitted_however_much_waits(start: Start) -> None:
     ref = start().ref(ROLE)
     leave, futures = flooded(ref)
     release = ref.ask(Release(lock="a", fence=5), block=False)
@@ -294,10 +294,10 @@ class Granter(Role[Acquire | Abandon]):
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def handle(self, sender: Address, event: Acquire | Abandon, now: Instant) -> Effects:
-        self.heard.append(f"{type(event).__name__} from {sender}")
+        self.received.append(f"{type(event).__name__} from {sender}")
         if isinstance(event, Abandon):
             return ()
         return [Send(sender, Granted(lock=event.lock[:1], fence=1))]
@@ -322,8 +322,8 @@ def test_a_caller_that_gives_up_as_the_answer_comes_frees_it(dispatcher: Dispatc
     assert answered.get(timeout=PATIENCE_S)
     assert isinstance(answered, AskReply)
     dispatcher.abandon(answered)  # As `ask` does when its time is over, an instant too late.
-    heard = ref.proxy().heard.get(timeout=PATIENCE_S)
-    assert heard == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
+    received = ref.proxy().received.get(timeout=PATIENCE_S)
+    assert received == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
 
 
 def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Dispatcher) -> None:
@@ -337,7 +337,9 @@ def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Di
     assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S) == Granted(lock="a", fence=1)
 
 
-def test_the_caller_that_starts_a_role_unable_to_begin_is_told(dispatcher: Dispatcher) -> None:
+def test_the_caller_that_starts_a_role_unable_to_begin_gets_the_error(
+    dispatcher: Dispatcher,
+) -> None:
     starter = threading.Thread(
         target=RaisesOnEvent.start, args=(address_of("n1", "broken"), dispatcher), daemon=True
     )
@@ -349,7 +351,7 @@ def test_the_caller_that_starts_a_role_unable_to_begin_is_told(dispatcher: Dispa
 
 
 class PersistingClerk(Role[Acquire | BlockThread]):
-    """Persists a number for each "persist", and tells the last one for anything else.
+    """Persists a number for each "persist", and replies with the last one to anything else.
 
     For each "part" it begins a checkpoint.
     """
@@ -470,7 +472,7 @@ def _is_set(future: pykka.Future[Any]) -> bool:
     return True
 
 
-def test_a_disk_that_fails_stops_the_node_before_it_speaks(tmp_path: Path) -> None:
+def test_a_disk_that_fails_stops_the_node_before_it_sends(tmp_path: Path) -> None:
     class RaisesAfterPersist(Journal):
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")

@@ -35,7 +35,7 @@ AWAY = address_of("n2", "crowd")
 
 
 class Crowd(Role[Acquire | Release]):
-    """Replies to all requests at once when there are as many as the lock's name says; notifies
+    """Replies to all requests at once when there are as many as the lock's name states; notifies
     n2."""
 
     def __init__(self, address: Address, host: Any) -> None:
@@ -98,7 +98,7 @@ class WakingWire:
 
 
 class Careless(AskReply):
-    """Of somebody who promises to wake the next, and does not."""
+    """The reply of a caller that promises to wake the next, and does not."""
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
         super().wake()
@@ -106,7 +106,7 @@ class Careless(AskReply):
 
 
 class Interrupted(AskReply):
-    """Of somebody who was to be woken when a signal's handler raised, on the thread that wakes."""
+    """The reply of a caller whose waking thread was interrupted by a signal's handler."""
 
     interrupts = 1
 
@@ -187,7 +187,7 @@ def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
     assert not asks.waking
 
 
-def test_answers_nobody_waits_for_hold_nobody_up() -> None:
+def test_replies_without_a_waiting_caller_delay_no_other() -> None:
     asks = PendingAsks("n1")
     ended: list[bool] = []
     asks.all_awake = lambda: ended.append(asks.waking)
@@ -205,7 +205,7 @@ def test_answers_nobody_waits_for_hold_nobody_up() -> None:
     assert ended == [False]
 
 
-def test_if_a_link_of_the_chain_breaks_the_dispatcher_goes_on_with_it_soon() -> None:
+def test_the_dispatcher_soon_continues_a_broken_chain() -> None:
     host = crowd([])
     role = host.ref(ROLE)
     careless = [Careless() for _ in range(3)]
@@ -232,7 +232,7 @@ def test_a_thread_that_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispat
     assert not asks.waking
 
 
-def test_to_wake_those_who_are_awake_does_no_harm() -> None:
+def test_waking_callers_that_are_awake_does_no_harm() -> None:
     reply = AskReply()
     reply.settle(7, None)
     with ThreadPoolExecutor(4) as pool:
@@ -290,7 +290,7 @@ def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> Non
         asks.wake()
         arrivals.put(lambda: None)
         assert rings == [2]  # One thread is still to be woken, or to come, and will also ask.
-    asks.wake()  # It does not come: the dispatcher sees to that, and everybody else's last does.
+    asks.wake()  # It does not come: the dispatcher sees to that, and the last of all others does.
     assert rings == [2, 4]
     arrivals.put(lambda: None)
     assert rings == [2, 4, 5]
@@ -402,18 +402,20 @@ def dispatcher() -> Dispatcher:
     return Dispatcher("n1", hub_without_peers())
 
 
-def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> None:
+def test_a_listener_receives_messages_of_roles_in_the_order_they_send_them() -> None:
     host = dispatcher()
-    heard: list[tuple[Event, str]] = []
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    received: list[tuple[Event, str]] = []
+    counts: queue.SimpleQueue[int] = queue.SimpleQueue()
     address = host.listen(
-        "watcher", lambda event: heard.append((event, threading.current_thread().name))
+        "watcher", lambda event: received.append((event, threading.current_thread().name))
     )
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
     assert address == WATCHER
-    host.ref(CLERK).submit(Acquire(lock="a"), AskReply(lambda _, __, ___: told.put(len(heard))))
-    assert told.get(timeout=PATIENCE_S) == 1
-    assert heard == [(Granted(lock="a", fence=1), "fencelock-n1")]
+    host.ref(CLERK).submit(
+        Acquire(lock="a"), AskReply(lambda _, __, ___: counts.put(len(received)))
+    )
+    assert counts.get(timeout=PATIENCE_S) == 1
+    assert received == [(Granted(lock="a", fence=1), "fencelock-n1")]
     assert host.stop(PATIENCE_S)
 
 
@@ -429,7 +431,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
     assert isinstance(host.failure, IndexError)
 
 
-def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_who_waits() -> None:
+def test_a_reply_goes_first_to_its_maker_then_to_callbacks_then_to_waiting_callers() -> None:
     order: list[object] = []
     reply = AskReply(lambda _, value, error: order.append((value, error)))
     reply.add_done_callback(lambda: order.append(reply.done))
@@ -440,14 +442,14 @@ def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_wh
     assert reply.get(timeout=0) == 7
 
 
-def test_an_error_is_told_likewise() -> None:
+def test_an_error_is_passed_on_in_the_same_order() -> None:
     host = dispatcher()
     host.start(RoleSet((Spawn(CLERK, ListeningClerk),)))
-    told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
     host.ref(CLERK).submit(
-        Acquire(lock="no"), AskReply(lambda _, value, error: told.put((value, error)))
+        Acquire(lock="no"), AskReply(lambda _, value, error: outcomes.put((value, error)))
     )
-    value, error = told.get(timeout=PATIENCE_S)
+    value, error = outcomes.get(timeout=PATIENCE_S)
     assert value is None
     assert "no" in str(error)
     assert host.stop(PATIENCE_S)
@@ -474,7 +476,7 @@ def test_callbacks_are_called_once_however_they_race_with_the_answer() -> None:
         assert sorted(calls) == list(range(20))
 
 
-def test_a_host_that_stopped_says_so_to_who_cannot_block() -> None:
+def test_a_stopped_host_notifies_callers_that_cannot_block() -> None:
     host = dispatcher()
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()
     host.ended.add_done_callback(lambda: ended.put(host.stopped.is_set()))

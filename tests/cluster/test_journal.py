@@ -254,17 +254,17 @@ def kept_by_role(folder: Path) -> dict[str, tuple[Message, ...]]:
     return {role: tuple(decode(each) for each in records) for role, records in found.items()}
 
 
-def say(dispatcher: Dispatcher, role: Address, *words: str) -> None:
-    for word in words:
-        dispatcher.ref(role).ask(Acquire(lock=word), timeout=PATIENCE_S)
+def send(dispatcher: Dispatcher, role: Address, *words: str) -> None:
+    for lock in words:
+        dispatcher.ref(role).ask(Acquire(lock=lock), timeout=PATIENCE_S)
 
 
 def test_a_checkpoint_stands_for_what_its_role_wrote(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, Journal.open(tmp_path))
-    say(dispatcher, FIRST, "persist", "persist")
-    say(dispatcher, SECOND, "persist")
-    say(dispatcher, FIRST, "persist", "checkpoint", "persist")
-    say(dispatcher, SECOND, "persist")
+    send(dispatcher, FIRST, "persist", "persist")
+    send(dispatcher, SECOND, "persist")
+    send(dispatcher, FIRST, "persist", "checkpoint", "persist")
+    send(dispatcher, SECOND, "persist")
     assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {
         "first": (record(-4), record(4), record(5)),
@@ -274,7 +274,7 @@ def test_a_checkpoint_stands_for_what_its_role_wrote(start: StartRoles, tmp_path
 
 def test_a_checkpoint_of_nothing_leaves_nothing(start: StartRoles, tmp_path: Path) -> None:
     dispatcher = start(CLERKS, Journal.open(tmp_path))
-    say(dispatcher, FIRST, "persist", "nothing")
+    send(dispatcher, FIRST, "persist", "nothing")
     assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {}
 
@@ -292,7 +292,7 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
     dispatcher = start(CLERKS, Counting.open(tmp_path))
     leave = blocked(dispatcher.ref(FIRST))
     words = ("persist", "checkpoint", "persist")
-    asked = [dispatcher.ref(FIRST).ask(Acquire(lock=word), block=False) for word in words]
+    asked = [dispatcher.ref(FIRST).ask(Acquire(lock=lock), block=False) for lock in words]
     other = dispatcher.ref(SECOND).ask(Acquire(lock="persist"), block=False)
     leave.set()
     for future in (*asked, other):
@@ -325,7 +325,7 @@ def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(
     start: StartRoles, tmp_path: Path
 ) -> None:
     dispatcher = start(CLERKS, failing("trim").open(tmp_path))
-    say(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
+    send(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
     assert dispatcher.stopped.wait(PATIENCE_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
 
@@ -350,7 +350,7 @@ def test_a_record_of_a_role_that_was_spawned_by_a_held_event_is_written_at_once(
     start: StartRoles, tmp_path: Path
 ) -> None:
     dispatcher = start(RoleSet((Spawn(FIRST, CheckpointParent),)), Journal.open(tmp_path))
-    say(dispatcher, FIRST, "persist")
+    send(dispatcher, FIRST, "persist")
     assert dispatcher.stop(PATIENCE_S)
     assert kept_by_role(tmp_path) == {"first": (record(1), record(2)), "second": (record(9),)}
 
@@ -457,12 +457,12 @@ def test_a_group_larger_than_the_room_makes_the_file_longer(tmp_path: Path) -> N
     assert kept_in_room(tmp_path) == [b"a", b"x" * 3 * SMALL, b"b"]
 
 
-def test_of_a_write_into_the_room_any_sectors_may_have_reached_the_disk(tmp_path: Path) -> None:
+def test_any_sectors_of_a_write_into_the_room_may_have_reached_the_disk(tmp_path: Path) -> None:
     """Every choice of sectors: the rest of one write is never taken for a part of the next."""
     with opened(tmp_path) as journal:
         write(journal, b"a", b"b")
     with opened(tmp_path):
-        pass  # Says that the above was durable.
+        pass  # Proves that the above was durable.
     before, after = written_once_more(tmp_path, noise(1, 700), bytes(600), noise(2, 900))
     path = last_of(tmp_path)
     found: set[int] = set()
@@ -532,5 +532,5 @@ def test_an_older_segment_that_lost_its_last_group_to_zeros_is_noticed(tmp_path:
     full.write_bytes(whole[:-350] + bytes(350))
     with pytest.raises(JournalDamagedError, match=r"damaged at byte|go on where the file before"):
         Journal.open(tmp_path)
-    full.write_bytes(whole + bytes(1000))  # Room alone is nothing that anybody wrote.
+    full.write_bytes(whole + bytes(1000))  # Room alone is no record.
     assert set(kept_in_room(tmp_path)) == {b"x" * 300}

@@ -43,7 +43,7 @@ SMALL = 700
 
 
 class Killed(BaseException):
-    """The process is gone at this very step."""
+    """The process dies at this very step."""
 
 
 class Fate:
@@ -144,7 +144,7 @@ def test_a_diary_does_everything_that_a_journal_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_after_any_call_that_the_disk_refuses_nothing_more_is_done_and_nothing_promised_is_lost(
+def test_nothing_more_is_done_and_nothing_promised_is_lost_after_any_call_that_the_disk_refuses(
     tmp_path: Path, code: int
 ) -> None:
     for at, name in enumerate(calls_of_a_diary(tmp_path / "all")):
@@ -159,7 +159,7 @@ def test_after_any_call_that_the_disk_refuses_nothing_more_is_done_and_nothing_p
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_a_process_killed_before_a_step_loses_nothing_said(tmp_path: Path, halves: bool) -> None:
+def test_a_process_killed_before_a_step_loses_nothing_it_sent(tmp_path: Path, halves: bool) -> None:
     for at in range(len(calls_of_a_diary(tmp_path / "all"))):
         diary = Diary(tmp_path / f"{at}")
         with Fate(Killed(), at, halves=halves).strikes(), suppress(Killed):
@@ -270,7 +270,7 @@ def start(folder: Path, identity: dict[str, str]) -> dict[str, list[bytes]]:
     return found
 
 
-def test_a_new_journal_is_of_whoever_opens_it_first_and_stays_so(tmp_path: Path) -> None:
+def test_a_new_journal_belongs_to_the_node_that_opens_it_first(tmp_path: Path) -> None:
     assert start(tmp_path, MINE) == {}
     assert list(start(tmp_path, MINE)) == [STREAM]
     assert list(start(tmp_path, MINE)) == [STREAM]
@@ -316,7 +316,7 @@ def test_a_journal_without_an_owner_is_nobodys(tmp_path: Path) -> None:
         start(tmp_path, MINE)
 
 
-def test_a_node_that_is_given_anothers_folder_says_so_and_exits(tmp_path: Path) -> None:
+def test_a_node_that_is_given_anothers_folder_reports_it_and_exits(tmp_path: Path) -> None:
     one, two = free_ports(2)
     alone = f"""
 cluster = "shop"

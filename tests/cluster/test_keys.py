@@ -68,7 +68,7 @@ def test_secrets_and_the_list_are_for_their_owner_only(keys: Path) -> None:
     assert set(names) == found
 
 
-def test_the_list_has_no_secret_and_says_who_may_do_what(keys: Path) -> None:
+def test_the_list_has_no_secret_and_shows_who_may_do_what(keys: Path) -> None:
     text = (keys / "keys.toml").read_text()
     for name in ("_server", "n1", "shop"):
         key = read_key(keys / f"{name}.key")
@@ -224,7 +224,7 @@ def test_the_commands_make_list_and_remove_keys(
     assert not Path("keys/shop.key").exists()
 
 
-def test_without_keys_a_node_serves_on_loopback_only(tmp_path: Path, lines: Lines) -> None:
+def test_a_node_without_keys_serves_on_loopback_only(tmp_path: Path, lines: Lines) -> None:
     port = free_ports(1)[0]
     text = IN_MEMORY.format(f"tcp://127.0.0.1:{port}")
     text += f'nodes.n1.listen = "tcp://0.0.0.0:{port}"\n'
@@ -233,7 +233,7 @@ def test_without_keys_a_node_serves_on_loopback_only(tmp_path: Path, lines: Line
     for _ in range(2):
         Node.start(parse(f"{text}[security]\ninsecure = true", tmp_path), "n1", found=True).stop()
     warned = [
-        level for level, _, told in lines.values if "without keys, as insecure = true" in told
+        level for level, _, line in lines.values if "without keys, as insecure = true" in line
     ]
     assert warned == ["WARNING", "WARNING"]
 

@@ -157,7 +157,7 @@ def test_an_object_is_not_used_by_two_loops_at_a_time(fencelock_cluster: LocalCl
     asyncio.run(second())
 
 
-def test_a_client_of_a_loop_that_nobody_shut_down_ends_when_another_is_used(
+def test_a_client_of_a_loop_that_was_never_shut_down_ends_when_another_is_used(
     fencelock_cluster: LocalCluster,
 ) -> None:
     client = aio.connect(fencelock_cluster.addresses, lazy=True)
@@ -327,7 +327,7 @@ def test_a_program_that_leaves_all_to_the_end_ends_well(fencelock_cluster: Local
     assert not fencelock_cluster.connect().lock("x").locked()
 
 
-def test_without_a_node_at_the_default_address_the_first_acquire_names_a_command(
+def test_the_first_acquire_without_a_node_at_the_default_address_names_a_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
@@ -337,7 +337,7 @@ def test_without_a_node_at_the_default_address_the_first_acquire_names_a_command
         client.lock("orders/42").acquire(timeout=0.1)
 
 
-def test_a_decorator_that_cannot_work_says_so_at_once() -> None:
+def test_a_decorator_that_cannot_work_raises_at_once() -> None:
     def plain() -> None:
         """Do nothing."""
 

@@ -95,12 +95,12 @@ def test_every_timeout_is_a_timeout_error(lock: Lock, script: ScriptedSession) -
         pass
 
 
-def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: ScriptedSession) -> None:
+def test_an_error_other_than_a_timeout_is_raised(lock: Lock, script: ScriptedSession) -> None:
     for error in (UnavailableError("n1"), OverloadedError("x")):
         script.refusal = error
         with pytest.raises(type(error)):
             lock.acquire(timeout=1)
-    assert script.told == []
+    assert script.received == []
 
 
 @pytest.mark.parametrize("error", [AlreadyHeldError("x"), LimitReachedError("x")])
@@ -125,7 +125,7 @@ def test_a_timeout_without_blocking_is_a_value_error_as_threading_has_it(lock: L
         threading.Lock().acquire(blocking=False, timeout=1)
 
 
-def test_a_timeout_without_its_keyword_is_a_type_error_that_says_what_to_write(lock: Lock) -> None:
+def test_a_timeout_without_its_keyword_is_a_type_error_that_shows_what_to_write(lock: Lock) -> None:
     acquire: Any = lock.acquire
     for argument, text in ((5, "timeout=5"), (0.5, "timeout=0.5"), (0, "timeout=0")):
         with pytest.raises(TypeError, match=text):
@@ -164,7 +164,7 @@ def test_threads_that_share_a_lock_may_release_it_for_each_other(lock: Lock, hol
     assert not hold.held
 
 
-def test_of_two_threads_that_acquired_a_lock_each_sees_and_releases_its_own(
+def test_each_of_two_threads_that_acquired_a_lock_sees_and_releases_its_own_hold(
     lock: Lock, hold: Hold, script: ScriptedSession
 ) -> None:
     script.fence, script.count = 7, 0
@@ -192,7 +192,7 @@ def test_each_acquire_of_a_lock_is_its_own_owner(scene: Scene, script: ScriptedS
     assert len(set(owners)) == 3
     for lock in locks:
         lock.release()
-    locks[2].acquire()  # Of names that nobody uses the cluster remembers requests: use them again.
+    locks[2].acquire()  # The cluster remembers requests of unused names: use them again.
     assert script.asks()[-1].owner in owners
 
 
@@ -266,7 +266,9 @@ def test_a_failed_release_after_a_good_body_is_raised(
     assert lock.state is HoldState.FREE
 
 
-def test_a_release_of_what_is_not_held_asks_nobody(lock: Lock, script: ScriptedSession) -> None:
+def test_a_release_of_what_is_not_held_sends_no_request(
+    lock: Lock, script: ScriptedSession
+) -> None:
     with pytest.raises(NotHeldError, match="'x'"):
         lock.release()
     assert script.asked == []
@@ -324,7 +326,7 @@ def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
         lock.acquire()
     (asked,) = script.asks()
     cancel = Cancel(lock="x", session="", owner=asked.owner, request=asked.request)
-    assert script.told == [cancel]
+    assert script.received == [cancel]
     assert [reply.done for reply in script.abandoned] == [granted]
     assert not lock.held
 
@@ -373,7 +375,7 @@ def test_what_remains_is_judged_by_the_clock(scene: Scene) -> None:
     assert (hold.suspect, hold.lost) == (False, True)
 
 
-def test_the_text_of_a_lock_tells_its_name_and_state(lock: Lock) -> None:
+def test_the_text_of_a_lock_shows_its_name_and_state(lock: Lock) -> None:
     assert "'x'" in repr(lock)
     assert "not held" in repr(lock)
     hold = present(lock.acquire())

@@ -57,7 +57,7 @@ def test_late_news_do_not_bring_back_what_was_over(scene: Scene) -> None:
     assert lock.state is HoldState.LOST
     with pytest.raises(LockOwnershipLostError):
         lock.release()
-    assert scene.session.told == [
+    assert scene.session.received == [
         Release(lock="x", fence=1, owner="ann")
     ]  # The session may hold on.
 
@@ -71,7 +71,7 @@ def test_news_in_time_end_the_doubt(scene: Scene) -> None:
     assert lock.state is HoldState.HELD
 
 
-def test_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene: Scene) -> None:
+def test_a_release_after_the_loss_reports_it_and_then_it_is_not_held(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.lose(fence=1)
@@ -103,7 +103,7 @@ def test_a_loss_of_another_fence_or_owner_is_not_this_holds(scene: Scene) -> Non
     assert lock.held
 
 
-def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene: Scene) -> None:
+def test_raise_if_lost_raises_each_time_and_the_handle_can_acquire_again(scene: Scene) -> None:
     lock = scene.lock()
     with pytest.raises(NotHeldError):
         lock.raise_if_lost()
@@ -118,7 +118,7 @@ def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene:
     lock.raise_if_lost()
 
 
-def test_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
+def test_an_acquire_after_an_unreported_loss_reports_it_once(scene: Scene) -> None:
     lock = scene.rlock()
     lock.acquire()
     scene.lose(fence=1)
@@ -128,7 +128,7 @@ def test_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
     assert lock.fence == 2
 
 
-def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(scene: Scene) -> None:
+def test_a_loss_while_entering_again_is_reported_and_the_new_grant_given_back(scene: Scene) -> None:
     lock = scene.rlock()
     lock.acquire()
     scene.session.before = lambda: scene.lose(fence=1)
@@ -136,7 +136,7 @@ def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(scene:
         lock.acquire()
     asked = checked(Acquire, scene.session.asked[-1][0])
     cancel = Cancel(lock="x", session="", owner="ann", request=asked.request)
-    assert scene.session.told == [cancel]
+    assert scene.session.received == [cancel]
     assert lock.state is HoldState.FREE
 
 
@@ -149,7 +149,7 @@ def test_a_grant_that_comes_when_the_session_is_over_is_no_hold(scene: Scene) ->
     assert lock.state is HoldState.FREE
 
 
-def test_the_end_of_with_tells_the_loss(scene: Scene) -> None:
+def test_the_end_of_with_reports_the_loss(scene: Scene) -> None:
     lock = scene.lock()
     with pytest.raises(LockOwnershipLostError), lock:
         scene.lose(fence=1)
@@ -180,17 +180,17 @@ def test_a_body_that_checks_raises_the_loss_itself_without_a_note(scene: Scene) 
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
-    heard: list[Notice] = []
+def test_callbacks_receive_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
+    notices: list[Notice] = []
     lost = threading.Event()
     lock, other = scene.rlock(limit=1), scene.rlock(limit=1)
 
     def note(notice: Notice) -> None:
-        heard.append(notice)
+        notices.append(notice)
         lost.set()
 
-    lock.on_suspect(heard.append)
-    other.on_lost(heard.append)  # It acquired nothing.
+    lock.on_suspect(notices.append)
+    other.on_lost(notices.append)  # It acquired nothing.
     scene.hold_registry.listeners.lost.append(note)
 
     def acquire_again(_: Notice) -> None:
@@ -205,12 +205,12 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
     assert lock.lost
     scene.lose(fence=1)
     assert lost.wait(PATIENCE_S)
-    assert [(n.lock, n.owner, n.fence, n.state) for n in heard] == [
+    assert [(n.lock, n.owner, n.fence, n.state) for n in notices] == [
         ("x", "ann", 1, HoldState.SUSPECT),
         ("x", "ann", 1, HoldState.LOST),
     ]
-    assert "7 ms" in heard[0].detail
-    assert "TTL" in heard[1].detail
+    assert "7 ms" in notices[0].detail
+    assert "TTL" in notices[1].detail
 
 
 def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> None:
@@ -249,7 +249,7 @@ def tokens(script: ScriptedSession) -> list[int]:
 
 
 def test_each_level_is_released_though_unconfirmed(lock: RLock, script: ScriptedSession) -> None:
-    """The session repeats the inner release; of the outer one it has to be told."""
+    """The session repeats the inner release; for the outer level the lock sends a cancel."""
 
     def work() -> None:
         with lock, lock:
@@ -257,7 +257,7 @@ def test_each_level_is_released_though_unconfirmed(lock: RLock, script: Scripted
 
     with pytest.raises(UnavailableError):
         work()
-    cancel = only(Cancel, script.told)
+    cancel = only(Cancel, script.received)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(script)[0])
     script.refusal, script.count = None, 2
     lock.release()  # To wait for the release in the background; the session does the rest.
@@ -298,7 +298,7 @@ def test_a_grant_to_a_task_of_a_closed_loop_is_given_back(
     loop.close()
     (reply,) = waiting(script)
     reply.set(script.grant("x", "ann", 1))
-    assert only(Cancel, script.told).request == tokens(script)[0]
+    assert only(Cancel, script.received).request == tokens(script)[0]
     assert (script.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
 
@@ -323,18 +323,20 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
     first.set(script.grant("x", "ann", 1))
     loop.close()
     if later:
-        second.set(script.grant("y", "ann", 2))  # Who is told last finds the loop closed.
+        second.set(
+            script.grant("y", "ann", 2)
+        )  # The last one to be notified finds the loop closed.
     else:
         tasks.clear()
         del first, second, loop
         script.asked.clear()
         gc.collect()
-    cancelled = {cancel.lock for cancel in script.told if isinstance(cancel, Cancel)}
+    cancelled = {cancel.lock for cancel in script.received if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
     assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
 
 
-def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
+def test_a_loop_whose_thread_was_interrupted_is_notified_of_the_next_reply(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold_registry = scene.hold_registry

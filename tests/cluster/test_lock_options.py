@@ -101,16 +101,16 @@ def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
 
 
 async def test_outside_of_a_task_there_is_no_owner() -> None:
-    said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def look() -> None:
         try:
             owner_of_task()
         except RuntimeError as error:
-            said.set_result(str(error))
+            text.set_result(str(error))
 
     asyncio.get_running_loop().call_soon(look)
-    assert "give the lock an owner" in await said
+    assert "give the lock an owner" in await text
 
 
 def test_people_see_host_and_process_and_an_operator_user_and_host() -> None:
@@ -305,7 +305,7 @@ def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
         client.locked("report/{day}")(print)
 
 
-def test_each_level_of_a_lost_hold_is_told(scene: Scene) -> None:
+def test_each_level_of_a_lost_hold_is_reported(scene: Scene) -> None:
     lock = scene.rlock()
     acquisitions: list[str] = []
 
@@ -360,7 +360,7 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
     monkeypatch.setattr(AskReply, "get", get)
     with pytest.raises(KeyboardInterrupt):
         lock.release()
-    assert (lock.held, session.told) == (True, [])  # The release continues.
+    assert (lock.held, session.received) == (True, [])  # The release continues.
     release, reply = session.asked[-1]
     session.mute = False
     answer = threading.Timer(0.02, lambda: reply.set(session.answer(release)))
@@ -425,7 +425,7 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
         lock.release()
     for timeout in (0.5, 1.0):
         began = time.monotonic()
-        with suppress(UnavailableError):  # Nobody can be asked. But never at once.
+        with suppress(UnavailableError):  # No node can be asked. But never at once.
             assert lock.acquire(timeout=timeout) is None
         assert time.monotonic() - began >= timeout
     mend(cables)
@@ -433,7 +433,7 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
     lock.release()
 
 
-def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
+def test_with_after_an_unconfirmed_release_raises_when_its_timeout_ends(
     far: fencelock.Client, cables: list[Cable]
 ) -> None:
     lock = far.lock("hot", owner="job")
@@ -483,13 +483,13 @@ def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Clien
 
 
 def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.Client) -> None:
-    told: list[fencelock.Notice] = []
+    notices: list[fencelock.Notice] = []
     hold = present(client.lock("evicted").acquire())
     client.evict("evicted", hold.fence)
     until(lambda: hold.lost)
-    hold.on_lost(told.append)
-    until(lambda: bool(told))
-    assert told[0].fence == hold.fence
+    hold.on_lost(notices.append)
+    until(lambda: bool(notices))
+    assert notices[0].fence == hold.fence
     with pytest.raises(fencelock.LockOwnershipLostError):
         hold.release()
     hold.release()  # The loss was reported.

@@ -27,7 +27,7 @@ from fencelock.actors.timing import TIMING
 
 CONFIG = config.LogConfig(config.View(0, ("a", "b", "c")))
 BALLOT = messages.Ballot(3, config.leader_of("a"))
-REIGN = events.Leadership(
+LEADERSHIP = events.Leadership(
     ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0
 )
 MEMBER: Any = {"node": "a", "config": CONFIG, "recovered": Recovered()}
@@ -68,16 +68,18 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
         events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
         T0,
     )
-    word = messages.Preempted(
+    message = messages.Preempted(
         ballot=messages.Ballot(messages.NUMBER_MAX - 1, config.leader_of("b"))
     )
 
     for stranger in (address_of("client", "me"), config.acceptor_of("b")):
-        assert leader.handle(stranger, word, T0) == (Observe("paxos.stranger_preempts"),)
+        assert leader.handle(stranger, message, T0) == (Observe("paxos.stranger_preempts"),)
 
     by = messages.Preempted(ballot=messages.Ballot(2, config.leader_of("b")))
     deposed = leader.handle(address_of("a", "commander-1"), by, T0)
-    assert [type(word) for word in sent(deposed, config.replica_of("a"))] == [events.SteppedDown]
+    assert [type(message) for message in sent(deposed, config.replica_of("a"))] == [
+        events.SteppedDown
+    ]
     leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
     assert leader.ballot.round == 3
 
@@ -91,8 +93,8 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
 
     for _ in range(2):
         assert sent(leader.handle(asker, events.Resign(), T0), monitor) == [events.Nominate()]
-        told = leader.handle(monitor, events.Nominated(node=""), T0)
-        assert sent(told, asker) == [events.Resigned(leader="")]
+        effects = leader.handle(monitor, events.Nominated(node=""), T0)
+        assert sent(effects, asker) == [events.Resigned(leader="")]
 
     leader.handle(asker, events.Resign(), T0)
     named = leader.handle(monitor, events.Nominated(node="b"), T0)
@@ -100,16 +102,16 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
 
 
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_proxy() -> None:
-    """At the proxy a client speaks for its own session only; a replica cannot tell."""
+    """At the proxy a client acts for its own session only; a replica cannot check that."""
     role, client = replica(), address_of("client", "me")
-    role.handle(config.leader_of("a"), REIGN, T0)
+    role.handle(config.leader_of("a"), LEADERSHIP, T0)
     propose = messages.Propose(client=client, number=1, command=b"x")
 
     assert role.handle(client, propose, T0) == (Observe("paxos.stranger_proposes"),)
 
     role.handle(config.replica_of("b"), propose, T0)
     ordered = role.handle(role.address, events.Gather(), T0)
-    assert len(sent(ordered, REIGN.commander)) == 1
+    assert len(sent(ordered, LEADERSHIP.commander)) == 1
 
 
 def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
@@ -119,22 +121,24 @@ def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
         config.acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0
     )
 
-    assert role.handle(config.leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
+    assert role.handle(config.leader_of("a"), LEADERSHIP, T0) == (
+        Observe("paxos.leadership_overtaken"),
+    )
 
     propose = messages.Propose(client=ASKER, number=1, command=b"x")
-    assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
+    assert sent(role.handle(ASKER, propose, T0), LEADERSHIP.commander) == []
 
 
-def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
+def test_no_caller_is_notified_of_a_slot_in_which_another_leader_decided_something_else() -> None:
     """A leader that is deposed and does not know it yet applies its successor's slots."""
     role = replica()
-    opening = role.handle(config.leader_of("a"), REIGN, T0)
+    opening = role.handle(config.leader_of("a"), LEADERSHIP, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
     ordered = role.handle(role.address, events.Gather(), T0)
     slots = [
-        word.slot
-        for word in sent([*opening, *ordered], REIGN.commander)
-        if isinstance(word, events.Order)
+        message.slot
+        for message in sent([*opening, *ordered], LEADERSHIP.commander)
+        if isinstance(message, events.Order)
     ]
     assert slots == [1, 2]
 
@@ -142,17 +146,17 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
         messages.Batch(time_ms=0, commands=(b"opening",)),
         messages.Batch(time_ms=0, commands=(b"theirs",)),
     )
-    told = role.handle(config.acceptor_of("a"), learned(1, *theirs), T0)
-    assert sent(told, ASKER) == []
+    effects = role.handle(config.acceptor_of("a"), learned(1, *theirs), T0)
+    assert sent(effects, ASKER) == []
 
     deposed = events.SteppedDown(pause_ms=0)
-    told = role.handle(config.leader_of("a"), deposed, T0)
-    assert sent(told, ASKER) == []
+    effects = role.handle(config.leader_of("a"), deposed, T0)
+    assert sent(effects, ASKER) == []
 
 
 def test_a_client_learns_the_outcome_of_its_command_also_if_a_successor_decided_it() -> None:
     role = replica()
-    role.handle(config.leader_of("a"), REIGN, T0)
+    role.handle(config.leader_of("a"), LEADERSHIP, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
     role.handle(role.address, events.Gather(), T0)
 
@@ -160,15 +164,15 @@ def test_a_client_learns_the_outcome_of_its_command_also_if_a_successor_decided_
         messages.Batch(time_ms=0, commands=(b"opening",)),
         messages.Batch(time_ms=0, commands=(b"mine",)),
     )
-    told = role.handle(config.acceptor_of("a"), learned(1, *same), T0)
-    assert sent(told, ASKER) == [Counted(number=2)]
+    effects = role.handle(config.acceptor_of("a"), learned(1, *same), T0)
+    assert sent(effects, ASKER) == [Counted(number=2)]
 
 
 def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed() -> None:
     """Each time a wait with a short limit comes and is granted, a due time comes and goes."""
     ordering = Ordering(opening=())
     ordering.clock = LogClock()
-    ordering.begin(REIGN, 0, T0)
+    ordering.begin(LEADERSHIP, 0, T0)
     timers: list[tuple[int, events.LogTimeDue]] = []
 
     def take(effects: Effects, ms: int) -> None:
@@ -224,14 +228,16 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
         if wake.after_ms < takes_ms:  # The answer is under way, and comes too late.
             effects = role.handle(role.address, wake.timer, T0)
             continue
-        word = messages.SnapshotChunk(slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part)
-        effects = role.handle(config.catchup_of(role.source), word, T0)
+        message = messages.SnapshotChunk(
+            slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part
+        )
+        effects = role.handle(config.catchup_of(role.source), message, T0)
         restored += sent(effects, config.replica_of("a"))
         if restored:
             break
 
-    assert [type(word).__name__ for word in restored] == ["Restore"]
-    assert role.unanswered == 0  # What is lacking next is asked for as quickly as ever.
+    assert [type(message).__name__ for message in restored] == ["Restore"]
+    assert role.unanswered == 0  # The next missing slots are requested as quickly as ever.
 
 
 def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
@@ -248,7 +254,7 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
 
 
 def test_a_node_gives_up_its_session_before_a_log_with_a_fast_clock_ends_it() -> None:
-    """The log counts a TTL from when it heard; its clock may be fast, and this node's slow."""
+    """The log counts a TTL from the last message; its clock may be fast, and this node's slow."""
     session_lease = SessionLease("a/1", TTL_MS, "a")
     session_lease.need(T0)
     session_lease.note_sent(1, T0)

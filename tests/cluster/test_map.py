@@ -56,7 +56,7 @@ def test_an_entry_that_one_client_puts_is_read_by_all_clients(
     assert repr(kv) == f"<Map '{name}'>"
 
 
-def test_a_change_by_version_fails_if_somebody_was_faster(kv: fencelock.Map) -> None:
+def test_a_change_by_version_fails_if_another_was_faster(kv: fencelock.Map) -> None:
     first = present(kv.put_if_absent("k", b"1"))
     assert kv.put_if_absent("k", b"2") is None
     second = kv.replace("k", b"2", version=first)
@@ -257,7 +257,7 @@ WRONG: dict[str, tuple[Callable[[fencelock.Map], object], type[Exception], str]]
 
 @threads_only
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_arguments_are_refused_in_words(kv: fencelock.Map, what: str) -> None:
+def test_wrong_arguments_are_refused_with_a_reason(kv: fencelock.Map, what: str) -> None:
     call, kind, text = WRONG[what]
     with pytest.raises(kind, match=text):
         call(kv)

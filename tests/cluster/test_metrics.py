@@ -77,7 +77,7 @@ def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node)
     assert seen["fencelock_events_total proxy.released"] == 1
 
 
-def test_a_node_is_live_and_ready_and_then_nobody_is_there(alone: Node) -> None:
+def test_a_node_is_live_and_ready_and_then_gone(alone: Node) -> None:
     address = alone.metrics
     with fencelock.connect(alone.address) as client, client.lock("a"):
         assert get(address, "/ready") == (200, "ready\n")

@@ -513,7 +513,7 @@ WRONG: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
 ]
 
 
-def test_wrong_arguments_are_refused_in_words(client: fencelock.Client, name: str) -> None:
+def test_wrong_arguments_are_refused_with_a_reason(client: fencelock.Client, name: str) -> None:
     for call, error, text in WRONG:
         with pytest.raises(error, match=text):
             call(client, name)

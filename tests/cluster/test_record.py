@@ -47,7 +47,7 @@ def scan_of(content: bytes) -> Scan:
 
 
 def torn(content: bytes) -> bool:
-    """Tell whether all but the last group is read, and the rest is an unfinished write."""
+    """Return whether all but the last group is read, and the rest is an unfinished write."""
     found = scan_of(content)
     assert read(content) == [A, B]
     written = content[BEFORE_LAST:].rstrip(b"\0")  # The rest may be room that was made.
@@ -133,7 +133,7 @@ def test_a_spoilt_group_with_anything_after_its_end_was_synced() -> None:
         scan_of(flipped(WHOLE, BEFORE_LAST - 1)[: BEFORE_LAST + 1])
 
 
-def test_damage_is_told_with_its_offset_and_what_to_do() -> None:
+def test_damage_is_reported_with_its_offset_and_the_next_step() -> None:
     second = len(file_of(A))
     with pytest.raises(JournalDamagedError) as caught:
         scan_of(flipped(WHOLE, second))
@@ -145,7 +145,7 @@ def test_damage_is_told_with_its_offset_and_what_to_do() -> None:
 
 def test_a_group_that_is_not_where_it_belongs_is_damage() -> None:
     for misplaced in (file_of(A) + file_of(A, B, C)[BEFORE_LAST:], WHOLE + WHOLE[BEFORE_LAST:]):
-        assert len(read(misplaced)) < 4  # It says where it belongs, so it does not pass.
+        assert len(read(misplaced)) < 4  # It names its place, so it does not pass.
     content = file_of(A)
     twice = content + encode_group(B, salt=SALT, offset=len(content), sequence=1)
     with pytest.raises(JournalDamagedError, match="group 1 lies where 2 belongs"):
@@ -158,7 +158,7 @@ def test_garbage_after_the_last_group_is_an_unfinished_write(garbage: bytes) -> 
 
 
 def test_groups_of_another_file_behind_the_last_group_are_an_unfinished_write() -> None:
-    """A crash may show what lay on the disk before, at its place and in its order."""
+    """A crash may show what was on the disk before, at its place and in its order."""
     stale = file_of(A, B, C, header=HEADER._replace(salt=b"tlastlas"))
     assert torn(file_of(A, B) + stale[BEFORE_LAST:])
     assert torn(file_of(A, B) + stale[HEADER_BYTES:])
@@ -190,8 +190,8 @@ def preamble(version: int) -> bytes:
 @pytest.mark.parametrize("more", [b"", b"\2\0\0\0\x3a\x5a\x50\x23ab" * 20])
 def test_a_journal_of_an_old_format_is_refused_with_what_to_do(version: int, more: bytes) -> None:
     assert preamble(1) == bytes.fromhex("66656e63656c6f6701000000a645e889")
-    told = f"format {version}, of a development version"
-    with pytest.raises(JournalDamagedError, match=told) as caught:
+    text = f"format {version}, of a development version"
+    with pytest.raises(JournalDamagedError, match=text) as caught:
         scan_of(preamble(version) + more)
     assert "move the data folder of every node aside" in str(caught.value)
 
@@ -199,8 +199,8 @@ def test_a_journal_of_an_old_format_is_refused_with_what_to_do(version: int, mor
 def test_a_later_version_of_the_format_is_named() -> None:
     later = FORMAT_VERSION + 1
     assert len(preamble(later)) == PREAMBLE_BYTES
-    told = f"format {later}, and this release reads {FORMAT_VERSION}: start"
-    with pytest.raises(JournalDamagedError, match=told):
+    text = f"format {later}, and this release reads {FORMAT_VERSION}: start"
+    with pytest.raises(JournalDamagedError, match=text):
         scan_of(preamble(later))
 
 

@@ -177,7 +177,7 @@ def config_at(address: str, protocol: str = "paxos") -> Config:
     return parse(f'{text}\n[redis]\naddress = "{address}"\n', Path())
 
 
-def test_without_keys_a_door_is_on_loopback_only(tmp_path: Path) -> None:
+def test_a_door_without_keys_is_on_loopback_only(tmp_path: Path) -> None:
     config = replace(config_at("tcp://0.0.0.0:6379"), data=tmp_path)
     with pytest.raises(fencelock.ConfigError, match="redis: without keys"):
         Node.start(config, "n1", found=True)

@@ -1,5 +1,5 @@
 """Clients that lock as Redisson does, at doors of real nodes: they exclude each other and native
-clients, count, are told when their turn comes, and lose nothing when a door dies."""
+clients, count, are notified when their turn comes, and lose nothing when a door dies."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_threads_of_two_clients_hold_a_lock_one_at_a_time_and_count(
     began = time.monotonic()
     together(*(lambda c=c, t=t: work(c, t) for c in clients for t in (1, 2, 3)))
     assert entered == [90]
-    assert time.monotonic() - began < 15.0  # Nobody waits for a deadline.
+    assert time.monotonic() - began < 15.0  # No client waits for a deadline.
     with closing(RLock(clients[0], name, 1)) as lock:
         assert lock.lock(FAR_S)  # What was reserved is taken, or has been given back.
 
@@ -171,7 +171,7 @@ def test_the_token_of_a_fenced_lock_is_the_fence(clients: tuple[Redisson, Rediss
         assert lock.ask("GET", keys[1]) == b"$-1"
 
 
-def test_a_subscriber_that_does_not_read_is_closed_and_stops_nobody(node: Node) -> None:
+def test_a_subscriber_that_does_not_read_is_closed_and_stops_no_other(node: Node) -> None:
     """Its places end with its connection."""
     with RawClient(port_of(node)) as silent, RawClient(port_of(node)) as other:
         channels = [channel_of(f"silent/{number}").encode() for number in range(16)]

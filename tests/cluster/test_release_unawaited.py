@@ -99,20 +99,20 @@ def test_a_hold_is_released_without_waiting_too(scene: Scene, script: ScriptedSe
 def test_a_loss_that_the_release_finds_goes_to_on_lost_and_to_the_next_acquire(
     scene: Scene, script: ScriptedSession, kind: str
 ) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     lock = KINDS[kind](scene, False)
-    lock.on_lost(told.append)
+    lock.on_lost(notices.append)
     lock.acquire()
     script.refusal = LockOwnershipLostError("lock 'x': it was lost")
     lock.release()
     script.refusal = None
-    assert [(notice.state, notice.fence) for notice in told] == [(HoldState.LOST, 1)]
+    assert [(notice.state, notice.fence) for notice in notices] == [(HoldState.LOST, 1)]
     script.count, script.fence = 0, 5
     script.holds.clear()
     with pytest.raises(LockOwnershipLostError, match="it was lost"):
         lock.acquire()
     assert fence_of(lock.acquire()) == 6
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 @kinds
@@ -183,7 +183,7 @@ def test_an_owner_releases_twice_without_waiting(scene: Scene, script: ScriptedS
     lock.release()
     lock.release()  # The session releases it once the first is confirmed.
     assert released(script) == 1
-    assert [type(one) for one in script.told] == [Cancel]
+    assert [type(one) for one in script.received] == [Cancel]
 
 
 def test_other_acquires_do_not_wait_for_the_release(scene: Scene, script: ScriptedSession) -> None:
@@ -241,9 +241,9 @@ def test_a_second_release_waits_for_the_first_no_longer_than_usual(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hold, "ANSWER_MS", 20)
-    told: list[Notice] = []
+    notices: list[Notice] = []
     lock = scene.lock()
-    lock.on_lost(told.append)
+    lock.on_lost(notices.append)
     lock.acquire()
     script.mute = True
     lock.release(wait=False)
@@ -252,7 +252,7 @@ def test_a_second_release_waits_for_the_first_no_longer_than_usual(
             lock.release()
     (_, reply) = script.asked[-1]
     reply.fail(LockOwnershipLostError("lock 'x': it was lost"))
-    assert len(told) == 1
+    assert len(notices) == 1
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
 
@@ -283,7 +283,9 @@ def test_pairs_without_confirmation_rise_and_leave_nothing_held(
     lock.release(wait=True)
 
 
-def test_a_hold_taken_by_force_is_told_after_release(client: fencelock.Client, name: str) -> None:
+def test_a_hold_taken_by_force_is_reported_after_release(
+    client: fencelock.Client, name: str
+) -> None:
     lost = threading.Event()
     lock = client.lock(name, confirm_release=False)
     lock.on_lost(lambda notice: lost.set())

@@ -176,7 +176,9 @@ def test_a_reply_may_come_much_later_than_the_request(client: fencelock.Client) 
     assert future.get(timeout=PATIENCE_S).total == total + 2
 
 
-def test_a_told_request_reaches_the_role_and_its_reply_nobody(client: fencelock.Client) -> None:
+def test_a_request_sent_by_tell_reaches_the_role_and_its_reply_is_dropped(
+    client: fencelock.Client,
+) -> None:
     counter = client.ref("n2/counter")
     total = counter.ask(Count(amount=0), timeout=PATIENCE_S).total
     counter.tell(Count(amount=5))
@@ -243,7 +245,7 @@ def test_many_threads_ask_through_one_reference(client: fencelock.Client) -> Non
     assert sorted(totals) == list(range(before + 1, before + 401))
 
 
-def test_a_closed_client_asks_nobody(nodes: dict[str, Node]) -> None:
+def test_a_closed_client_sends_no_request(nodes: dict[str, Node]) -> None:
     client = fencelock.connect(addresses(nodes), connect_timeout=PATIENCE_S)
     counter, proxy = client.ref("n2/counter"), client.proxy
     waiting = counter.ask(AwaitCount(total=10**9), block=False, timeout=ONE_S)
@@ -361,7 +363,9 @@ def test_a_killed_node_is_gone_for_who_waits_and_back_when_it_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "lamport"])
-def test_with_keys_only_operators_ask_more_than_the_proxy(protocol: str, tmp_path: Path) -> None:
+def test_only_operators_ask_more_than_the_proxy_if_there_are_keys(
+    protocol: str, tmp_path: Path
+) -> None:
     with keyed_nodes(tmp_path, protocol) as keyed:
         with keyed.connect("alice") as operator:
             for node in NODES:

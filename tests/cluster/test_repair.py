@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_mended_is_left_alone(config: Config) -> None:
     assert not any(config.folder_of(node).exists() for node in config.nodes if config.data)  # type: ignore[union-attr]
 
 
-# If a replica's state differs from a majority's, it leaves the group and says what to do
+# If a replica's state differs from a majority's, it leaves the group and reports what to do
 
 
 MEMBERS = ("a", "b", "c")
@@ -175,7 +175,7 @@ def decide(role: Replica, slot: int) -> list[Any]:
     return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
 
 
-def test_at_an_agreed_slot_a_replica_tells_all_others() -> None:
+def test_a_replica_sends_its_digest_to_all_others_at_an_agreed_slot() -> None:
     role = replica()
     role.begin(T0)
     effects = decide(role, 1)  # The state before slot 2.
@@ -233,12 +233,12 @@ def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
     assert notice.level is Level.CRITICAL
     assert "it differs" in notice.text
     assert ADVICE in notice.text
-    (told,) = sent(effects, Divergence)
-    assert told.quarantined
+    (divergence,) = sent(effects, Divergence)
+    assert divergence.quarantined
     assert Observe("paxos.quarantined") in effects
 
 
-def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
+def test_members_that_differ_without_a_majority_report_it_and_go_on() -> None:
     role = replica()
     role.begin(T0)
     (own, _) = sent(decide(role, 1), TableDigest)
@@ -252,12 +252,12 @@ def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
             assert asked.asks
     (notice,) = sent(effects, RoleNotice)
     assert notice.level is Level.ERROR
-    (told,) = sent(effects, Divergence)
-    assert not told.quarantined
+    (divergence,) = sent(effects, Divergence)
+    assert not divergence.quarantined
     assert decide(role, 2)  # It continues.
 
 
-def test_strangers_are_not_heard() -> None:
+def test_messages_of_strangers_are_dropped() -> None:
     role = replica()
     role.begin(T0)
     for sender in ("d/replica", "b/acceptor", "a/replica"):
@@ -282,7 +282,7 @@ def test_a_restarted_replica_compares_what_its_journal_led_to() -> None:
     assert {one.slot for one in sent(role.begin(T0), TableDigest)} == {8}
 
 
-def test_after_a_restore_the_next_step_is_compared() -> None:
+def test_the_next_step_after_a_restore_is_compared() -> None:
     role = replica(digest_slots=300)  # A step is 3 slots.
     role.begin(T0)
     learned = tuple((n, Batch(time_ms=n, commands=())) for n in range(1, 6))

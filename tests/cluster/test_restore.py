@@ -245,7 +245,7 @@ def test_a_backup_is_read_as_it_was_written(path: Path) -> None:
     assert read_backup(path) == (ORDERS, FILE_PARTS)
 
 
-def test_a_backup_is_private_and_says_what_it_is(path: Path) -> None:
+def test_a_backup_is_private_and_describes_itself(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     start, header = path.read_bytes().split(b"\n")[:2]
     assert start == b"fencelock backup 1"

@@ -84,7 +84,7 @@ def test_a_wait_that_was_left_to_the_cluster_can_be_cancelled(connect: Connect, 
     assert rival.acquire(blocking=False)
 
 
-def test_while_the_session_is_suspect_nothing_is_granted_here(
+def test_nothing_is_granted_here_while_the_session_is_suspect(
     far: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
     lock = far.lock(name)
@@ -468,7 +468,9 @@ def test_threads_that_fight_for_retained_locks_exclude_each_other(
     assert fences == sorted(set(fences))
 
 
-def test_objects_that_cannot_be_retained_are_refused_in_words(connect: Connect, name: str) -> None:
+def test_objects_that_cannot_be_retained_are_refused_with_a_reason(
+    connect: Connect, name: str
+) -> None:
     client = connect()
     for wrong in (-1, 3_601, float("nan")):
         with pytest.raises(fencelock.InvalidRequestError, match="retain is"):

@@ -51,7 +51,7 @@ def test_all_permits_that_are_free_are_taken_in_one_step(connect: Connect, name:
 def test_a_held_semaphore_is_resized(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
     client = connect()
     one, two = client.semaphore(name, 2), connect().semaphore(name, 2)
-    assert one.resize(3) == one.permits == 3  # Nobody holds it.
+    assert one.resize(3) == one.permits == 3  # It is free.
     assert one.resize(2) == 2
     assert one.acquire(2)
     waits = pool.submit(two.acquire, timeout=PATIENCE_S)

@@ -58,13 +58,13 @@ def test_a_stopped_cluster_leaves_no_thread(cluster: LocalCluster) -> None:
 def test_a_lost_hold_was_evicted(cluster: LocalCluster) -> None:
     client, other = cluster.connect(), cluster.connect()
     notices: list[fencelock.Notice] = []
-    told = threading.Event()
+    lost = threading.Event()
     hold = present(client.lock("a").acquire())
     hold.on_lost(notices.append)
-    hold.on_lost(lambda _: told.set())
+    hold.on_lost(lambda _: lost.set())
     lose(hold)
     assert hold.lost
-    assert told.wait(PATIENCE_S)
+    assert lost.wait(PATIENCE_S)
     assert notices[0].fence == hold.fence
     with pytest.raises(fencelock.LockOwnershipLostError, match=r"fencelock\.testing"):
         hold.raise_if_lost()
@@ -113,14 +113,14 @@ def test_a_delay_delays_and_ends(cluster: LocalCluster) -> None:
 
 
 async def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
-    told = asyncio.Event()
+    lost = asyncio.Event()
     async with cluster.connect_aio() as client:
         hold = present(await client.lock("a").acquire())
-        hold.on_lost(lambda _: told.set())
+        hold.on_lost(lambda _: lost.set())
         lose(hold)
         assert hold.lost
         async with asyncio.timeout(PATIENCE_S):
-            await told.wait()
+            await lost.wait()
 
 
 SERVICE_TESTS = """

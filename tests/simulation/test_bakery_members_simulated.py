@@ -40,7 +40,7 @@ def settled_by_itself(
 
 
 def by_count(electorate: Electorate, nodes: Collection[str]) -> bool:
-    """Count whoever votes, a member or not."""
+    """Count every voter, a member or not."""
     return len(nodes) > len(electorate.members) // 2
 
 
@@ -112,7 +112,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
 
 def test_no_lock_is_lost_while_the_members_change_under_every_fault() -> None:
     seen = clean(map(run_members_seed, SEEDS))
-    assert not seen["notice.error"]  # Nobody accuses a member.
+    assert not seen["notice.error"]  # No member is accused.
     assert min(seen["asked to join"], seen["asked to leave"], seen["asked to replace"]) > 0
 
 

@@ -119,20 +119,20 @@ def votes_after_a_lost_round() -> list[Any]:
         attempts.on_collected(leader, collected(1, voted=False), NOW)
     again = attempts.advance("x", NOW)
     assert any(isinstance(e, Send) and isinstance(e.message, AddTicket) for e in again)
-    said = attempts.on_collected("n2", collected(1, voted=True), NOW)
-    return [e.message for e in said if isinstance(e, Send) and isinstance(e.message, Locked)]
+    effects = attempts.on_collected("n2", collected(1, voted=True), NOW)
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Locked)]
 
 
 def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers count once: one without a round would count for a vote that is gone."""
+    """Answers count once: one without a round would count for a vote that was dropped."""
     assert votes_after_a_lost_round() == []
 
     @as_plant
     def unattributed(
-        sound: Any, attempts: TicketAttempts, leader: str, said: Collected, now: Instant
+        sound: Any, attempts: TicketAttempts, leader: str, collected: Collected, now: Instant
     ) -> Any:
-        attempt = present(attempts.own.get(said.key))
-        return sound(attempts, leader, replace(said, round=attempt.entry.round), now)
+        attempt = present(attempts.own.get(collected.key))
+        return sound(attempts, leader, replace(collected, round=attempt.entry.round), now)
 
     plant(monkeypatch, TicketAttempts, "on_collected", unattributed)
     assert len(votes_after_a_lost_round()) == 1

@@ -104,7 +104,7 @@ def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
     return first if first < entry.ticket.turn else None
 
 
-def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
+def no_owner_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Check only the waiting tickets."""
     queue = table.queues[entry.ticket.lock]
     first = queue.exclusive.line[0].ticket.turn if queue.exclusive.line else entry.ticket.turn
@@ -112,22 +112,24 @@ def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
 
 
 @as_plant
-def from_anybody(sound: Any, attempts: TicketAttempts, leader: str, said: Any, now: Instant) -> Any:
-    """Take each answer for one of somebody else's."""
+def from_another(
+    sound: Any, attempts: TicketAttempts, leader: str, collected: Any, now: Instant
+) -> Any:
+    """Take each reply for that of another leader."""
     others = attempts.epoch_state.others
-    return sound(attempts, others[said.epoch % len(others)], said, now)
+    return sound(attempts, others[collected.epoch % len(others)], collected, now)
 
 
 @as_plant
 def of_any_request(
-    sound: Any, attempts: TicketAttempts, leader: str, said: Any, now: Instant
+    sound: Any, attempts: TicketAttempts, leader: str, collected: Any, now: Instant
 ) -> Any:
     """Take an answer to one request for an answer to any other of the lock."""
-    effects = list(sound(attempts, leader, said, now))
+    effects = list(sound(attempts, leader, collected, now))
     for other in list(attempts.own.values()):
         ticket = other.entry.ticket
-        if ticket.lock == said.lock and other.step is TicketStep.ENTERING:
-            instead = replace(said, who=ticket.who, request=ticket.request)
+        if ticket.lock == collected.lock and other.step is TicketStep.ENTERING:
+            instead = replace(collected, who=ticket.who, request=ticket.request)
             effects += sound(attempts, leader, instead, now)
     return effects
 
@@ -155,9 +157,9 @@ def no_fence_noted(
 
 
 def again_with_another_fence(entry: TicketEntry) -> Send:
-    said = locked(entry)
-    assert isinstance(said.message, Locked)
-    return Send(said.to, replace(said.message, fence=entry.fence - 1))
+    granted = locked(entry)
+    assert isinstance(granted.message, Locked)
+    return Send(granted.to, replace(granted.message, fence=entry.fence - 1))
 
 
 def same_node(mine: Chosen, other: Chosen) -> bool:
@@ -219,8 +221,8 @@ MUTANTS = {
     "a table is given away, and goes on": PlantedBug(
         "no-lower-epoch", ((StateTransfer, "leave", instead(always([]))),), (Blow.CUT_OFF,), LATE
     ),
-    "a vote though somebody holds": PlantedBug(
-        "no-conflicting-votes", ((TicketTable, "ahead", instead(nobody_enters)),)
+    "a vote though another holds": PlantedBug(
+        "no-conflicting-votes", ((TicketTable, "ahead", instead(no_owner_enters)),)
     ),
     "a vote for who is first, as in the source": PlantedBug(
         "no-conflicting-votes",
@@ -228,8 +230,8 @@ MUTANTS = {
         (Blow.SLOW,),
         first=1,
     ),
-    "votes count for anybody": PlantedBug(
-        "answers-count-once", ((TicketAttempts, "on_collected", from_anybody),), first=3
+    "votes count for any request": PlantedBug(
+        "answers-count-once", ((TicketAttempts, "on_collected", from_another),), first=3
     ),
     "answers count for any request": PlantedBug(
         "answers-count-once", ((TicketAttempts, "on_max", of_any_request),), first=7
@@ -255,14 +257,14 @@ MUTANTS = {
     "what was dropped is taken up again": PlantedBug(
         "dropped-stays-dropped", ((Tombstones, "is_over", instead(always(False))),), first=5
     ),
-    "a table says nothing of what was dropped": PlantedBug(
+    "a table does not report what was dropped": PlantedBug(
         "dropped-stays-dropped",
         ((Tombstones, "newest", instead(always([]))),),
         (Blow.APART, Blow.ONE_LOST),
         PROMPT,
         first=7,
     ),
-    "an answer said again is another": PlantedBug(
+    "a repeated answer is another": PlantedBug(
         "one-reply", ((leader_requests, "locked", instead(again_with_another_fence)),), first=2
     ),
 }
@@ -295,7 +297,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
 def test_two_holders_are_seen_where_clients_see_them(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    """Nobody looks inside: these bugs show as two holders, or as a lower fence."""
+    """No judge looks inside: these bugs show as two holders, or as a lower fence."""
     MUTANTS[bug].plant(monkeypatch)
     (provoked, first), blows = SEEN_BY_CLIENTS[bug], MUTANTS[bug].blows
     for seed in range(first, first + SEEDS_MOST):
@@ -310,7 +312,7 @@ def test_two_holders_are_seen_where_clients_see_them(
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_seen_where_nothing_is_planted(part: int) -> None:
     seen = clean(map(run_bakery_seed, range(part, SEEDS_SOUND, PARTS)))
-    assert not seen["notice.error"]  # Nobody accuses a member.
+    assert not seen["notice.error"]  # No member is accused.
     assert seen["grants"] >= SEEDS_SOUND // PARTS  # One a seed: none of them is idle.
 
 

@@ -28,19 +28,19 @@ def is_more(harness: ClusterHarness, than: int) -> bool:
 
 def test_a_request_before_there_are_leaders_is_kept() -> None:
     harness = ClusterHarness(3).found().start("n1")
-    asked = harness.acquire("n1")
+    request = harness.acquire("n1")
     harness.run(2_000)
-    assert harness.heard == []
+    assert harness.received == []
     harness.world.power_on("n2")
-    assert harness.granted(asked).lock == "x"
+    assert harness.granted(request).lock == "x"
 
 
-def test_a_request_that_nobody_can_serve_ends_at_its_own_deadline_and_says_why() -> None:
+def test_a_request_that_no_leader_can_serve_ends_at_its_own_deadline_with_the_reason() -> None:
     harness = ClusterHarness(3).found().start("n1")
     harness.run(GREET_MS + 100)
-    asked = harness.acquire("n1", wait_ms=500)
-    harness.until(lambda: bool(harness.answers(Refused, asked)), 2_000)
-    refused = harness.answers(Refused, asked)[0]
+    request = harness.acquire("n1", wait_ms=500)
+    harness.until(lambda: bool(harness.answers(Refused, request)), 2_000)
+    refused = harness.answers(Refused, request)[0]
     assert refused.reason is Reason.UNAVAILABLE
     assert "cluster is down: 1 of 3 members are connected, 2 are needed" in refused.detail
 
@@ -56,17 +56,17 @@ def test_a_release_during_the_grace_is_answered() -> None:
 @pytest.mark.parametrize(("hold_ms", "grace_ms"), [(99, 500), (500, 99), (8 * 24 * 3_600_000, 500)])
 def test_durations_out_of_their_limits_are_refused(hold_ms: int, grace_ms: int) -> None:
     harness = ClusterHarness(3).start().ready()
-    asked = harness.acquire("n1", hold_ms=hold_ms, grace_ms=grace_ms)
-    harness.until(lambda: bool(harness.answers(Refused, asked)))
-    assert harness.answers(Refused, asked)[0].reason is Reason.INVALID
+    request = harness.acquire("n1", hold_ms=hold_ms, grace_ms=grace_ms)
+    harness.until(lambda: bool(harness.answers(Refused, request)))
+    assert harness.answers(Refused, request)[0].reason is Reason.INVALID
 
 
 def test_a_lease_above_the_limit_is_refused_with_value_and_limit() -> None:
     """It would keep the cluster waiting for as long when two leaders are lost."""
     harness = ClusterHarness(3).start().ready()
-    asked = harness.acquire("n1", hold_ms=590_001, grace_ms=10_000)
-    harness.until(lambda: bool(harness.answers(Refused, asked)))
-    refused = harness.answers(Refused, asked)[0]
+    request = harness.acquire("n1", hold_ms=590_001, grace_ms=10_000)
+    harness.until(lambda: bool(harness.answers(Refused, request)))
+    refused = harness.answers(Refused, request)[0]
     assert refused.reason is Reason.INVALID
     assert "590001 ms and grace 10000 ms are 600001 ms together, and 600000 ms" in refused.detail
     assert "max_hold under [bakery]" in refused.detail
@@ -79,7 +79,7 @@ def test_a_renewal_above_the_limit_is_refused_and_the_hold_stays() -> None:
         renew = Renew(
             lock="x", session="u", owner="ann", request=number, fence=held.fence, hold_ms=hold_ms
         )
-        harness.say("n2", renew)
+        harness.send("n2", renew)
         harness.run(500)
     refused = [harness.answers(Refused, number)[0] for number in (901, 902)]
     assert [one.reason for one in refused] == [Reason.INVALID] * 2
@@ -112,7 +112,7 @@ def test_a_request_that_is_cancelled_while_it_waits_is_never_granted() -> None:
     first = harness.lock("n1")
     waiting = harness.acquire("n2", owner="ben")
     harness.run(50)
-    harness.say("n3", Cancel(lock="x", session="u", owner="ben", request=waiting))
+    harness.send("n3", Cancel(lock="x", session="u", owner="ben", request=waiting))
     harness.run(50)
     harness.release("n1", first)
     harness.run(500)
@@ -139,7 +139,7 @@ def test_a_lock_is_granted_and_given_back_through_any_proxy_and_taken_again_at_o
         harness.until(partial(is_more, harness, released))
 
 
-def test_the_same_request_said_again_is_granted_once_and_answered_again() -> None:
+def test_a_repeated_request_is_granted_once_and_answered_again() -> None:
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     harness.number -= 1
@@ -151,15 +151,15 @@ def test_the_same_request_said_again_is_granted_once_and_answered_again() -> Non
 def test_a_hundred_and_ten_requests_at_once_are_served_one_by_one() -> None:
     """None is refused for the burst."""
     harness = ClusterHarness(2).start().ready()
-    asked = [harness.acquire("n1", owner=f"o{number}") for number in range(110)]
+    requests = [harness.acquire("n1", owner=f"o{number}") for number in range(110)]
     fences: list[int] = []
-    while len(fences) < len(asked):
+    while len(fences) < len(requests):
         harness.until(lambda: len(harness.answers(Granted)) > len(fences))
         granted = harness.answers(Granted)[-1]
         fences.append(granted.fence)
         harness.release("n2", granted)
     assert fences == sorted(set(fences))
-    assert sorted(granted.request for granted in harness.answers(Granted)) == asked
+    assert sorted(granted.request for granted in harness.answers(Granted)) == requests
 
 
 def test_a_look_shows_holder_and_waiters_in_the_order_of_their_tickets() -> None:
@@ -168,7 +168,7 @@ def test_a_look_shows_holder_and_waiters_in_the_order_of_their_tickets() -> None
     for owner in ("ben", "eve", "dan"):
         harness.acquire("n1", owner=owner)
         harness.run(50)
-    harness.say("n2", Inspect(lock="x", session="u", request=900))
+    harness.send("n2", Inspect(lock="x", session="u", request=900))
     harness.until(lambda: bool(harness.answers(LockStatus)))
     status = harness.answers(LockStatus)[0]
     assert (status.holder.owner, status.holder.fence) == ("ann", first.fence)

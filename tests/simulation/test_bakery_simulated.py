@@ -82,7 +82,7 @@ def test_a_calm_cluster_elects_once() -> None:
 def test_no_seed_breaks_a_promise_and_what_is_rare_was_met() -> None:
     seeds = range(FIRST, FIRST + SEEDS)
     seen = demand_met(lambda seed: [run_seed("bakery", seed)], RARE, seeds, SEEDS_MOST)
-    assert not seen["notice.error"]  # Nobody accuses a member.
+    assert not seen["notice.error"]  # No member is accused.
     assert seen["bakery.granted"] > 5 * SEEDS
 
 
@@ -230,7 +230,7 @@ MINUTES_MS = 8 * 60_000
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1"), ("n2", "n3"), ("n3", "n1")])
-def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
+def test_the_first_in_rank_of_two_leaders_that_ask_for_votes_goes_on_with_the_request(
     order: tuple[str, str],
 ) -> None:
     """Each leader misses the other's `Entering`, and learns of it only from the `AddTicket`."""
@@ -242,16 +242,16 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     assert trio.owners() == [min(order)]
     for _ in range(3):
         trio.pass_time(BAKERY_TIMING.resend_ms)
-    assert len(trio.heard(Locked)) == 1
+    assert len(trio.received(Locked)) == 1
     attempt = present(trio.leaders[min(order)].attempts.own.get(RequestKey("x", ANN, 1)))
     assert attempt.entry.round <= 6
 
 
-def test_a_leader_that_granted_a_request_keeps_it_whoever_ranks_first() -> None:
+def test_a_leader_that_granted_a_request_keeps_it_whichever_leader_ranks_first() -> None:
     trio = LeaderTrio()
     trio.lock("n2")
     trio.settle()
-    (granted,) = trio.heard(Locked)
+    (granted,) = trio.received(Locked)
     ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
     turn = Turn(granted.fence, "n1", 1)
     add = messages.AddTicket(
@@ -261,8 +261,8 @@ def test_a_leader_that_granted_a_request_keeps_it_whoever_ranks_first() -> None:
         fence=pack_fence(1, 9),
         taken=False,
     )
-    trio.say(leader_of("n1"), "n2", add)
-    assert [type(word).__name__ for _, _, word in trio.under_way] == ["Owned"]
+    trio.deliver(leader_of("n1"), "n2", add)
+    assert [type(message).__name__ for _, _, message in trio.under_way] == ["Owned"]
     (entry,) = trio.leaders["n2"].tickets.entries()
     assert (entry.owner, entry.fence) == ("n2", granted.fence)
 
@@ -276,20 +276,20 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
     trio.under_way.clear()
     ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
     add = messages.AddTicket(epoch=1, ticket=ticket, round=1, fence=pack_fence(1, 9), taken=False)
-    trio.say(leader_of("n1"), "n3", add)
-    assert [type(word).__name__ for _, _, word in trio.under_way] == ["Owned"]
+    trio.deliver(leader_of("n1"), "n3", add)
+    assert [type(message).__name__ for _, _, message in trio.under_way] == ["Owned"]
     assert attempt.entry.fence == FENCE
 
 
 def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with() -> None:
-    """Its client spoke to two proxies, and was let in through the other."""
+    """Its client used two proxies, and was let in through the other."""
     trio = LeaderTrio()
     trio.hold("n2", "n3")
     trio.lost = {(messages.AddTicket, "n2", name) for name in NAMES}
     trio.lock("n2", wait_ms=50)
     trio.settle()
     trio.pass_time(60)
-    assert [word.request for word in trio.heard(LockFailed)] == [1]
+    assert [message.request for message in trio.received(LockFailed)] == [1]
     for name in ("n2", "n3"):
         assert trio.entries(name)[0][0] is TicketPhase.HOLDING
     assert trio.owners() == []
@@ -304,15 +304,15 @@ def test_a_release_by_fence_also_ends_the_copy_of_a_leader_that_knows_only_the_r
     trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=5, waiting=False))
     trio.settle()
     assert [trio.entries(name) for name in NAMES] == [[], [], []]
-    assert trio.heard(Unlocked) == [Unlocked(number=5, found=True)]
+    assert trio.received(Unlocked) == [Unlocked(number=5, found=True)]
     assert all(trio.leaders[name].tickets.tombstones.of("x", ANN).dropped == 1 for name in NAMES)
 
 
-def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
+def test_a_reply_to_an_unknown_request_changes_nothing() -> None:
     trio = LeaderTrio()
     trio.hold("n1", "n2", "n3")
-    said = messages.TicketDropped(epoch=1, number=3, found=True, request=1)
-    trio.say(leader_of("n2"), "n1", said)
+    dropped = messages.TicketDropped(epoch=1, number=3, found=True, request=1)
+    trio.deliver(leader_of("n2"), "n1", dropped)
     assert trio.entries("n1") == [(TicketPhase.HOLDING, "n1")]
 
 
@@ -332,7 +332,7 @@ def extend(trio: LeaderTrio) -> messages.Extend:
 
 def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
     trio = expired_at_n1()
-    trio.say(leader_of("n2"), "n1", extend(trio))
+    trio.deliver(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, messages.Extended)
     assert answer.kept
@@ -345,12 +345,12 @@ def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
     ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), proxy_of("n1"), 500, 500, "")
     entry = present(table.put(ben, "n1", NOW, None))
     table.vote(entry, FENCE + 1, NOW)
-    trio.say(leader_of("n2"), "n1", extend(trio))
+    trio.deliver(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, messages.Extended)
     assert not answer.kept
     table.drop("x", ben.who, 1, 0)
-    trio.say(leader_of("n2"), "n1", extend(trio))
+    trio.deliver(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, messages.Extended)
     assert not answer.kept
@@ -364,18 +364,18 @@ def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
     trio.leaders["n1"].tickets.note("x", 0, last)
     ticket = extend(trio).ticket
     add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=True)
-    trio.say(leader_of("n2"), "n1", add)
+    trio.deliver(leader_of("n2"), "n1", add)
     (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, messages.Collected)
     assert answer.voted is voted
 
 
-def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
+def test_a_step_that_takes_nothing_over_is_answered_that_it_ended() -> None:
     trio = expired_at_n1()
     ticket = extend(trio).ticket
     add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
-    trio.say(leader_of("n2"), "n1", add)
-    assert [type(word).__name__ for _, _, word in trio.under_way] == ["TicketEnded"]
+    trio.deliver(leader_of("n2"), "n1", add)
+    assert [type(message).__name__ for _, _, message in trio.under_way] == ["TicketEnded"]
 
 
 def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for() -> None:
@@ -386,25 +386,25 @@ def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for()
         trio.leaders[name].tickets.note("x", 0, FENCE + 1)
     trio.lock("n1")
     trio.settle()
-    assert trio.heard(Locked) == []
+    assert trio.received(Locked) == []
     renew = RenewHold(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9)
     trio.ask("n1", renew)
     trio.settle()
-    (renewed,) = trio.heard(HoldRenewed)
+    (renewed,) = trio.received(HoldRenewed)
     assert renewed.fence == FENCE
 
 
-def test_who_renews_for_an_owner_that_cannot_be_reached_has_the_hold_from_then() -> None:
+def test_a_leader_that_renews_for_an_unreachable_owner_has_the_hold_from_then() -> None:
     trio = LeaderTrio()
     trio.hold("n2", "n3", owner="n1")
     trio.lost = {(messages.Extend, "n2", "n1")}
     trio.ask("n2", RenewHold(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9))
     trio.settle()
-    assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
+    assert [message.fence for message in trio.received(HoldRenewed)] == [FENCE]
     assert trio.entries("n2") == trio.entries("n3") == [(TicketPhase.HOLDING, "n2")]
 
 
-def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
+def test_claims_of_one_session_are_dropped_without_a_look_at_the_others() -> None:
     trio = LeaderTrio()
     table = trio.leaders["n1"].tickets
     for number in range(50):
@@ -414,8 +414,10 @@ def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
         assert table.put(other, "n2", NOW, None) is not None
     trio.hold("n1", "n2")
     trio.ask("n1", UnlockAll(session="c", number=4))
-    drops = [word for _, _, word in trio.under_way if isinstance(word, messages.DropTicket)]
-    assert {word.lock for word in drops} == {"x"}
+    drops = [
+        message for _, _, message in trio.under_way if isinstance(message, messages.DropTicket)
+    ]
+    assert {message.lock for message in drops} == {"x"}
     assert len(table) == 50
 
 
@@ -431,14 +433,14 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     assert attempt.step in {TicketStep.HELD, TicketStep.WAITING, TicketStep.VOTING}
 
 
-def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> None:
+def test_a_hold_released_long_before_it_was_due_is_not_kept_until_then() -> None:
     trio = LeaderTrio()
     leader = trio.leaders["n1"]
     for each in trio.leaders.values():
         each.epoch_state.bound.begin(1, 2 * MINUTES_MS)
     most = 0
     for request in range(1, 1_500):
-        word = Lock(
+        message = Lock(
             lock="x",
             who=ANN,
             request=request,
@@ -447,12 +449,12 @@ def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> No
             grace_ms=1_000,
             label="",
         )
-        trio.ask("n1", word)
+        trio.ask("n1", message)
         trio.settle()
         unlock = Unlock(lock="x", who=ANN, request=request, fence=0, number=request, waiting=False)
         trio.ask("n1", unlock)
         trio.settle()
         most = max(most, len(leader.attempts.due.heap))
-    assert len(trio.heard(Locked)) == len(trio.heard(Unlocked)) == 1_499
+    assert len(trio.received(Locked)) == len(trio.received(Unlocked)) == 1_499
     assert most <= STALE_MAX + 3
     assert len(leader.tickets) == 0

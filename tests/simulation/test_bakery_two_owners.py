@@ -70,12 +70,12 @@ class TwoOwners:
         self.attempts.on_max("n2", entered, NOW)
         return present(self.attempts.own.get(RequestKey("x", who, 1)))
 
-    def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
+    def receives(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""
-        return said(self.voting.on_step("n2", step, NOW))
+        return sent_messages(self.voting.on_step("n2", step, NOW))
 
 
-def said(effects: list[Effect]) -> list[Any]:
+def sent_messages(effects: list[Effect]) -> list[Any]:
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
@@ -98,7 +98,7 @@ def table_of(life: int, record: Record) -> TablePart:
 
 def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
     """Let n1 own ann's request while ben's request, owned by n2, is ahead of it."""
-    bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
+    bench.receives(add(BEN, 2, fence=pack_fence(1, 2)))
     attempt = bench.asks()
     assert attempt.step is TicketStep.WAITING
     return attempt
@@ -108,8 +108,8 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
     bench = TwoOwners("n3")
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
-    voted = bench.hears(add())
-    assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
+    voted = bench.receives(add())
+    assert [message.voted for message in voted if isinstance(message, Collected)] == [True]
     assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].fence == FENCE
 
@@ -118,17 +118,17 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
     bench = TwoOwners()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
-    bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
+    bench.receives(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
     assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].phase is TicketPhase.HOLDING
 
 
-def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
+def test_a_request_that_one_owner_gives_up_stays_with_another_that_has_it_too() -> None:
     bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
-    bench.hears(replace(add(fence=FENCE + 1), taken=True))
+    bench.receives(replace(add(fence=FENCE + 1), taken=True))
     attempt.entry.owner = "n2"
-    bench.hears(dropped(mine=True))
+    bench.receives(dropped(mine=True))
     assert bench.table.get(RequestKey("x", ANN, 1)) is attempt.entry
     assert attempt.entry.owner == "n1"
 
@@ -138,14 +138,14 @@ def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
     attempt = bench.asks(held=FENCE)
     attempt.step, attempt.entry.owner = TicketStep.HELD, "n2"
     until = attempt.entry.until
-    bench.hears(dropped(mine=True))
+    bench.receives(dropped(mine=True))
     assert until is not None
     assert (attempt.entry.owner, attempt.entry.until) == ("n1", until)
 
 
-def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
+def test_a_hold_that_is_taken_over_is_requested_under_its_fence_whatever_is_ahead() -> None:
     bench = TwoOwners()
-    bench.hears(add(BEN, 2, fence=0))
+    bench.receives(add(BEN, 2, fence=0))
     attempt = bench.asks(held=FENCE)
     assert attempt.step is TicketStep.VOTING
     assert attempt.entry.fence == FENCE
@@ -186,15 +186,15 @@ def vote_for(attempt: TicketAttempt) -> Collected:
     )
 
 
-def test_votes_that_are_over_let_nobody_in() -> None:
+def test_expired_votes_grant_nothing() -> None:
     bench = TwoOwners()
     attempt = bench.asks()
     vote = vote_for(attempt)
     epoch_state = bench.attempts.epoch_state
     late = later(NOW, 1_000)
     epoch_state.trusted_at = late
-    answers = said(bench.attempts.on_collected("n2", vote, late))
-    assert not any(isinstance(word, Locked) for word in answers)
+    answers = sent_messages(bench.attempts.on_collected("n2", vote, late))
+    assert not any(isinstance(message, Locked) for message in answers)
     assert attempt.step is TicketStep.WAITING
 
 
@@ -202,9 +202,9 @@ def test_votes_in_time_let_in() -> None:
     bench = TwoOwners()
     attempt = bench.asks()
     vote = vote_for(attempt)
-    answers = said(bench.attempts.on_collected("n2", vote, NOW))
-    assert [type(word) for word in answers] == [Locked]
-    assert said(bench.attempts.on_collected("n3", vote, NOW)) == []
+    answers = sent_messages(bench.attempts.on_collected("n2", vote, NOW))
+    assert [type(message) for message in answers] == [Locked]
+    assert sent_messages(bench.attempts.on_collected("n3", vote, NOW)) == []
 
 
 def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() -> None:
@@ -213,15 +213,15 @@ def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() 
     unlock = Unlock(
         lock="x", who=ANN, request=0, fence=attempt.entry.fence, number=5, waiting=False
     )
-    words = said(bench.requests.serve(proxy_of("n1"), unlock, NOW))
-    drops = [word for word in words if isinstance(word, DropTicket)]
-    assert {(word.request, word.fence) for word in drops} == {(1, attempt.entry.fence)}
+    words = sent_messages(bench.requests.serve(proxy_of("n1"), unlock, NOW))
+    drops = [message for message in words if isinstance(message, DropTicket)]
+    assert {(message.request, message.fence) for message in drops} == {(1, attempt.entry.fence)}
 
 
 def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
     bench = TwoOwners()
-    bench.hears(add(fence=0))
-    bench.hears(replace(dropped(FENCE, mine=False), request=1))
+    bench.receives(add(fence=0))
+    bench.receives(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
     assert bench.table.tombstones.is_over(ticket())
 
@@ -230,9 +230,9 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     """In a hand-over the later one may come first; and where it waits the hold is voted for."""
     bench = TwoOwners()
     later_one = ticket(number=8)._replace(request=2)
-    bench.hears(replace(add(fence=0), ticket=later_one))
-    answers = bench.hears(replace(add(), taken=True))
-    assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
+    bench.receives(replace(add(fence=0), ticket=later_one))
+    answers = bench.receives(replace(add(), taken=True))
+    assert [message.voted for message in answers if isinstance(message, Collected)] == [True]
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
     tickets = TicketTable()
@@ -243,7 +243,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert tickets.of("x", ANN)[-1].fence == FENCE
 
 
-def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fence() -> None:
+def test_a_table_keeps_the_hold_with_the_highest_fence_of_two() -> None:
     """One leader missed that ann's votes were given back before ben was granted the lock."""
     lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
@@ -259,28 +259,30 @@ def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fenc
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
     """A leader without a table asks again about tickets that it does not know to be held."""
     bench = TwoOwners()
-    bench.hears(add())
+    bench.receives(add())
     bench.attempts.epoch_state.take(Seating(2, LIVES, 10_000))
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
-    refused = bench.hears(other)
-    assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
+    refused = bench.receives(other)
+    assert [message.voted for message in refused if isinstance(message, Collected)] == [False]
     back = Yield(epoch=2, lock="x", who=ANN, request=1, round=11)
     bench.voting.on_step("n2", back, NOW)
     assert bench.table.of("x", ANN)[0].fence == FENCE
     taken = replace(other, fence=FENCE, round=12, taken=True)
-    kept = bench.hears(taken)
-    assert [word.voted for word in kept if isinstance(word, Collected)] == [True]
+    kept = bench.receives(taken)
+    assert [message.voted for message in kept if isinstance(message, Collected)] == [True]
 
 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench = TwoOwners()
-    bench.hears(add(fence=0))
+    bench.receives(add(fence=0))
     bench.attempts.epoch_state.take(Seating(2, LIVES[:1] + LIVES[2:], 10_000))
-    words = said(
+    words = sent_messages(
         bench.transfer.on_serve(Serve(seating=Seating(2, LIVES[:1] + LIVES[2:], 10_000)), NOW)
     )
-    assert [word.ticket.turn.number for word in words if isinstance(word, Entering)] == [0]
+    assert [message.ticket.turn.number for message in words if isinstance(message, Entering)] == [0]
     bench.attempts.epoch_state.trusted_at = NOW
     entered = MaxTicket(epoch=2, lock="x", who=ANN, request=1, highest=60, held=0, known=9)
-    asked = said(bench.attempts.on_max("n3", entered, NOW))
-    assert [word.ticket.turn.number for word in asked if isinstance(word, AddTicket)] == [7]
+    asked = sent_messages(bench.attempts.on_max("n3", entered, NOW))
+    assert [message.ticket.turn.number for message in asked if isinstance(message, AddTicket)] == [
+        7
+    ]

@@ -61,7 +61,7 @@ def test_a_cancelled_acquire_may_be_tried_again_after_any_step(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_cancelled_release_the_next_acquire_is_granted(kind: str) -> None:
+def test_the_next_acquire_after_a_cancelled_release_is_granted(kind: str) -> None:
     log, client, _ = two_clients()
     for cancel_after in range(5):
         caller = Caller(kind, partial(KINDS[kind], client, "ann"))
@@ -127,7 +127,7 @@ def _lose_cancels(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SessionChannel, "abandon", lambda *_: None)
 
 
-def _grant_to_nobody(patch: pytest.MonkeyPatch) -> None:
+def _grant_to_an_unknown_role(patch: pytest.MonkeyPatch) -> None:
     """Keep a grant that its cancelled caller did not resume for."""
 
     def give_up(self: HoldRegistry, call: Any) -> int:
@@ -155,10 +155,10 @@ def _cancel_nothing_granted(patch: pytest.MonkeyPatch) -> None:
     [
         lambda patch: patch.setattr(refusals, "_why_not_acquire", _refuse_while_releasing),
         _lose_cancels,
-        _grant_to_nobody,
+        _grant_to_an_unknown_role,
         _cancel_nothing_granted,
     ],
-    ids=["refused while releasing", "cancels lost", "granted to nobody", "wrong token"],
+    ids=["refused while releasing", "cancels lost", "granted to an unknown role", "wrong token"],
 )
 def test_the_judge_finds_planted_bugs(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -89,7 +89,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     assert seen["grants"] >= 10 * SEEDS
 
 
-class ReleasesAreSaidOnce(LockClient):
+class ReleasesAreSentOnce(LockClient):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         if isinstance(event, messages.ClientRetransmit) and self.mode is messages.Mode.RELEASING:
             return ()
@@ -106,7 +106,7 @@ class GrantsAreWrittenTooLate(LockServer):
         return tuple(reversed(super()._grant(request, now)))
 
 
-class NobodyIsAskedWhetherItHolds(Broker):
+class NoClientIsAskedWhetherItHolds(Broker):
     def _doubt(self, grant: messages.Grant, now: Instant) -> Effects:
         return ()
 
@@ -135,7 +135,7 @@ def holds_end_with_the_life_of_a_node(context: NodeContext) -> RoleSet:
 
 
 class DisownsAndGoesOnWaiting(ClientSession):
-    """Says that it does not hold the lock, and takes a late grant of it all the same."""
+    """Reports that it does not hold the lock, and takes a late grant of it all the same."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         if not isinstance(event, ConfirmHold):
@@ -160,12 +160,12 @@ MUTANTS: dict[str, tuple[MakeRoles, ProtocolSettings, str, int]] = {
     ),
     "grants are not compared": (with_client(GrantsAreNotCompared), FORGETFUL, "fences", 0),
     "locks are handed on": (with_client(LocksAreHandedOnLocally), FORGETFUL, "fences", 0),
-    "releases are said once": (with_client(ReleasesAreSaidOnce), FORGETFUL, "progress", 0),
+    "releases are sent once": (with_client(ReleasesAreSentOnce), FORGETFUL, "progress", 0),
     "holders are not reminded": (with_role(HoldersAreNotReminded), FORGETFUL, "progress", 30),
     "the retired keep grants": (with_role(GrantsOfTheRetiredAreKept), FORGETFUL, "progress", 11),
     "grants are not written": (with_role(GrantsAreNotWritten), JOURNAL, "fences", 0),
     "holds end with a node": (holds_end_with_the_life_of_a_node, FORGETFUL, "progress", 0),
-    "nobody is asked": (with_role(NobodyIsAskedWhetherItHolds), FORGETFUL, "progress", 62),
+    "no client is asked": (with_role(NoClientIsAskedWhetherItHolds), FORGETFUL, "progress", 62),
     "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion", 0),
     "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences", 280),
 }
@@ -198,7 +198,7 @@ CLOSINGS = dataclasses.replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
 
 @pytest.mark.long
 def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
-    """It grants late requests to clients that are gone, forever; a sound server does not."""
+    """It grants late requests to clients that ended, forever; a sound server does not."""
     promise = promise_of("central", JOURNAL)
 
     def closing(seed: int, make_roles: MakeRoles) -> RunReport:

@@ -87,8 +87,8 @@ def test_every_situation_is_visited_once() -> None:
     )
 
     counts = 4
-    heard = 3  # Not after 0, and not after 3: the search does not continue from there ...
-    assert (found.states, found.complete) == (counts + heard, True)
+    reached = 3  # Not after 0, and not after 3: the search does not continue from there ...
+    assert (found.states, found.complete) == (counts + reached, True)
     assert found.depth == 4  # ... but reached: three deliveries, and an answer between them.
 
 
@@ -121,7 +121,7 @@ def test_a_judge_of_situations_and_a_judge_of_steps_end_the_search() -> None:
     assert by_step.violation.what == "b/counter: counted"
 
 
-def test_a_message_that_nobody_repeats_is_a_stall_and_a_timer_mends_it() -> None:
+def test_a_message_that_is_never_repeated_is_a_stall_and_a_timer_mends_it() -> None:
     for persists in (False, True):
         search = explorer(Asker(ASKER, HOST, persists=persists), Counter(COUNTER, HOST))
         search.explore(states_max=100)
@@ -194,21 +194,21 @@ class Child(Role[Peek | ProbeServer]):
     def __init__(self, address: Address, host: Host, *, parent: Address) -> None:
         super().__init__(address, host)
         self.parent = parent
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def begin(self, now: Instant) -> Effects:
         return (Wake(1, ProbeServer()),)
 
     def handle(self, sender: Address, event: Peek | ProbeServer, now: Instant) -> Effects:
         if isinstance(event, Peek):
-            self.heard.append(event.lock)
+            self.received.append(event.lock)
         return ()
 
 
-def test_within_a_node_words_arrive_once_and_in_order_and_the_retired_hear_nothing() -> None:
+def test_messages_within_a_node_arrive_once_and_in_order_and_never_at_retired_roles() -> None:
     def in_order(picture: Picture) -> str:
-        heard = picture.get(ExploredParent.child, {"heard": []})["heard"]
-        return "" if heard == ["first", "second"][: len(heard)] else f"heard {heard}"
+        received = picture.get(ExploredParent.child, {"received": []})["received"]
+        return "" if received == ["first", "second"][: len(received)] else f"received {received}"
 
     def retire(state: Mapping[str, Any]) -> Sequence[Event]:
         return [Probe()]
@@ -219,7 +219,9 @@ def test_within_a_node_words_arrive_once_and_in_order_and_the_retired_hear_nothi
         choices={parent: retire},
         judges=(in_order,),
         goals={
-            "heard both": lambda p: len(p.get(ExploredParent.child, {"heard": ()})["heard"]) == 2,
+            "received both": lambda p: (
+                len(p.get(ExploredParent.child, {"received": ()})["received"]) == 2
+            ),
             "gone": lambda p: ExploredParent.child not in p,
         },
         queue_max=2,
@@ -227,7 +229,7 @@ def test_within_a_node_words_arrive_once_and_in_order_and_the_retired_hear_nothi
 
     assert found.violation is None, found.violation
     assert found.complete
-    assert found.reached == {"gone": 1, "heard both": 2}
+    assert found.reached == {"gone": 1, "received both": 2}
 
 
 # Every situation two clients and one server can get into; and planted bugs that are found
@@ -323,12 +325,12 @@ def rising(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return f"{fallen} went back" if fallen else ""
 
 
-def everybody_had_a_turn(picture: Picture) -> bool:
+def every_client_had_a_turn(picture: Picture) -> bool:
     states = [picture[proxy] for proxy in PROXIES]
     return all(s["wanted"] == WANTS and s["last"] and not s["fences"] for s in states)
 
 
-def somebody_waits_while_another_holds(picture: Picture) -> bool:
+def one_waits_while_another_holds(picture: Picture) -> bool:
     fences = [fence for proxy in PROXIES for fence in picture[proxy]["fences"].values()]
     return None in fences and any(fences)
 
@@ -338,8 +340,8 @@ def everybody_is_served(picture: Picture) -> bool:
 
 
 GOALS = {
-    "everybody had a turn": everybody_had_a_turn,
-    "one waits, one holds": somebody_waits_while_another_holds,
+    "every client had a turn": every_client_had_a_turn,
+    "one waits, one holds": one_waits_while_another_holds,
 }
 
 
@@ -385,7 +387,7 @@ def test_two_clients_and_a_server_are_safe_and_live_in_every_situation(
     assert set(found.reached) == set(GOALS)
 
 
-def test_with_brokers_that_spawn_and_retire_too(record_property: Record) -> None:
+def test_the_search_covers_brokers_that_spawn_and_retire(record_property: Record) -> None:
     found, violation = search(brokered(), grants=3)
     record_property("found", str(found))
 
@@ -407,18 +409,18 @@ def test_two_owners_of_one_session_take_turns() -> None:
     found, violation = search(bare(at_once=2), states_max=60_000, every=3)
 
     assert violation is None, violation
-    assert "everybody had a turn" in found.reached
+    assert "every client had a turn" in found.reached
 
 
 class PageServer(LockServer):
-    """Acknowledges as the design page says: with the current ``num_granted``."""
+    """Acknowledges as the design page states: with the current ``num_granted``."""
 
     def _acknowledged(self, release: messages.Release) -> Send:
         return Send(release.client, messages.ReleaseAck(lock=release.lock, sequence=self.granted))
 
 
 class PageClient(LockClient):
-    """Judges an acknowledgement as the design page says: old if below ``sequence_num``."""
+    """Judges an acknowledgement as the design page states: old if below ``sequence_num``."""
 
     def _is_mine(self, ack: messages.ReleaseAck) -> bool:
         return ack.sequence >= self.sequence_num

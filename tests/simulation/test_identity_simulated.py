@@ -122,7 +122,7 @@ def test_a_journal_that_forgot_and_votes_is_caught(change: Change, judges: str) 
 def found(seed: int, change: Change) -> Counter[str]:
     """Let three members meet for the first time while up to two of them lose their disks.
 
-    Only that nothing is decided twice is judged, not that anybody is served.
+    Only that nothing is decided twice is judged, not that clients are served.
     """
     random = Random(f"{seed}/founding")
     world = World(seed, Faults(loss_per_mille=100, reordering=True))

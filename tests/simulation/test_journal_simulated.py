@@ -44,7 +44,7 @@ class JournaledLedger(Role[LedgerTick]):
     Its messages are never ahead of its disk: after a crash it continues at least from there.
     """
 
-    said = 0
+    count = 0
 
     def __init__(self, address: Address, host: Host, *, records: tuple[Message, ...]) -> None:
         super().__init__(address, host)
@@ -69,15 +69,15 @@ class JournaledLedger(Role[LedgerTick]):
 
 
 class JournalReader(Role[KeepAlive]):
-    """Demands that no ledger ever says a number twice: it would have forgotten one it said."""
+    """Demands that no ledger ever sends a number twice: it would have forgotten one it sent."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
-        self.heard: dict[str, int] = {}
+        self.received: dict[str, int] = {}
 
     def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
-        assert event.request > self.heard.get(event.session, 0)
-        self.heard[event.session] = event.request
+        assert event.request > self.received.get(event.session, 0)
+        self.received[event.session] = event.request
         return ()
 
 
@@ -115,8 +115,8 @@ def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
         world.run(3_000 * NS_PER_MS)
         assert world.nodes["n1"].lives > 3
         lost += world.fault_counts["records lost"]
-        heard: Any = world.role_at(READER)
-        assert min(heard.heard.values()) > 50
+        reader: Any = world.role_at(READER)
+        assert min(reader.received.values()) > 50
     assert lost > 20
 
 

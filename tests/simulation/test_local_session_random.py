@@ -29,7 +29,7 @@ DRIFT_PPM = 900
 
 
 class CallersOfNode:
-    """A node: its session and proxy, its clock, its callers, and the outcomes it has not heard."""
+    """A node: its session and proxy, its clock, its callers, and the outcomes on their way."""
 
     def __init__(self, world: TwoNodes, node: str, rate: float) -> None:
         self.world = world
@@ -140,7 +140,7 @@ class TwoNodes:
         assert len(held) == len(set(held)), f"at {self.ms} ms {held} are held"
 
     def settle(self) -> None:
-        """Let every caller release or leave, and every node be heard again."""
+        """Let every caller release or leave, and messages of every node arrive again."""
         self.punctual, self.loss = 1.0, 0.0
         for node in self.nodes:
             node.cut_off = False

@@ -21,7 +21,7 @@ from support.planted_bugs import (
     a_smaller_size_is_not_counted,
     a_sum_stays_at_the_limit,
     a_try_overtakes_the_queue,
-    acquiring_again_tells_the_whole,
+    acquiring_again_reports_the_whole,
     an_upgrade_is_counted,
     any_value_is_the_expected_one,
     as_plant,
@@ -238,17 +238,17 @@ def test_watchers_of_a_map_that_are_too_far_behind_get_another_listing(
     demand_clean(MAPS, ("contender.resynced", "contender.sees_a_change"))
 
 
-@pytest.mark.parametrize("word", [*(guarantee.word for guarantee in WORKLOADS), ALL])
-def test_a_protocol_without_the_objects_is_refused(word: str) -> None:
+@pytest.mark.parametrize("kind", [*(guarantee.word for guarantee in WORKLOADS), ALL])
+def test_a_protocol_without_the_objects_is_refused(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
-        workload_of(word, "central")
+        workload_of(kind, "central")
 
 
 def test_the_help_of_the_command_names_all_workloads() -> None:
     assert tuple(WORKLOADS) == OBJECTS
 
 
-def test_an_unknown_word_is_refused_with_those_there_are() -> None:
+def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"semaphores.* all"):
         workload_of("tubas", "paxos")
 
@@ -344,14 +344,14 @@ def ends_100_ms_early(sound: Any, hold: KeyHold, table: Any, deadline_ms: int | 
 
 
 @as_plant
-def a_latch_is_gone_too_early(
+def a_latch_ends_too_early(
     sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
 ) -> Any:
     return sound(table, owner_state, replace(command, keep_ms=command.keep_ms // 4), out)
 
 
 @as_plant
-def a_latch_is_gone_too_late(
+def a_latch_ends_too_late(
     sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
 ) -> Any:
     return sound(table, owner_state, replace(command, keep_ms=command.keep_ms * 4), out)
@@ -390,7 +390,7 @@ def generations_are_counted_down(sound: Any, owner_state: Any, index: int, gener
 
 
 @as_plant
-def terms_that_are_over_are_left_out(
+def expired_durations_are_left_out(
     sound: Any, histories: Histories, lock: str, after: int, prefix: str = ""
 ) -> Any:
     read = sound(histories, lock, after, prefix)
@@ -466,7 +466,7 @@ def one_permit_too_many(one: Pool) -> int:
     return max(0, one.size + 1 - one.taken)
 
 
-def nobody_is_served(one: Pool, table: TableState, out: object) -> None:
+def no_waiter_is_served(one: Pool, table: TableState, out: object) -> None:
     if not one.queue and not one.taken:
         table.drop(one)
 
@@ -578,7 +578,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "again": (
             "relied on: HoldLost",
             3,
-            (LeasedHold, "acquire_again", instead(acquiring_again_tells_the_whole)),
+            (LeasedHold, "acquire_again", instead(acquiring_again_reports_the_whole)),
             (holds, "is_known", instead(no_hold_is_known)),
         ),
         "no grace": ("early: HoldLost", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
@@ -597,8 +597,8 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "counts twice": ("once", 0, COUNTS_TWICE),
         "stays": ("release", 0, (TableState, "reply_to_wait", only_a_lone_waiter_passes)),
         "passes at 1": ("early", 0, (latch, "has_room", a_latch_passes_at_1)),
-        "gone too early": ("count", 0, (latch, "_latch_of", a_latch_is_gone_too_early)),
-        "gone too late": ("count", 0, (latch, "_latch_of", a_latch_is_gone_too_late)),
+        "gone too early": ("count", 0, (latch, "_latch_of", a_latch_ends_too_early)),
+        "gone too late": ("count", 0, (latch, "_latch_of", a_latch_ends_too_late)),
         "amount": ("count", 0, (latch, "_latch_of", the_whole_count_goes)),
     },
     ("barriers", BARRIERS): {
@@ -610,7 +610,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
     },
     ("elections", ELECTIONS): {
         "no ends": ("watches", 0, (TableState, "_note_leader", ends_are_not_noted)),
-        "compacted": ("gaps", 3, (Histories, "read", terms_that_are_over_are_left_out)),
+        "compacted": ("gaps", 3, (Histories, "read", expired_durations_are_left_out)),
         "a gap is not seen": (
             "watches",
             0,
@@ -639,7 +639,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "counts twice": ("once", 0, COUNTS_TWICE),
         "end with sessions": ("count", 3, (TableState, "close", an_end_gives_back)),
         "one too many": ("capacity", 0, (Pool, "free", instead(property(one_permit_too_many)))),
-        "nobody is served": ("serve", 0, (Pool, "serve", instead(nobody_is_served))),
+        "no waiter is served": ("serve", 0, (Pool, "serve", instead(no_waiter_is_served))),
     },
     ("watches of maps", MAPS): {
         "no expiry": ("watches", 29, (Entry, "fall_due", instead(expiry_is_no_change))),
@@ -665,7 +665,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         ),
     },
 }
-"""Bugs of each kind: a word of the violation that the seeds must show, the seed with which the
+"""Bugs of each kind: a part of the violation that the seeds must show, the seed with which the
 search begins, which keeps it short, and what is planted at which attributes."""
 
 

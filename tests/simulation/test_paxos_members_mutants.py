@@ -108,7 +108,7 @@ def without_sessions(sound: Any, machine: LockMachine, chunks: Sequence[bytes]) 
 
 @as_plant
 def to_everybody(sound: Any, table: TableState, command: Any, out: list[Any]) -> None:
-    """Grant a lock to whoever asks."""
+    """Grant a lock to every client that requests it."""
     table.resources.pop(command.lock, None)
     sound(table, command, out)
 
@@ -156,8 +156,8 @@ def to_ended(sound: Any, table: TableState, command: Any, out: list[Any]) -> Non
     out.append(granted)
 
 
-def of_anybody(table: TableState, command: Release, out: list[Any]) -> None:
-    """Release a lock, whoever holds it."""
+def of_any_client(table: TableState, command: Release, out: list[Any]) -> None:
+    """Release a lock, whichever client holds it."""
     session, hold = table.sessions.by_id.get(command.session), hold_of(table, command.lock)
     if session is None or hold is None:
         requests.release(table, command, out)
@@ -187,7 +187,7 @@ def too_early(sound: Any, sessions: Sessions, session: Any) -> Any:
 
 @as_plant
 def once_in_force(sound: Any, changes: LogChanges) -> str:
-    """Answer that a change is done as soon as it is in force, whoever has stored it."""
+    """Reply that a change is done as soon as it is in force, whichever members have stored it."""
     changes.stored = NUMBER_MAX
     return str(sound(changes))
 
@@ -249,8 +249,8 @@ MUTANTS = {
         "queue-in-log-order", ((TableState, "_pass_on", to_the_last),)
     ),
     "an ended session is granted": PlantedBug("ended-gets-nothing", ((RULES, Acquire, to_ended),)),
-    "anybody releases": PlantedBug(
-        "release-by-fence", ((RULES, Release, instead(of_anybody)),), first=12
+    "any client releases": PlantedBug(
+        "release-by-fence", ((RULES, Release, instead(of_any_client)),), first=12
     ),
     "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", again),)),
     "a session ends too early": PlantedBug(
@@ -286,7 +286,7 @@ LOST_ONE_BEFORE = 1_102_359
 """The founder that keeps its disk when the others lose theirs had lost an earlier disk."""
 
 
-HEARS_AN_EARLIER_LEADER = 1_102_452
+OBEYS_AN_EARLIER_LEADER = 1_102_452
 """A member restarts, does not know that it is one, and receives a proposal below its promise."""
 
 
@@ -303,7 +303,7 @@ CATCHES_UP_WHILE_IT_LEADS = 1_301_911
         ARRIVES_LATE,
         LOSES_THE_LAST_DISK,
         LOST_ONE_BEFORE,
-        HEARS_AN_EARLIER_LEADER,
+        OBEYS_AN_EARLIER_LEADER,
         CATCHES_UP_WHILE_IT_LEADS,
     ],
 )

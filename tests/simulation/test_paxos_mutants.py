@@ -51,7 +51,7 @@ def with_handle(role: Any, broken: Broken) -> type[Role[Any]]:
 
 
 def hears(alter: Callable[[Any, Any], Any]) -> Broken:
-    """Let a role hear something else."""
+    """Let a role receive something else."""
     return lambda sound: (
         lambda role, sender, event, now: sound(role, sender, alter(role, event), now)
     )
@@ -123,15 +123,15 @@ def only_rounds_count(acceptor: Acceptor, event: Event) -> Event:
 
 
 def counts_messages(kind: type[Promise] | type[Accepted]) -> Broken:
-    """Take each answer for one of somebody else's."""
+    """Take each reply for that of another acceptor."""
 
     def broken(sound: Handle) -> Handle:
         def handle(role: Any, sender: Address, event: Event, now: Instant) -> Effects:
             if not isinstance(event, kind):
                 return sound(role, sender, event, now)
-            role._heard = getattr(role, "_heard", 0) + 1
+            role._taken = getattr(role, "_taken", 0) + 1
             view = role.config.newest
-            other = view.acceptors[role._heard % len(view.acceptors)]
+            other = view.acceptors[role._taken % len(view.acceptors)]
             return sound(role, other, replace(event, voter=view.registered.get(other, 0)), now)
 
         return handle
@@ -188,7 +188,7 @@ def never_learns(lead: Leader, event: Event) -> Event:
 
 
 def no_holes(scout: Scout, event: Event, effects: Effects) -> Sequence[Effect]:
-    """Leave out the slots for which nobody reported anything."""
+    """Leave out the slots for which no acceptor reported anything."""
     return [
         Send(e.to, replace(e.message, batches=tuple(b for b in e.message.batches if b != NO_OP)))
         if isinstance(e, Send) and isinstance(e.message, Adopted)

@@ -38,7 +38,7 @@ from fencelock.verification.simulation.plan import Focus
 
 
 class NeverSyncs(WatchedDisk):
-    """Says at once that everything is durable, and keeps nothing over a crash."""
+    """Reports at once that everything is durable, and keeps nothing over a crash."""
 
     def sync(self) -> None:
         self.tail, self.unsynced = [], []
@@ -116,7 +116,7 @@ class OwnTime(Replica):
 
 
 class ForgetsItsLease(Acceptor):
-    """Begins a life as if it had promised nobody anything."""
+    """Begins a life as if it had never promised."""
 
     def begin(self, now: Instant) -> Effects:
         return ()
@@ -153,8 +153,8 @@ class KeepsTheLease(Leader):
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
-        said = [one.message for one in effects if isinstance(one, Send)]
-        if not any(isinstance(word, Release) for word in said):
+        sent = [one.message for one in effects if isinstance(one, Send)]
+        if not any(isinstance(message, Release) for message in sent):
             return effects
         return [
             e for e in effects if not isinstance(e, Send) or not isinstance(e.message, SteppedDown)
@@ -169,7 +169,7 @@ class NeverAsksAgain(Commander):
 
 
 class Embellishes(Commander):
-    """Proposes more than was asked for."""
+    """Proposes more than was requested."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         if isinstance(event, Order) and event.batch.commands:
@@ -206,7 +206,7 @@ class ReadsWhatItHas(Replica):
 
 
 class CallsItNew(Replica):
-    """Says that its state is not old at all."""
+    """Reports that its state is not old at all."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return [
@@ -307,7 +307,7 @@ MUTANTS = {
     ),
     "trims votes": LogMutant("trimmed-is-durable", 20, with_role(leaves_out(Accept))),
     "trims the promise": LogMutant("promises-kept", 20, with_role(leaves_out(Pledged)), first=7),
-    "a command nobody proposed": LogMutant(
+    "a command that was never proposed": LogMutant(
         "chosen-was-proposed", 10, LogSubject(), spawned=Embellishes, first=7
     ),
     "proposals are made once": LogMutant(

@@ -175,14 +175,14 @@ class StrictScout(Scout):
         return super()._adopt(now)
 
 
-def test_without_the_bounds_on_slots_no_node_ever_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_node_ever_leads_without_the_bounds_on_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "VOTES_MAX", ENDLESS)
     assert outcome_after(forge_slots)[0] > 20  # Scouts leave out what no leader can propose.
     monkeypatch.setattr(leader, "Scout", StrictScout)
     assert outcome_after(forge_slots)[0] == 0
 
 
-def test_without_the_bound_on_time_the_log_is_moved_to_its_end(
+def test_the_log_is_moved_to_its_end_without_the_bound_on_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(config, "TIME_JUMP_MS_MAX", ENDLESS)

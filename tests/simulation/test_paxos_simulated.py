@@ -159,7 +159,7 @@ READS_MUTANT_SEEDS = 25
 
 
 def run_reads(seed: int, marks: Counter[str], observers: int = 0) -> None:
-    """Let scribes write and read under faults; judges know what anybody knew."""
+    """Let scribes write and read under faults; judges know what any node knew."""
     random = Random(f"{seed}/reads")
     fate = draw_faults(
         random, frozenset(FaultKind) - {FaultKind.JUMP}
@@ -182,7 +182,7 @@ def play_reads(world: World, members: int, every_ms: int, observers: int = 0) ->
     assert silent == [], "observers that answer no read with an age bound"
 
 
-def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
+def test_no_read_is_staler_than_it_reports_under_any_fault() -> None:
     marks: Counter[str] = Counter()
     for seed in range(READS_SEEDS):
         run_reads(seed, marks)
@@ -191,7 +191,7 @@ def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
 
 
 @pytest.mark.long
-def test_no_observer_answers_with_an_older_state_than_it_says() -> None:
+def test_no_observer_answers_with_an_older_state_than_it_reports() -> None:
     marks: Counter[str] = Counter()
     for seed in range(READS_SEEDS):
         run_reads(seed, marks, observers=2)
@@ -202,7 +202,7 @@ def test_no_observer_answers_with_an_older_state_than_it_says() -> None:
 LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
 
 
-def sure_for_ever(reads: Reads, now: Instant) -> bool:
+def sure_forever(reads: Reads, now: Instant) -> bool:
     """Believe in a lease for too long."""
     return reads.settled
 
@@ -250,7 +250,7 @@ def proof_at_once(sound: Any, locator: Locator, located: Located) -> Any:
 
 
 READ_BUGS: dict[str, tuple[Patch, int, int]] = {
-    "a lease is believed too long": ((Reads, "_is_sure", instead(sure_for_ever)), 0, 24),
+    "a lease is believed too long": ((Reads, "_is_sure", instead(sure_forever)), 0, 24),
     "a barrier is not waited for": ((ReadIndexes, "pop", instead(at_once)), 0, 0),
     "an age is guessed": ((StalenessBound, "take", instead(guessed)), 0, 0),
     "a proof is not waited for": ((Freshness, "take", instead(before_it_is_applied)), 0, 0),
@@ -328,7 +328,7 @@ def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch
     assert trims_are_caught()
 
 
-def test_what_came_since_the_snapshot_and_is_not_kept_is_caught(
+def test_slots_since_the_snapshot_that_are_not_kept_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def without_since(part: CheckpointPart) -> CheckpointPart:

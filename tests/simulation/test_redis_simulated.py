@@ -56,7 +56,7 @@ Setting = Generator[Any, Any, tuple[bool, bytes | None]]
 
 
 @as_plant
-def the_door_says_ok(sound: Callable[..., Setting], *how: Any, **more: Any) -> Setting:
+def the_door_replies_ok(sound: Callable[..., Setting], *how: Any, **more: Any) -> Setting:
     _, before = yield from sound(*how, **more)
     return True, before
 
@@ -99,16 +99,16 @@ PLANTED: dict[str, tuple[object, str, Plant, str]] = {
         repetitions_count,
         "once: ",
     ),
-    "the door says OK": (command, "_setting", the_door_says_ok, "mutual exclusion: "),
+    "the door replies OK": (command, "_setting", the_door_replies_ok, "mutual exclusion: "),
     "the door names no receipt": (script, "replace", instead(the_door_names_no_receipt), "once: "),
     "nothing is remembered": (redis, "_remember", instead(nothing), "once: "),
     "re-entries do not count": (redis, "_change", re_entries_do_not_count, "counts: "),
     "reads are old": (Queries, "take", reads_are_old, "reads: "),
 }
-"""A planted bug by its place and name, and a word of the violation that the seeds must show."""
+"""A planted bug by its place and name, and a part of the violation that the seeds must show."""
 
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    place, name, broken, word = PLANTED[bug]
-    demand_caught(monkeypatch, REDIS_DOORS, [(place, name, broken)], word, first=1)
+    place, name, broken, text = PLANTED[bug]
+    demand_caught(monkeypatch, REDIS_DOORS, [(place, name, broken)], text, first=1)

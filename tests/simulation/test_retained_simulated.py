@@ -128,9 +128,9 @@ def never_again(*arguments: Any) -> None:
 
 
 class Mutant(NamedTuple):
-    """A bug: what the judge says, in which plan, and where the bug is."""
+    """A bug: the judge's verdict, the plan that shows it, and where the bug is."""
 
-    told: str
+    verdict: str
     plan: RunPlan
     patched: Any
     name: str
@@ -163,7 +163,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("bug", with_long(MUTANTS, "a lost recall is not repeated"))
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    told, plan, patched, name, value, first = MUTANTS[bug]
+    verdict, plan, patched, name, value, first = MUTANTS[bug]
     monkeypatch.setattr(patched, name, value)
     seeds = range(first, first + 20)
-    assert seen_in(f" ms: {told}: ", (run_seed("paxos", seed, plan=plan) for seed in seeds))
+    assert seen_in(f" ms: {verdict}: ", (run_seed("paxos", seed, plan=plan) for seed in seeds))

@@ -1,4 +1,4 @@
-"""A rogue member sends extremes, then is gone: the group goes on, also after a restart."""
+"""A rogue member sends extremes, then dies: the group goes on, also after a restart."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
@@ -65,7 +65,9 @@ def serves_without(rogue: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
 
 
 @pytest.mark.parametrize("make_roles", [bakery, central, lamport, paxos])
-def test_a_far_stamp_stops_nobody(make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_far_stamp_stops_no_member(
+    make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rogue = planted(make_roles, far_clock)
     serves_without(rogue, make_roles)
     monkeypatch.setattr(clock, "AHEAD_US", STAMP_MAX)
@@ -74,7 +76,7 @@ def test_a_far_stamp_stops_nobody(make_roles: MakeRoles, monkeypatch: pytest.Mon
 
 
 class InventsStarts(Bootstrap):
-    """Says of each member that it has started again from the same journal."""
+    """Reports of each member that it has started again from the same journal."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
@@ -95,7 +97,7 @@ def all_vote_without(rogue: MakeRoles, make_roles: MakeRoles) -> None:
 
 
 @pytest.mark.parametrize("make_roles", [bakery, paxos])
-def test_an_invented_start_stops_nobody(
+def test_an_invented_start_stops_no_member(
     make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rogue = planted(make_roles, invents_starts)
@@ -148,7 +150,7 @@ def test_leaders_that_were_called_far_away_are_replaced(monkeypatch: pytest.Monk
 
 
 class EndlessLeases(ClusterStatus):
-    """Says in its beats that later leaders are installed, whose leases last for a week."""
+    """Reports in its beats that later leaders are installed, whose leases last for a week."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return [endless(effect) for effect in super().handle(sender, event, now)]
@@ -180,13 +182,13 @@ def endless(effect: Effect) -> Effect:
 
 
 def rogue_leader(spawn: Spawn) -> Spawn:
-    """Make the roles of the rogue member report leases that nobody may take."""
+    """Make the roles of the rogue member report leases that no owner may take."""
     node, _, name = spawn.address.partition("/")
     roles: dict[str, type[Role[Any]]] = {"cluster": EndlessLeases, "leader": EndlessTables}
     return replace(spawn, role=roles.get(name, spawn.role)) if node == ROGUE else spawn
 
 
-def test_forged_members_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_members_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     rogue = planted(bakery, forges_members)
     serves_without(rogue, bakery)
     monkeypatch.setattr(epochs, "can_follow", lambda *_: True)
@@ -195,7 +197,7 @@ def test_forged_members_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_endless_leases_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_leases_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     rogue = planted(bakery, rogue_leader)
     serves_without(rogue, bakery)
     monkeypatch.setattr(EpochLimit, "allows_lease", lambda *_: True)

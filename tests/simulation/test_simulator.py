@@ -48,14 +48,14 @@ STORM = Faults(
 
 
 class Pinger(Role[Tock | Alive]):
-    """Says a number to its peer every 10 ms."""
+    """Sends a number to its peer every 10 ms."""
 
     peer = N2
 
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
-        self.said = 0
-        self.heard: list[int] = []
+        self.sent = 0
+        self.received: list[int] = []
 
     def begin(self, now: Instant) -> Effects:
         return [Wake(10, Tock())]
@@ -63,33 +63,33 @@ class Pinger(Role[Tock | Alive]):
     def handle(self, sender: Address, event: Tock | Alive, now: Instant) -> Effects:
         match event:
             case Tock():
-                self.said += 1
-                ping = KeepAlive(session="s", request=self.said)
-                return [Send(self.peer, ping), Wake(10, Tock()), Observe("pinger.said")]
+                self.sent += 1
+                ping = KeepAlive(session="s", request=self.sent)
+                return [Send(self.peer, ping), Wake(10, Tock()), Observe("pinger.sent")]
             case Alive():
-                self.heard.append(event.request)
+                self.received.append(event.request)
                 return ()
 
 
 class Ponger(Role[KeepAlive]):
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
-        self.heard: list[int] = []
+        self.received: list[int] = []
 
     def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
-        self.heard.append(event.request)
+        self.received.append(event.request)
         return [Send(sender, Alive(session="s", node="n2", request=event.request))]
 
 
-def test_on_a_good_network_every_message_arrives_once_and_in_order() -> None:
+def test_every_message_arrives_once_and_in_order_on_a_good_network() -> None:
     world = world_of(only(Pinger), only(Ponger))
 
     world.run(SECOND)
 
-    said, heard = world.role_at(N1).said, world.role_at(N2).heard
-    assert said > 80
-    assert heard in (list(range(1, said + 1)), list(range(1, said)))
-    assert world.marks["pinger.said"] == said
+    sent, received = world.role_at(N1).sent, world.role_at(N2).received
+    assert sent > 80
+    assert received in (list(range(1, sent + 1)), list(range(1, sent)))
+    assert world.marks["pinger.sent"] == sent
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
     assert trace(5) != trace(6)
 
 
-def test_a_trace_line_tells_time_node_sender_receiver_and_event() -> None:
+def test_a_trace_line_shows_time_node_sender_receiver_and_event() -> None:
     world = world_of(only(Pinger), only(Ponger))
 
     world.run(SECOND)
@@ -121,10 +121,10 @@ def test_frames_are_lost_repeated_and_overtaken() -> None:
 
     world.run(10 * SECOND)
 
-    heard = world.role_at(N2).heard
-    assert heard != sorted(heard)
-    assert len(set(heard)) < len(heard)
-    assert len(set(heard)) < world.role_at(N1).said - 20
+    received = world.role_at(N2).received
+    assert received != sorted(received)
+    assert len(set(received)) < len(received)
+    assert len(set(received)) < world.role_at(N1).sent - 20
     assert min(world.fault_counts[name] for name in ("lost", "repeated", "overtaken")) > 50
 
 
@@ -133,11 +133,11 @@ def test_a_one_way_cut_stops_one_direction_only() -> None:
     world.network.cut([("n2", "n1")], Cut(until=SECOND, holds=False))
 
     world.run(SECOND)
-    assert world.role_at(N1).heard == []
-    assert len(world.role_at(N2).heard) > 80
+    assert world.role_at(N1).received == []
+    assert len(world.role_at(N2).received) > 80
 
     world.run(2 * SECOND)
-    assert len(world.role_at(N1).heard) > 80
+    assert len(world.role_at(N1).received) > 80
 
 
 def test_a_cut_that_holds_lets_everything_through_at_once_when_it_ends() -> None:
@@ -145,12 +145,12 @@ def test_a_cut_that_holds_lets_everything_through_at_once_when_it_ends() -> None
     world.network.cut([("n1", "n2")], Cut(until=SECOND, holds=True))
 
     world.run(SECOND)
-    assert world.role_at(N2).heard == []
+    assert world.role_at(N2).received == []
 
     world.run(SECOND + 5 * NS_PER_MS)
-    heard = world.role_at(N2).heard
-    assert heard == list(range(1, len(heard) + 1))
-    assert len(heard) > 80
+    received = world.role_at(N2).received
+    assert received == list(range(1, len(received) + 1))
+    assert len(received) > 80
 
 
 def test_a_paused_node_handles_nothing_and_then_everything_at_once() -> None:
@@ -159,24 +159,24 @@ def test_a_paused_node_handles_nothing_and_then_everything_at_once() -> None:
 
     node.pause()
     world.run(SECOND)
-    assert world.role_at(N2).heard == []
+    assert world.role_at(N2).received == []
 
     node.resume()
-    assert len(world.role_at(N2).heard) > 80
+    assert len(world.role_at(N2).received) > 80
 
 
 class LinkListener(Role[LinkUp | LinkDown]):
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def handle(self, sender: Address, event: LinkUp | LinkDown, now: Instant) -> Effects:
-        self.heard.append(f"{type(event).__name__} {event.node}")
+        self.received.append(f"{type(event).__name__} {event.node}")
         return ()
 
 
-def test_nodes_hear_of_links_that_come_and_go() -> None:
-    told: list[list[str]] = []
+def test_nodes_are_notified_of_links_that_come_and_go() -> None:
+    events: list[list[str]] = []
     for seed in range(8):
         world = world_of(only(LinkListener), only(LinkListener), seed=seed)
         world.run(SECOND)
@@ -184,10 +184,10 @@ def test_nodes_hear_of_links_that_come_and_go() -> None:
         world.run(2 * SECOND)
         world.power_on("n2")
         world.run(3 * SECOND)
-        told.append(world.role_at(N1).heard)
+        events.append(world.role_at(N1).received)
 
-    assert ["LinkUp n2", "LinkDown n2", "LinkUp n2"] in told
-    assert ["LinkUp n2", "LinkUp n2"] in told
+    assert ["LinkUp n2", "LinkDown n2", "LinkUp n2"] in events
+    assert ["LinkUp n2", "LinkUp n2"] in events
 
 
 def test_the_clock_of_a_node_moves_on_with_what_peers_send_but_not_with_clients() -> None:
@@ -206,18 +206,18 @@ def test_the_clock_of_a_node_moves_on_with_what_peers_send_but_not_with_clients(
     assert clock_after_a_second(peer_is_member=False) < 1_000
 
 
-def test_after_healing_everything_is_up_runs_and_arrives() -> None:
+def test_everything_is_up_runs_and_arrives_after_healing() -> None:
     world = world_of(only(Pinger), only(Ponger), faults=STORM)
     nemesis = Nemesis(world, world.members)
     nemesis.begin()
     world.run(5 * SECOND)
     nemesis.heal()
     world.run(11 * SECOND)
-    before = len(world.role_at(N1).heard)
+    before = len(world.role_at(N1).received)
 
     world.run(12 * SECOND)
 
-    assert len(world.role_at(N1).heard) - before in range(94, 101)
+    assert len(world.role_at(N1).received) - before in range(94, 101)
     assert {"crash", "pause", "clock drift", "clock jump", "lost"} <= set(world.fault_counts)
 
 
@@ -279,8 +279,8 @@ class Server(Role[api.Acquire | api.Release | api.Describe]):
     def on_release(self, sender: Address, release: api.Release) -> Effects:
         queue = self.queues[release.lock]
         del queue[0]
-        told = Send(sender, api.Released(lock=release.lock, owner=release.owner))
-        return [told, self.grant(*queue[0])] if queue else [told]
+        released = Send(sender, api.Released(lock=release.lock, owner=release.owner))
+        return [released, self.grant(*queue[0])] if queue else [released]
 
     def status(self) -> api.NodeStatus:
         return replace(READY, protocol="toy")
@@ -383,7 +383,7 @@ PROGRESS = r"^23000\.000 ms: progress: 20000 ms after all faults ended.* waits \
 
 
 @pytest.mark.parametrize(
-    ("server", "told"),
+    ("server", "text"),
     [
         (GrantsEverybody, "mutual exclusion: c"),
         (ReusesFences, "fence 7.*had before|had before.*fence 7"),
@@ -395,8 +395,8 @@ PROGRESS = r"^23000\.000 ms: progress: 20000 ms after all faults ended.* waits \
         (Fails, "n1/proxy broke in Release.*RuntimeError: cannot release lock-"),
     ],
 )
-def test_a_server_with_a_bug_is_caught(server: type[Server], told: str) -> None:
-    assert re.search(told, run(server).violation or "", re.DOTALL)
+def test_a_server_with_a_bug_is_caught(server: type[Server], text: str) -> None:
+    assert re.search(text, run(server).violation or "", re.DOTALL)
 
 
 def test_a_run_with_too_few_grants_proves_nothing_and_fails() -> None:
@@ -485,8 +485,8 @@ def test_workers_change_no_outcome() -> None:
     alone = output_of(CLI, *arguments, hash_seed=0)
     shared = output_of(CLI, *arguments, "--workers", "2", hash_seed=1)
 
-    def timeless(told: str) -> list[str]:
-        return [line for line in told.splitlines() if "second" not in line]
+    def timeless(text: str) -> list[str]:
+        return [line for line in text.splitlines() if "second" not in line]
 
     assert timeless(alone) == timeless(shared)
     assert "central: 4 seeds without a violation" in alone

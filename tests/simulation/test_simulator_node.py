@@ -83,9 +83,9 @@ def test_a_role_that_raises_is_a_violation_with_event_trace_and_state() -> None:
     with pytest.raises(ViolationError) as caught:
         world.run(SECOND)
 
-    told = str(caught.value)
-    assert "n1/role broke in Tock(number=7)" in told
-    assert "what was not there" in told
+    text = str(caught.value)
+    assert "n1/role broke in Tock(number=7)" in text
+    assert "what was not there" in text
 
 
 class Endless(Role[NumberNote]):
@@ -96,7 +96,7 @@ class Endless(Role[NumberNote]):
         return [Send(self.address, event)]
 
 
-def test_roles_that_keep_each_other_busy_for_ever_are_a_violation() -> None:
+def test_roles_that_keep_each_other_busy_forever_are_a_violation() -> None:
     with pytest.raises(ViolationError, match="no end of its turn"):
         world_of(only(Endless))
 
@@ -195,7 +195,7 @@ class NumberWriter(Role[Tock]):
     """Persists a number, then sends it."""
 
     peer = N2
-    says_first = False
+    sends_first = False
 
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
@@ -208,7 +208,7 @@ class NumberWriter(Role[Tock]):
         self.number += 1
         keep = Persist(kept(self.number))
         say = Send(self.peer, KeepAlive(session="s", request=self.number))
-        return [say, keep, Wake(3, Tock())] if self.says_first else [keep, say, Wake(3, Tock())]
+        return [say, keep, Wake(3, Tock())] if self.sends_first else [keep, say, Wake(3, Tock())]
 
 
 class SilentReader(Role[KeepAlive]):
@@ -217,7 +217,7 @@ class SilentReader(Role[KeepAlive]):
 
 
 class HastyWriter(NumberWriter):
-    says_first = True
+    sends_first = True
 
 
 class DurabilityJudge(Judge):
@@ -225,14 +225,14 @@ class DurabilityJudge(Judge):
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.heard = 0
+        self.received = 0
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event, writer = delivered.event, self.world.nodes["n1"]
         if type(event) is KeepAlive and delivered.boot == writer.boot:
-            self.heard += 1
+            self.received += 1
             if encode(kept(event.request)) not in writer.disk.durable[-20:]:
-                raise ViolationError(f"{event.request} was said and not kept")
+                raise ViolationError(f"{event.request} was sent and not kept")
 
 
 def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
@@ -248,7 +248,7 @@ def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
     world.power_on_all()
     Nemesis(world, ("n1",)).begin()
     world.run(3 * SECOND)
-    assert judge.heard > 20
+    assert judge.received > 20
     return world
 
 
@@ -259,8 +259,8 @@ def test_messages_after_a_persist_leave_only_when_the_record_is_durable() -> Non
     assert sum(world.fault_counts["records lost"] for world in worlds) > 5
 
 
-def test_a_role_that_speaks_before_it_persists_is_caught() -> None:
-    with pytest.raises(ViolationError, match="was said and not kept"):
+def test_a_role_that_sends_before_it_persists_is_caught() -> None:
+    with pytest.raises(ViolationError, match="was sent and not kept"):
         write_under_crashes(HastyWriter, seed=0)
 
 

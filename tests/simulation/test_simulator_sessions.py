@@ -153,7 +153,7 @@ def test_a_holder_counts_as_inside_until_its_own_clock_has_passed_what_it_may_re
     assert bench.judge.inside["x"].contender == BEN
 
 
-def test_a_holder_is_outside_once_its_session_said_so_or_its_client_died() -> None:
+def test_a_holder_is_outside_once_its_session_reported_it_or_its_client_died() -> None:
     bench = SessionWorld()
     bench.enter(ANN, 1)
     lost = HoldsLost(losses=(Loss("x", "ann", 1),), detail="")
@@ -164,7 +164,7 @@ def test_a_holder_is_outside_once_its_session_said_so_or_its_client_died() -> No
     assert (bench.judge.losses, bench.judge.inside["x"].fence) == (1, 3)
 
 
-def test_nobody_may_enter_what_it_cannot_rely_on() -> None:
+def test_a_user_may_not_enter_what_it_cannot_rely_on() -> None:
     bench = SessionWorld()
     bench.clocks["c1"] = 100
     with pytest.raises(ViolationError, match="belief"):
@@ -196,7 +196,7 @@ def test_a_grant_that_its_session_lost_while_it_was_on_its_way_is_no_violation()
     assert bench.judge.inside["x"].contender == BEN
 
 
-def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:
+def test_a_re_entry_is_no_new_hold_and_shows_the_same_fence() -> None:
     bench = SessionWorld()
     bench.enter(ANN, 1)
     bench.enter(ANN, 1, count=2)
@@ -206,7 +206,7 @@ def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:
         bench.enter(ANN, 2, count=2)
 
 
-def test_when_clocks_are_further_off_than_declared_fences_are_judged_alone() -> None:
+def test_fences_are_judged_alone_when_clocks_are_further_off_than_declared() -> None:
     bench = SessionWorld(clocks_true=False)
     bench.enter(ANN, 3)
     bench.enter(BEN, 4)

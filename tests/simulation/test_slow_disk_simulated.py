@@ -38,9 +38,9 @@ def writers(world: World) -> list[LogWriter]:
 
 def decided_in(world: World, ms: int) -> int:
     """Return the number of commands that are decided in the next ``ms``."""
-    before = max(len(writer.heard) for writer in writers(world))
+    before = max(len(writer.received) for writer in writers(world))
     world.run(world.time + ms * NS_PER_MS)
-    return max(len(writer.heard) for writer in writers(world)) - before
+    return max(len(writer.received) for writer in writers(world)) - before
 
 
 def leader_of(world: World) -> str:
@@ -114,7 +114,7 @@ def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
-def test_a_leader_that_compares_with_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_compares_with_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
         return True
 

@@ -31,7 +31,7 @@ def test_a_vote_is_on_disk_before_it_is_sent() -> None:
     assert all(lines[at - 1].strip() == "persist Accept" for at in votes)
 
 
-def test_after_the_death_of_the_leader_the_waiter_gets_the_next_fence() -> None:
+def test_the_waiter_gets_the_next_fence_after_the_death_of_the_leader() -> None:
     lines = kept("leader-death").splitlines()
     released = next(line for line in lines if "alice/caller" in line and "Released(" in line)
     granted = next(line for line in lines if "bob/caller" in line and "Granted(" in line)

@@ -36,7 +36,7 @@ TERMS = ProtocolSettings(
 NO_COPIES = replace(TERMS, bakery_copies=False)
 
 
-class Say(Local):
+class SendMessage(Local):
     """A command to the user: send ``message`` to ``to``."""
 
     to: Address
@@ -44,21 +44,23 @@ class Say(Local):
 
 
 News = Cancelled | ClusterUp | ClusterDown | MembersChanged | MembersRead
-Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
+UserEvent = (
+    SendMessage | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
+)
 
 
-class ScriptedUser(Role[Said]):
+class ScriptedUser(Role[UserEvent]):
     """A raw client: sends messages for a test, and records the messages that it receives."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Send, or record."""
-        if isinstance(event, Say):
+        if isinstance(event, SendMessage):
             return [Send(event.to, event.message)]
-        self.heard.append(event)
+        self.received.append(event)
         return []
 
 
@@ -96,10 +98,10 @@ class ClusterHarness:
         return [f"n{number}" for number in range(1, self.nodes + 1)]
 
     @property
-    def heard(self) -> list[Event]:
+    def received(self) -> list[Event]:
         """The events that the user received, in order."""
         user: ScriptedUser = self.world.role_at(Address("u/user"))
-        return user.heard
+        return user.received
 
     def found(self) -> ClusterHarness:
         """Let all members have met in the past: their disks hold nothing but their group."""
@@ -126,7 +128,7 @@ class ClusterHarness:
         """Run until ``done``; return how long that took (ms)."""
         began = self.world.time
         while not done():
-            assert self.world.time < began + most_ms * NS_PER_MS, self.heard
+            assert self.world.time < began + most_ms * NS_PER_MS, self.received
             self.run(5)
         return (self.world.time - began) // NS_PER_MS
 
@@ -160,10 +162,10 @@ class ClusterHarness:
         """Return the members that do not serve."""
         return [name for name in self.names if name not in self.serving()]
 
-    def say(self, proxy: str, message: Message) -> None:
+    def send(self, proxy: str, message: Message) -> None:
         """Let the user send ``message`` to the proxy of node ``proxy``."""
-        said = Say(to=address_of(proxy, "proxy"), message=message)
-        self.world.nodes["u"].tell(Address("u/user"), said)
+        command = SendMessage(to=address_of(proxy, "proxy"), message=message)
+        self.world.nodes["u"].tell(Address("u/user"), command)
 
     def acquire(
         self,
@@ -176,7 +178,7 @@ class ClusterHarness:
     ) -> int:
         """Ask for a lock; return the number of the request."""
         self.number += 1
-        asked = Acquire(
+        request = Acquire(
             lock=lock,
             session="u",
             owner=owner,
@@ -185,12 +187,12 @@ class ClusterHarness:
             hold_ms=hold_ms,
             grace_ms=grace_ms,
         )
-        self.say(proxy, asked)
+        self.send(proxy, request)
         return self.number
 
     def release(self, proxy: str, granted: Granted) -> None:
         self.number += 1
-        self.say(
+        self.send(
             proxy,
             Release(
                 lock=granted.lock,
@@ -212,12 +214,12 @@ class ClusterHarness:
             owner=granted.owner,
             request=self.number,
         )
-        self.say(proxy, renew)
+        self.send(proxy, renew)
         return self.number
 
     def answers(self, kind: type[Any], request: int | None = None) -> list[Any]:
         """Return the events of that kind, and for that request, that the user received."""
-        found = [event for event in self.heard if isinstance(event, kind)]
+        found = [event for event in self.received if isinstance(event, kind)]
         return [e for e in found if request is None or getattr(e, "request", 0) == request]
 
     def granted(self, request: int, most_ms: int = 20_000) -> Granted:

@@ -2,7 +2,7 @@
 
     python -m support.busy_service EXAMPLE FOLDER
 
-It says "busy" after its first answer. When its standard input ends, it prints the status and the
+It prints "busy" after its first answer. When its standard input ends, it prints the status and the
 duration (s) of each answer, and how often it found another holder inside, as JSON.
 """
 

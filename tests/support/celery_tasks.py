@@ -1,4 +1,4 @@
-"""Tasks for a real worker of Celery, which say when they run, and end when they are told to."""
+"""Tasks for a real worker of Celery, which report when they run, and end on request."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class LoneClient:
             A, HOST, lock="l", session="s", broker=BROKER_A, server=SERVER, random=Random(1)
         )
 
-    def hears(self, sender: Address, event: Event) -> list[Effect | type[Wake]]:
+    def receives(self, sender: Address, event: Event) -> list[Effect | type[Wake]]:
         known: object = event
         assert isinstance(
             known,
@@ -69,13 +69,13 @@ class LoneClient:
         ]
 
     def wants(self, ticket: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, AcquireLock(lock="l", ticket=ticket, session="s", owner="o"))
+        return self.receives(BROKER_A, AcquireLock(lock="l", ticket=ticket, session="s", owner="o"))
 
     def gives(self, ticket: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, ReleaseLock(lock="l", ticket=ticket))
+        return self.receives(BROKER_A, ReleaseLock(lock="l", ticket=ticket))
 
     def granted(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, Grant(lock="l", client=A, number=number))
+        return self.receives(BROKER_A, Grant(lock="l", client=A, number=number))
 
     def holding(self) -> LoneClient:
         """Let ticket 1 hold under 5, with no timer on its way; return this client."""
@@ -85,17 +85,17 @@ class LoneClient:
         return self
 
     def acked(self, sequence: int) -> list[Effect | type[Wake]]:
-        return self.hears(SERVER, ReleaseAck(lock="l", sequence=sequence))
+        return self.receives(SERVER, ReleaseAck(lock="l", sequence=sequence))
 
     def rings(self) -> list[Effect | type[Wake]]:
-        return self.hears(A, ClientRetransmit())
+        return self.receives(A, ClientRetransmit())
 
     def is_in(self, mode: Mode, sequence: int) -> None:
         """Check its mode and its latest number."""
         assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
 
     def revoked(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, Revoke(lock="l", client=A, number=number))
+        return self.receives(BROKER_A, Revoke(lock="l", client=A, number=number))
 
 
 class GrantsAreNotCompared(LockClient):

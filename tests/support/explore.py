@@ -154,11 +154,11 @@ class Moves:
             roles = tuple(sorted(alive, key=addresses.__getitem__))
             for address in gone:
                 timers &= ~self.machine.timers_of.get(address, 0)
-        if turn.said:
-            said = dict(queues)
-            for node, letter in turn.said:
-                said[node] = (*said.get(node, ()), letter)
-            queues = tuple(sorted(said.items()))
+        if turn.local:
+            inboxes = dict(queues)
+            for node, letter in turn.local:
+                inboxes[node] = (*inboxes.get(node, ()), letter)
+            queues = tuple(sorted(inboxes.items()))
         return ModelState(roles, network | turn.mask, timers, queues)
 
     def bits_of(self, mask: int) -> tuple[int, ...]:
@@ -278,7 +278,7 @@ class Explorer:
         return found
 
     def path_to(self, model_state: ModelState) -> tuple[str, ...]:
-        """Return the steps of a shortest path to a visited state, in words."""
+        """Return the steps of a shortest path to a visited state, as texts."""
         steps: list[str] = []
         index = self._index[model_state]
         while index:

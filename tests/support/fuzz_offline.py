@@ -222,7 +222,7 @@ def requests() -> list[type[Request]]:
 
 
 def messages() -> list[type[Message]]:
-    """Return all messages by tag, whoever sends them."""
+    """Return all messages by tag, whichever role sends them."""
     return [
         REGISTRY[tag] for tag in sorted(REGISTRY) if REGISTRY[tag].__module__.startswith(PACKAGE)
     ]
@@ -274,11 +274,11 @@ class Findings:
             root = root.__cause__
         frames = traceback.extract_tb(root.__traceback__)
         place = f"{type(root).__name__} at {frames[-1].filename}:{frames[-1].lineno}"
-        told = "".join(traceback.format_exception(root))[-3_000:]
-        self.by_place.setdefault(place, f"{entry}: {_short(what)}\n{told}")
+        trace = "".join(traceback.format_exception(root))[-3_000:]
+        self.by_place.setdefault(place, f"{entry}: {_short(what)}\n{trace}")
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{place}\n{told}" for place, told in self.by_place.items())
+        return "\n\n".join(f"{place}\n{trace}" for place, trace in self.by_place.items())
 
 
 class FuzzedScheduler(Scheduler):
@@ -552,7 +552,7 @@ class OfflineFuzzer:
                     self._send(cluster, message, peers=peers)
                 composer.values = cluster.values()
                 if not self._feed(f"roles of {protocol}", sent, cluster.step):
-                    break  # The node is gone.
+                    break  # The node has ended.
 
     def _formed(self, protocol: str) -> MemoryCluster:
         cluster = MemoryCluster(protocol, self.random)

@@ -115,7 +115,7 @@ class Station:
         self.arrivals += arrivals
         self.came.update(link for link, _ in arrivals)
 
-    def say(self, link: str, message: Message, role: str = "proxy") -> None:
+    def send(self, link: str, message: Message, role: str = "proxy") -> None:
         to, sender = Address(f"{link}/{role}"), Address(f"{self.node}/session")
         self.hub.send(link, Frame(self.cluster, 0, 7, (Envelope(to, sender, message),)))
 
@@ -123,7 +123,7 @@ class Station:
         """Whether the last news is that a link came up."""
         return bool(self.news) and isinstance(self.news[-1], LinkUp)
 
-    def heard(self) -> list[Message]:
+    def received(self) -> list[Message]:
         return [message for _, frame in self.arrivals for _, _, message in frame.envelopes]
 
     def dealer(self, identity: str = "me#1", *options: tuple[int, int]) -> zmq.Socket[bytes]:

@@ -152,9 +152,9 @@ def clean(reports: Iterable[RunReport]) -> Counter[str]:
     return seen
 
 
-def seen_in(word: str, reports: Iterable[RunReport]) -> bool:
-    """Return whether the violation of some run has ``word``."""
-    return any(word in (report.violation or "") for report in reports)
+def seen_in(text: str, reports: Iterable[RunReport]) -> bool:
+    """Return whether the violation of some run has ``text``."""
+    return any(text in (report.violation or "") for report in reports)
 
 
 def demand_met(

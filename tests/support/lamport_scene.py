@@ -40,49 +40,49 @@ class LoneProcess:
             Address("b/process"), HOST, node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
         )
         self.now = 0
-        self.say(Neighbors(nodes=nodes or ("a", "b", "c")))
+        self.handle(Neighbors(nodes=nodes or ("a", "b", "c")))
 
-    def say(self, event: Received) -> Effects:
+    def handle(self, event: Received) -> Effects:
         """Deliver ``event`` from a role of its node."""
         return self.process.handle(Address("b/anyone"), event, at(self.now))
 
-    def hear(self, origin: str, message: Content) -> Effects:
+    def receive(self, origin: str, message: Content) -> Effects:
         """Deliver a message of another node."""
-        return self.say(Delivered(origin=origin, message=message))
+        return self.handle(Delivered(origin=origin, message=message))
 
     def want(self, ticket: int, lock: str = "x") -> Effects:
-        return self.say(AcquireLock(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
+        return self.handle(AcquireLock(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
 
     def give(self, ticket: int, lock: str = "x") -> Effects:
         """Let an owner give up its hold of ``lock`` or its wait."""
-        return self.say(ReleaseLock(lock=lock, ticket=ticket))
+        return self.handle(ReleaseLock(lock=lock, ticket=ticket))
 
     def look(self, lock: str = "x") -> LockDescription:
         """Return the state of ``lock`` as the process sees it."""
-        return only_sent(self.say(QueryLock(lock=lock, query=1)), LockDescription)
+        return only_sent(self.handle(QueryLock(lock=lock, query=1)), LockDescription)
 
     def prove(self, query: int = 1) -> Effects:
         """Look as for a client that asks for the status of a lock."""
-        return self.say(QueryLock(lock="x", query=query, proven=True))
+        return self.handle(QueryLock(lock="x", query=query, proven=True))
 
     def requested(self, ticket: int, stamp: int, lock: str = "x") -> Effects:
         """Let an owner want ``lock``, and deliver the own request, stamped."""
         self.want(ticket, lock)
-        return self.hear("b", Request(lock=lock, stamp=stamp))
+        return self.receive("b", Request(lock=lock, stamp=stamp))
 
     def acknowledged(self, stamp: int) -> Effects:
         """Deliver an acknowledgement of each of the others."""
         return [
-            *self.hear("a", Acknowledge(lock="x", stamp=stamp)),
-            *self.hear("c", Acknowledge(lock="x", stamp=stamp)),
+            *self.receive("a", Acknowledge(lock="x", stamp=stamp)),
+            *self.receive("c", Acknowledge(lock="x", stamp=stamp)),
         ]
 
     def welcomed(self) -> LoneProcess:
         """Let the others join and welcome it."""
         for node in ("a", "c"):
-            self.say(PeerJoined(node=node, boot=1))
+            self.handle(PeerJoined(node=node, boot=1))
         for node in ("a", "c"):
-            self.hear(node, welcome(2, stamp=1))
+            self.receive(node, welcome(2, stamp=1))
         return self
 
 

@@ -53,30 +53,30 @@ class LeaderTrio:
             leader.epoch_state.trusted_at = NOW
             self.leaders[one.node] = leader
         self.under_way: deque[tuple[str, str, Message]] = deque()
-        self.told: list[Any] = []
+        self.to_proxies: list[Any] = []
         """The messages to proxies."""
         self.lost: set[tuple[type[Message], str, str]] = set()
 
-    def say(self, sender: Address, to: str, word: Message) -> None:
-        """Let a leader handle ``word``; queue its messages to leaders, record those to proxies."""
+    def deliver(self, sender: Address, to: str, message: Message) -> None:
+        """Let a leader handle ``message``; queue its messages to leaders; record the others."""
         leader: Any = self.leaders[to]
-        self.perform(to, leader.handle(sender, word, self.now))
+        self.perform(to, leader.handle(sender, message, self.now))
 
     def perform(self, name: str, effects: Effects) -> None:
         """Queue or record the messages of ``name``."""
         for effect in effects:
             if not isinstance(effect, Send):
                 continue
-            heard = effect.message
+            message = effect.message
             if effect.to == leader_of(node_of(effect.to)):
-                assert isinstance(heard, Message)
-                self.under_way.append((name, node_of(effect.to), heard))
+                assert isinstance(message, Message)
+                self.under_way.append((name, node_of(effect.to), message))
             else:
-                self.told.append(heard)
+                self.to_proxies.append(message)
 
-    def ask(self, to: str, word: Message) -> None:
+    def ask(self, to: str, message: Message) -> None:
         """Deliver a message from a leader's own proxy."""
-        self.say(proxy_of(to), to, word)
+        self.deliver(proxy_of(to), to, message)
 
     def pass_time(self, ms: int) -> None:
         """Let time pass and the leaders handle due events; they are trusted meanwhile."""
@@ -90,16 +90,16 @@ class LeaderTrio:
         """Deliver everything; return the number of messages."""
         count = 0
         while self.under_way:
-            sender, to, word = self.under_way.popleft()
-            if (type(word), sender, to) not in self.lost:
-                self.say(leader_of(sender), to, word)
+            sender, to, message = self.under_way.popleft()
+            if (type(message), sender, to) not in self.lost:
+                self.deliver(leader_of(sender), to, message)
             count += 1
             assert count < WORDS_MAX
         return count
 
     def lock(self, to: str, *, wait_ms: int | None = None) -> None:
         """Send a leader ann's request 1."""
-        word = Lock(
+        message = Lock(
             lock="x",
             who=ANN,
             request=1,
@@ -108,7 +108,7 @@ class LeaderTrio:
             grace_ms=GRACE_MS,
             label="",
         )
-        self.ask(to, word)
+        self.ask(to, message)
 
     def entries(self, name: str) -> list[tuple[TicketPhase, str]]:
         """Return the entries of a leader's table, and their owners there."""
@@ -118,9 +118,9 @@ class LeaderTrio:
         """Return the leaders that have attempts."""
         return [name for name in NAMES if self.leaders[name].attempts.own]
 
-    def heard(self, kind: type[Any]) -> list[Any]:
+    def received(self, kind: type[Any]) -> list[Any]:
         """Return the messages of that kind that proxies received."""
-        return [word for word in self.told if isinstance(word, kind)]
+        return [message for message in self.to_proxies if isinstance(message, kind)]
 
     def lose_between(self, one: str, other: str, *kinds: type[Message]) -> None:
         """Drop messages of these kinds between two leaders, both ways."""
@@ -176,8 +176,8 @@ def beat(**fields: Any) -> Beat:
     These are fields of the beat, or of its member.
     """
     member = Member("n2", 2, 14, 7, 0, NOBODY, 0, 0, voter=12, reaches=())
-    said = {name: fields.pop(name) for name in Member._fields if name in fields}
-    made = Beat(number=1, echo_life=1, echo=1, member=member._replace(**said))
+    given = {name: fields.pop(name) for name in Member._fields if name in fields}
+    made = Beat(number=1, echo_life=1, echo=1, member=member._replace(**given))
     return replace(made, **fields)
 
 
@@ -187,7 +187,7 @@ def seats(*names: str) -> tuple[Seat, ...]:
 
 
 def linked(*members: Member) -> tuple[Member, ...]:
-    """Return ``members``, each connected with all others unless it says with which."""
+    """Return ``members``, each connected with all others unless it names the ones."""
     return tuple(
         one
         if one.reaches

@@ -77,11 +77,11 @@ class LocalNode:
         self._post(self.session.address, sender, event)
 
     def learn(self, outcomes: tuple[Result, ...]) -> None:
-        """Tell the proxy the outcomes of a slot."""
+        """Send the proxy the outcomes of a slot."""
         event = SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes)
         self._post(self.proxy.address, self.replica, event)
 
-    def hear(self, event: Any) -> None:
+    def receive(self, event: Any) -> None:
         """Let the proxy receive a message of its replica."""
         self._post(self.proxy.address, self.replica, event)
 
@@ -128,7 +128,7 @@ class LocalCallers:
         self.table = LockTable()
         self.silent = False
         self.ms = 0
-        self.told: list[tuple[Address, Message | Closed]] = []
+        self.replies: list[tuple[Address, Message | Closed]] = []
         self.commands: list[LogCommand] = []
         self.node = LocalNode("n1", lambda: self.now, self._propose, self._reply)
 
@@ -147,7 +147,7 @@ class LocalCallers:
 
     def _reply(self, to: Address, message: Any) -> None:
         if isinstance(message, Message | Closed):
-            self.told.append((to, message))
+            self.replies.append((to, message))
 
     def happens(self, outcomes: list[Result]) -> None:
         self.node.learn(tuple(outcomes))
@@ -167,15 +167,17 @@ class LocalCallers:
                 self.happens(self.table.advance(self.ms))
             self.node.ring()
 
-    def heard(self, caller: Address, kind: type[K]) -> list[K]:
-        return [message for to, message in self.told if to == caller and isinstance(message, kind)]
+    def received(self, caller: Address, kind: type[K]) -> list[K]:
+        return [
+            message for to, message in self.replies if to == caller and isinstance(message, kind)
+        ]
 
     def fence(self, caller: Address) -> int:
-        (granted,) = self.heard(caller, Granted)
+        (granted,) = self.received(caller, Granted)
         return granted.fence
 
     def reason(self, caller: Address) -> Reason:
-        (refused,) = self.heard(caller, Refused)
+        (refused,) = self.received(caller, Refused)
         return refused.reason
 
     def held(self) -> list[tuple[str, int]]:

@@ -43,13 +43,13 @@ NEVER = Instant(1 << 62)
 
 
 class ScriptedSession:
-    """A session that grants every request and counts holds; the test tells it the rest."""
+    """A session that grants every request and counts holds; the test sets the rest."""
 
     def __init__(self) -> None:
         self.now = Instant(0)
         self.fence = 0
         self.count = 0
-        self.told: list[Event] = []
+        self.received: list[Event] = []
         self.refusal: BaseException | None = None
         self.mute = False
         self.asked: list[tuple[Event, AskReply]] = []
@@ -60,7 +60,7 @@ class ScriptedSession:
 
     def submit(self, message: Event, reply: AskReply) -> None:
         if isinstance(message, Cancel):
-            self.told.append(message)
+            self.received.append(message)
             if not self.mute:
                 reply.set(Cancelled(**message.fields()))
             return
@@ -109,7 +109,7 @@ class ScriptedSession:
         self.abandoned.append(reply)
 
     def tell(self, message: Event) -> None:
-        self.told.append(message)
+        self.received.append(message)
 
 
 class AtOnce:
@@ -132,7 +132,7 @@ class Scene:
         self.hold_registry = HoldRegistry(
             lambda: session.now, session.holds, {}, executor, session.tell
         )
-        self.hold_registry.waits = LocalWaits(session.told.append)
+        self.hold_registry.waits = LocalWaits(session.received.append)
         self.line = SessionChannel(session, self.hold_registry)
 
     def lock(self, name: str = "x", owner: str | None = "ann", **options: Any) -> Lock:

@@ -67,7 +67,7 @@ def proposed(effects: Effects) -> list[LogCommand]:
     return commands
 
 
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+def messages_to(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
     """Return the messages of ``kind`` to a client."""
     return sent(effects, kind, to)
 

@@ -2,7 +2,7 @@
 
 The judges check the log's promises more closely than through locks: all members apply the
 same, a linearizable read sees whatever any node knew before, and a local read is no older
-than it says.
+than it reports.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class LogWriter(Role[Heeded]):
         self.leader = ""
         self.votes: bool | None = None
         """Whether its node votes, None while that is not known."""
-        self.heard: dict[int, SlotOutcomes] = {}
+        self.received: dict[int, SlotOutcomes] = {}
         self.answers: list[MachineRead] = []
 
     def begin(self, now: Instant) -> Effects:
@@ -182,7 +182,7 @@ class LogWriter(Role[Heeded]):
             case LeaderChanged():
                 self.leader = event.leader
             case SlotOutcomes():
-                self.heard[event.slot] = event
+                self.received[event.slot] = event
             case MachineRead():
                 self.answers.append(event)
                 return (Observe(f"logbook.{'refused' if event.reply is None else 'read'}"),)
@@ -237,8 +237,8 @@ class CounterJudge:
                 pass
         for effect in effects:  # An answer is judged when it is sent: a disk may hold it back.
             match effect:
-                case Send(to, MachineRead() as told) if told.reply is not None:
-                    self._on_machine_read(to, told, delivered.time)
+                case Send(to, MachineRead() as read) if read.reply is not None:
+                    self._on_machine_read(to, read, delivered.time)
                 case _:
                     pass
 
@@ -254,16 +254,16 @@ class CounterJudge:
         if not self.known or happened.slot > self.known[-1][1]:
             self.known.append((time, happened.slot))
 
-    def _on_machine_read(self, scribe: Address, told: MachineRead, time: int) -> None:
-        known, linear = self.asked.pop((scribe, told.number))
+    def _on_machine_read(self, scribe: Address, read: MachineRead, time: int) -> None:
+        known, linear = self.asked.pop((scribe, read.number))
         if not linear:
             self.aged[node_of(scribe)] += 1
-            age = told.age_ms * NS_PER_MS * (1_000_000 + self.drift_ppm) // 1_000_000
+            age = read.age_ms * NS_PER_MS * (1_000_000 + self.drift_ppm) // 1_000_000
             since = (slot for at, slot in reversed(self.known) if at < time - age)
             known = next(since, 0)
-        if told.slot <= known:
+        if read.slot <= known:
             raise ViolationError(
-                f"{scribe} was told what holds before slot {told.slot}, {told.age_ms} ms old at "
+                f"{scribe} read what holds before slot {read.slot}, {read.age_ms} ms old at "
                 f"most (linearizable: {linear}), when slot {known} was known"
             )
 
@@ -283,7 +283,7 @@ def logbook(
 
     def make_roles(context: NodeContext) -> RoleSet:
         scribe = address_of(context.node, SCRIBE)
-        opening = (b"reign of " + context.node.encode(),)
+        opening = (b"led from " + context.node.encode(),)
         log = log_roles(
             context.node,
             tuple({*(founders or context.nodes), context.node}),

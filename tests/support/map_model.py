@@ -1,4 +1,4 @@
-"""Maps in the dumb model: one list of entries."""
+"""Maps in the simple model: one list of entries."""
 
 from __future__ import annotations
 

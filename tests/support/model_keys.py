@@ -1,4 +1,4 @@
-"""Keys that are held through Redis doors, and detached locks, in the dumb model."""
+"""Keys that are held through Redis doors, and detached locks, in the simple model."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ModelKeys:
             self.hold(c.receipt, door, model.now + c.receipt_ms + 1)
 
     def detach(self, c: Detach, mine: ModelClaim) -> None:
-        """Turn a hold into one of nobody."""
+        """Turn a hold into a detached one."""
         model, who = self.model, (c.session, c.owner, c.request)
         if len(mine.acquisitions) > 1:
             model.deny(*who, c.lock, Reason.INVALID)
@@ -99,7 +99,7 @@ class ModelKeys:
         held.detached_by = c.owner
 
     def attach(self, c: Attach) -> None:
-        """Turn a hold of nobody into one of a client."""
+        """Turn a detached hold into one of a client."""
         model, who, held = self.model, (c.session, c.owner, c.request), self.model.holder(c.lock)
         right = sha256(c.secret).digest()
         if held is None or not held.detached_by or held.door is None or held.door[0] != right:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ModelLatch:
-    """A count-down latch; ``gone`` is the time at which it is removed."""
+    """A count-down latch; ``gone`` is the time of its removal."""
 
     count: int
     left: int

@@ -74,7 +74,7 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
                 return [Send(next(self.proxies), asked), self._again()]
             case LockStatus():
                 name = "free" if event.holder is None else "held"
-                return [Observe(f"onlooker.told_{name}")]
+                return [Observe(f"onlooker.reported_{name}")]
             case Refused():
                 return [Observe("onlooker.refused")]
 
@@ -85,7 +85,7 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
 class ReadsJudge:
     """Demands that no read says "no holder" of a lock that one contender held all the while.
 
-    A read lasts from when its reader asks until the reader is told. A contender holds a lock
+    A read lasts from its request to its reply. A contender holds a lock
     as `LockJudge` counts it: while it may believe that it does.
 
     Args:
@@ -98,7 +98,7 @@ class ReadsJudge:
         self.locks = locks
         self.reader = reader
         self.held: dict[int, JudgedHold] = {}
-        """By request: who held the lock when it was asked about."""
+        """By request: who held the lock when it was requested."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Note the holder of a lock when a read of it begins; judge the reply."""
@@ -118,12 +118,12 @@ class ReadsJudge:
         if self.locks.inside.get(event.lock) is hold and self.locks.may_be_inside(hold):
             since = f"{hold.since / NS_PER_MS:.3f} ms"
             raise ViolationError(
-                f"reads: {delivered.sender} says that nobody holds {event.lock!r}, which "
+                f"reads: {delivered.sender} reports no holder of {event.lock!r}, which "
                 f"{hold.contender} has held since {since} under fence {hold.fence}"
             )
 
     def crashed(self, node: str, boot: int) -> None:
-        """Nothing: `LockJudge` ends the holds of whoever died."""
+        """Do nothing: `LockJudge` ends the holds of clients that died."""
 
 
 def run_read_seed(protocol: str, seed: int, *, make_roles: MakeRoles | None = None) -> RunReport:

@@ -49,7 +49,7 @@ Event = Count | AwaitCount | Refuse | Fail | Internal | Abandon
 
 
 class Counter(Role[Event]):
-    """Counts what it is told, and lets others wait for the count."""
+    """Counts messages, and lets others wait for the count."""
 
     def __init__(self, address: Address, host: object, start: int = 0) -> None:
         super().__init__(address, host)  # type: ignore[arg-type]

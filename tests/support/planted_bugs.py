@@ -101,7 +101,7 @@ def serves_the_queue(resource: Resource) -> AbstractContextManager[None]:
 
 
 def hold_of(table: TableState, lock: str) -> TableHold | None:
-    """Return the first hold of an object, None if nobody holds it."""
+    """Return the first hold of an object, None if it has none."""
     resource = table.resources.get(lock)
     return None if resource is None else next(iter(resource.holds), None)
 
@@ -208,7 +208,7 @@ def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
     table.sessions.extend(max(table.time_ms, time_ms))
 
 
-def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
+def acquiring_again_reports_the_whole(hold: LeasedHold, request: int) -> None:
     """The reply to an acquire by the holder has the whole duration, not the rest of it."""
     TableHold.acquire_again(hold, request)
 
@@ -239,7 +239,7 @@ def a_latch_passes_at_1(sound: Any, table: TableState, owner_state: Any, out: li
 def a_party_leaves_without_the_others(
     sound: Any, barrier: Barrier, table: TableState, why: Why, out: list[Result]
 ) -> None:
-    """A party that leaves breaks a barrier only if nobody waits."""
+    """A party that leaves breaks a barrier only if none waits."""
     if not barrier.queue:
         sound(barrier, table, why, out)
 

@@ -22,7 +22,7 @@ from support.paths import PROGRAMS
 
 
 def package(name: str, where: str = "it is in the extra 'examples' or 'redis'") -> None:
-    """Skip the test if the package ``name`` is missing; in CI, fail. ``where`` says where it is."""
+    """Skip the test if the package ``name`` is missing; in CI, fail. ``where`` names its source."""
     if importlib.util.find_spec(name) is None:
         _without(f"{name} is not installed: {where}")
 
@@ -81,7 +81,7 @@ class Child(subprocess.Popen[str]):
         """Return the next line that it prints."""
         return self.lines.readline().strip()
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         assert self.stdin is not None
         self.stdin.write("".join(f"{line}\n" for line in lines))
         self.stdin.flush()

@@ -78,7 +78,10 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
         reachable: tuple[str, ...] = MEMBERS,
         members: tuple[Member, ...] = (),
     ) -> list[Send]:
-        """Tell the proxy who leads, and who can be reached: ``members``, or those of that name."""
+        """Notify the proxy of the leaders and of the nodes that it reaches.
+
+        These are ``members``, or members with the names in ``reachable``.
+        """
         named = tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in reachable)
         readiness = Readiness(
             seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
@@ -86,7 +89,7 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
             ready=True,
             detail="ready",
         )
-        return self.hear(election_of("n4"), readiness)
+        return self.receive(election_of("n4"), readiness)
 
 
 class UnbatchedProxy(Proxy):

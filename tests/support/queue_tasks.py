@@ -1,4 +1,4 @@
-"""A task for real workers of Dramatiq and RQ, which says when it runs, and ends when told to."""
+"""A task for real workers of Dramatiq and RQ, which reports when it runs, and ends on request."""
 
 from __future__ import annotations
 

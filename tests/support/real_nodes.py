@@ -70,7 +70,7 @@ def ask(node: Node, message: Any) -> Any:
 
 
 def free_row(count: int) -> int:
-    """Return the first of so many ports in a row that nobody uses."""
+    """Return the first of so many unused ports in a row."""
     while True:
         (port,) = free_ports(1)
         with ExitStack() as stack, suppress(OSError):

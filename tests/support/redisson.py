@@ -2,7 +2,7 @@
 
 Source: ``RedissonLock.java``, ``RedissonBaseLock.java``, ``RedissonFencedLock.java``,
 ``LockTask.java`` and ``PublishSubscribe.java`` of https://github.com/redisson/redisson (Apache
-License 2.0): releases 3.10.5 to 3.49, as the name of each script says.
+License 2.0): releases 3.10.5 to 3.49, as the name of each script states.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Redisson:
     def __init__(self, port: int, *, version: int = 2) -> None:
         self.port = port
         self.id = str(uuid4())
-        self.told = 0
+        self.received = 0
         """The messages that it has received."""
         self._waiters: dict[str, Waiters] = {}
         self._mutex = threading.Lock()
@@ -129,7 +129,7 @@ class Redisson:
                 if waiters is not None and words[2] == b"subscribe":
                     waiters.subscribed.set()
                 elif words[2] == b"message":
-                    self.told += 1
+                    self.received += 1
                     assert words[6] == b"0"
                     if waiters is not None:
                         waiters.latch.release()
@@ -211,4 +211,4 @@ class RLock:
         return reply
 
     def ask(self, *words: str) -> bytes:
-        return self.connection.ask(*(word.encode() for word in words)).strip()
+        return self.connection.ask(*(argument.encode() for argument in words)).strip()

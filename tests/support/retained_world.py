@@ -41,7 +41,7 @@ OWNERS = 4
 RIVALS = 2
 RETAIN_MS = 60
 ANSWER_STEPS = 60
-"""A recall is answered within so many steps in which nobody uses the lock."""
+"""A recall is answered within so many steps in which no caller uses the lock."""
 
 
 class WrongError(AssertionError):
@@ -101,7 +101,7 @@ class RetainedWorld:
         self.confirm()
 
     def run(self, steps: int) -> None:
-        """Take random steps, then let everybody finish."""
+        """Take random steps, then let all callers finish."""
         for _ in range(steps):
             self.step(calm=False)
         for _ in range(4_000):
@@ -263,7 +263,7 @@ class RetainedWorld:
         self.served += 1
 
     def judge_recall(self) -> None:
-        """Check that a recall is answered while nobody uses the lock."""
+        """Check that a recall is answered while no caller uses the lock."""
         self.unanswered = self.unanswered + 1 if self.recalled and not self.inside else 0
         if self.unanswered > ANSWER_STEPS // 20:
             raise WrongError(f"a recall was not answered: {self.recalled}")

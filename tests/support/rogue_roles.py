@@ -37,7 +37,7 @@ STRIKE_MS = 5
 
 
 class ForgedMembers(ClusterStatus):
-    """Says in its beats that a later seating has other members, after changes without end."""
+    """Reports in its beats that a later seating has other members, after changes without end."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return [self.forged(effect) for effect in super().handle(sender, event, now)]
@@ -89,7 +89,7 @@ class FarLeader(Role[Strike]):
 
 
 class FarAcceptor(Acceptor):
-    """Says that it has applied slots where no log can be."""
+    """Reports that it has applied slots where no log can be."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return [far(effect) for effect in super().handle(sender, event, now)]

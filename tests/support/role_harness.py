@@ -24,7 +24,7 @@ M = TypeVar("M")
 
 
 class NoHost:
-    """A host for a role that is never adopted: whoever drives it performs its effects."""
+    """A host for a role that is never adopted: its driver performs its effects."""
 
     def now(self) -> Instant:
         return T0
@@ -97,7 +97,7 @@ class RoleHarness(Generic[R]):
         self.links: dict[str, str] = {}
         self.begun = self._take(self.role.begin(self._now()))
 
-    def hear(self, sender: Address, event: Event) -> list[Send]:
+    def receive(self, sender: Address, event: Event) -> list[Send]:
         """Deliver one event to the role and return its immediate sends."""
         assert type(event) in self.role.accepts, f"{event} would not reach the role"
         return self._take(self.role.handle(sender, event, self._now()))
@@ -105,28 +105,28 @@ class RoleHarness(Generic[R]):
     def run(self, ms: int) -> list[Send]:
         """Let ``ms`` milliseconds pass and return the role's sends meanwhile."""
         end = self.now_ms + ms
-        said: list[Send] = []
+        sends: list[Send] = []
         while due := [alarm for alarm in self.alarms if alarm[0] <= end]:
             alarm = min(due, key=lambda alarm: alarm[0])
             self.alarms.remove(alarm)
             self.now_ms = max(self.now_ms, alarm[0])
-            said += self._take(self.role.handle(self.role.address, alarm[1], self._now()))
+            sends += self._take(self.role.handle(self.role.address, alarm[1], self._now()))
         self.now_ms = end
-        return said
+        return sends
 
     def _now(self) -> Instant:
         return Instant(self.now_ms * NS_PER_MS)
 
     def _take(self, effects: Effects) -> list[Send]:
-        said: list[Send] = []
+        sends: list[Send] = []
         for effect in effects:
-            self._perform(effect, said)
-        return said
+            self._perform(effect, sends)
+        return sends
 
-    def _perform(self, effect: Effect, said: list[Send]) -> None:
+    def _perform(self, effect: Effect, sends: list[Send]) -> None:
         match effect:
             case Send():
-                said.append(effect)
+                sends.append(effect)
             case Wake(after_ms, timer):
                 assert after_ms > 0, f"{timer} would ring at once, forever"
                 self.alarms.append((self.now_ms + after_ms, timer))

@@ -37,9 +37,9 @@ class First(Random):
         return 0.5
 
 
-def last(kind: Any, said: list[Send]) -> tuple[Address, Any]:
-    """Return the last message of ``kind`` in ``said``, after the address to which it goes."""
-    asked = [send for send in said if isinstance(send.message, kind)][-1]
+def last(kind: Any, sends: list[Send]) -> tuple[Address, Any]:
+    """Return the last message of ``kind`` in ``sends``, after the address to which it goes."""
+    asked = [send for send in sends if isinstance(send.message, kind)][-1]
     return asked.to, asked.message
 
 
@@ -51,18 +51,18 @@ class KeptAlive(RoleHarness[ClientSession]):
         assert isinstance(greeting.message, api.KeepAlive)
         session, number = greeting.message.session, greeting.message.request
         alive = api.Alive(session=session, node=node_of(greeting.to), request=number, leader=leader)
-        return self.hear(greeting.to, alive)
+        return self.receive(greeting.to, alive)
 
     def run_kept(self, ms: int, *endpoints: Address) -> list[Send]:
         """Let time pass while ``endpoints`` confirm the session; return the sends."""
-        said: list[Send] = []
+        sends: list[Send] = []
         for _ in range(0, ms, 100):
-            heard = self.run(100)
-            said += heard
-            for send in heard:
+            received = self.run(100)
+            sends += received
+            for send in received:
                 if isinstance(send.message, api.KeepAlive) and send.to in endpoints:
-                    said += self.alive(send)
-        return said
+                    sends += self.alive(send)
+        return sends
 
 
 class SessionHarness(KeptAlive):
@@ -128,18 +128,18 @@ class SessionHarness(KeptAlive):
         """Ask for ``lock`` as ``user``, which is its own owner."""
         owner = role_of(user)
         asked = api.Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token, limit=limit)
-        return self.hear(user, asked)
+        return self.receive(user, asked)
 
     def release(
         self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
     ) -> list[Send]:
         """Ask for a release as ``user``, which is its own owner."""
         owner = role_of(user)
-        return self.hear(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
+        return self.receive(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
 
-    def open(self, said: list[Send], leader: str = "") -> list[Send]:
-        """Answer the last `Open` in ``said`` with a new session; return the next sends."""
-        to, asked = last(Open, said)
+    def open(self, sends: list[Send], leader: str = "") -> list[Send]:
+        """Answer the last `Open` in ``sends`` with a new session; return the next sends."""
+        to, asked = last(Open, sends)
         self.sessions += 1
         opened = Opened(
             session=asked.session,
@@ -149,28 +149,28 @@ class SessionHarness(KeptAlive):
             request=asked.request,
             leader=leader,
         )
-        return self.hear(to, opened)
+        return self.receive(to, opened)
 
-    def grant(self, said: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
-        """Grant the last `Acquire` in ``said``; return the next sends."""
-        to, asked = last(api.AcquireRequest, said)
-        return self.hear(to, api.Granted(**asked.fields(), fence=fence, count=count))
+    def grant(self, sends: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
+        """Grant the last `Acquire` in ``sends``; return the next sends."""
+        to, asked = last(api.AcquireRequest, sends)
+        return self.receive(to, api.Granted(**asked.fields(), fence=fence, count=count))
 
-    def free(self, said: list[Send], count: int = 0) -> list[Send]:
-        """Confirm the last `Release` in ``said``; return the next sends."""
-        to, asked = last(api.ReleaseRequest, said)
-        return self.hear(to, api.Released(**asked.fields(), count=count))
+    def free(self, sends: list[Send], count: int = 0) -> list[Send]:
+        """Confirm the last `Release` in ``sends``; return the next sends."""
+        to, asked = last(api.ReleaseRequest, sends)
+        return self.receive(to, api.Released(**asked.fields(), count=count))
 
-    def undo(self, said: list[Send]) -> list[Send]:
-        """Confirm the last `Cancel` in ``said``; return the next sends."""
-        to, cancel = last(api.Cancel, said)
-        return self.hear(to, api.Cancelled(**cancel.fields()))
+    def undo(self, sends: list[Send]) -> list[Send]:
+        """Confirm the last `Cancel` in ``sends``; return the next sends."""
+        to, cancel = last(api.Cancel, sends)
+        return self.receive(to, api.Cancelled(**cancel.fields()))
 
-    def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:
-        """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
+    def refuse(self, sends: list[Send], reason: api.Reason) -> list[Send]:
+        """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``sends``."""
         kinds = api.AcquireRequest | api.ReleaseRequest | Open | api.KeepAlive
-        to, asked = last(kinds, said)
-        return self.hear(to, api.refused(asked, reason, "no"))
+        to, asked = last(kinds, sends)
+        return self.receive(to, api.refused(asked, reason, "no"))
 
     def hold(
         self,
@@ -182,15 +182,15 @@ class SessionHarness(KeptAlive):
         count: int = 1,
     ) -> list[Send]:
         """Let ``user`` hold ``lock``, in a new session if there is none; return all sends."""
-        said = self.acquire(user, lock, token=token, limit=limit)
+        sends = self.acquire(user, lock, token=token, limit=limit)
         if not self.assigned:
-            said = [*said, *self.open(said)]
-        return [*said, *self.grant(said, fence, count)]
+            sends = [*sends, *self.open(sends)]
+        return [*sends, *self.grant(sends, fence, count)]
 
-    def end(self, said: list[Send]) -> list[Send]:
-        """Confirm the last `End` in ``said``; return the next sends."""
-        to, asked = last(End, said)
-        return self.hear(to, Ended(session=asked.session, detail="ended", request=asked.request))
+    def end(self, sends: list[Send]) -> list[Send]:
+        """Confirm the last `End` in ``sends``; return the next sends."""
+        to, asked = last(End, sends)
+        return self.receive(to, Ended(session=asked.session, detail="ended", request=asked.request))
 
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
@@ -204,7 +204,7 @@ def one(kind: type[E], sends: list[Send], to: Address | None = None) -> E:
 
 
 class UnkeptSession(KeptAlive):
-    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
+    """A session ``c`` whose two endpoints have reported that their cluster keeps no sessions."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -219,13 +219,13 @@ class UnkeptSession(KeptAlive):
     ) -> Send:
         """Ask for a lock as ``user``; return what went to an endpoint."""
         owner = user.partition("/")[2]
-        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
-        (send,) = said
+        sends = self.receive(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
+        (send,) = sends
         return send
 
     def grant(self, asked: Send, fence: int = 7) -> list[Send]:
         assert isinstance(asked.message, Acquire)
-        return self.hear(asked.to, Granted(**asked.message.fields(), fence=fence))
+        return self.receive(asked.to, Granted(**asked.message.fields(), fence=fence))
 
     def held(self, user: Address = ANN, token: int = 0) -> Send:
         """Let ``user`` hold lock ``x`` under fence 7; return the request that got it."""

@@ -218,7 +218,7 @@ class Caller:
 
     @property
     def answered(self) -> bool:
-        """Whether the reply that it waits for has come, though it has not gone on."""
+        """Whether the reply that it waits for has arrived, though it has not continued."""
         wait = self._wait
         return wait is not None and (wait.reply if isinstance(wait, AwaitReply) else wait).done
 
@@ -352,7 +352,7 @@ def end(log: SteppedLog, callers: list[Caller]) -> None:
         while len(caller.holds) < caller.depth:
             caller.acquire()
             settle_late(log)
-            assert caller.answered, f"{caller.name} waits, though nobody is inside"
+            assert caller.answered, f"{caller.name} waits, though no caller is inside"
             caller.go_on()
         leave(log, caller)
     assert_all_free(log)

@@ -1,6 +1,6 @@
 """A client process of test_paxos_real: takes locks and writes under them until it reads a line.
 
-It says a line for each grant, ``+ LOCK FENCE``, and at the end one object of JSON: how many
+It prints a line for each grant, ``+ LOCK FENCE``, and at the end one object of JSON: how many
 updates it made of each file, what it saw go wrong there, and what its calls ended in that
 they should not have.
 """
@@ -38,7 +38,7 @@ class StormLedger:
     """The resource of one lock: a file that refuses a fence which is not above all earlier ones.
 
     The change is a read, a pause and a write: of two writers at once one loses its update.
-    A second file shows whoever is inside.
+    A second file shows which client is inside.
     """
 
     def __init__(self, folder: Path, lock: str) -> None:
@@ -110,8 +110,8 @@ class StormClient:
 
     def report(self) -> str:
         """Return the last line."""
-        said = {"updates": self.updates, "wrong": self.wrong, "details": self.details}
-        return json.dumps(said)
+        counts = {"updates": self.updates, "wrong": self.wrong, "details": self.details}
+        return json.dumps(counts)
 
 
 def with_threads(client: StormClient, connect: Callable[[], fencelock.Client]) -> None:
@@ -140,7 +140,7 @@ def one_thread(client: StormClient, connection: fencelock.Client) -> None:
             client.over.wait(work_s)
             client.end_work(name, hold.fence, updates)
             lock.release()
-        except Exception as error:  # noqa: BLE001 (the top of a thread: whatever it is, it is told)
+        except Exception as error:  # noqa: BLE001 (the top of a thread: whatever it is, it is reported)
             client.complain(type(error).__name__, traceback.format_exc())
 
 

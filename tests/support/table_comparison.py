@@ -49,7 +49,7 @@ from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support.map_model import entries_in
-from support.table_model import WEEK_MS, Model, ModelClaim, Word, word_of
+from support.table_model import WEEK_MS, Model, ModelClaim, Summary, summary_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
@@ -69,7 +69,7 @@ class LogComposer:
     """The names of the sessions with which the log begins."""
 
     def __init__(self) -> None:
-        self.said: list[LogCommand] = [ExtendSessions(leader="m")]
+        self.commands: list[LogCommand] = [ExtendSessions(leader="m")]
 
     def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, which mostly concerns something that ``model`` knows."""
@@ -77,7 +77,7 @@ class LogComposer:
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
         live = [one["id"] for one in model.sessions]
         session = live[who % len(live)] if live and chance % 8 else session
-        owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.said)
+        owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.commands)
         hold = model.holder(lock)
         acquire = api.Acquire(
             session=session,
@@ -112,18 +112,18 @@ class LogComposer:
                     session=session, owner=owner, request=request, lock=lock, fence=fence
                 )
             case 9 | 10 | 11:
-                return self.said[-1 - chance % min(len(self.said), 12)]
+                return self.commands[-1 - chance % min(len(self.commands), 12)]
             case 12:
-                past = self.said[-1 - chance % min(len(self.said), 12)]
+                past = self.commands[-1 - chance % min(len(self.commands), 12)]
                 old: api.CancellableRequest = acquire
                 if isinstance(past, api.CancellableRequest):
                     old = past
-                self.said.append(acquire)  # It may come after its own cancel.
+                self.commands.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
                 return api.Cancel(**who_was, request=old.request, lock=old.lock)
             case _:
                 made = acquire
-        self.said.append(made)
+        self.commands.append(made)
         return made
 
 
@@ -132,11 +132,11 @@ class ObjectComposer(LogComposer):
 
     def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, perhaps about another object."""
-        before = len(self.said)
+        before = len(self.commands)
         made = super().command(step, model)
-        new = len(self.said) > before and made is self.said[-1]
+        new = len(self.commands) > before and made is self.commands[-1]
         if new and isinstance(made, Plain):
-            self.said[-1] = made = self.turned(made, step, model)
+            self.commands[-1] = made = self.turned(made, step, model)
         return made
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
@@ -590,7 +590,7 @@ class TableJudge:
     """
 
     grants: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
-    settled: dict[Word, Word] = field(default_factory=dict[Word, Word])
+    settled: dict[Summary, Summary] = field(default_factory=dict[Summary, Summary])
     closed: list[str] = field(default_factory=list[str])
     last: int = 0
 
@@ -631,7 +631,8 @@ class TableJudge:
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
                 key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
-                assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # one-outcome
+                summary = summary_of(one)
+                assert self.settled.setdefault(key, summary) == summary  # one-outcome
         assert self.last <= table.fence
         claims = queued = spans = 0
         for name, resource in table.resources.items():
@@ -683,7 +684,7 @@ def key_holds(table: LockTable) -> list[KeyHold]:
 
 
 def judge_objects(table: LockTable) -> int:
-    """Judge the objects that nobody can hold; return the number of their waits."""
+    """Judge the objects that cannot be held; return the number of their waits."""
     waits = 0
     for one in table.objects.values():
         members = [wait.owner_state for wait in one.waits]
@@ -743,13 +744,13 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
     """
     table, model, writer, judge = LockTable(), Model(), composer(), TableJudge()
     for opening in (Open(session=name, ttl_ms=5_000) for name in composer.SESSIONS):
-        assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
+        assert [summary_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
         before = {name: queue_of(one) for name, one in table.resources.items()}
         command = writer.command(step, model)
         out = table.apply(at, command)
-        assert [word_of(one) for one in out] == model.apply(at, command), command
+        assert [summary_of(one) for one in out] == model.apply(at, command), command
         assert entries_in(table) == sorted(e.seen for e in model.entries), command
         model.quotas.compare(table)
         judge.judge(table, before, out, renews=isinstance(command, Renew))
@@ -759,7 +760,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
             assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
             table = copy
     end = table.time_ms + 10_000
-    assert [word_of(one) for one in table.advance(end)] == model.advance(end)
+    assert [summary_of(one) for one in table.advance(end)] == model.advance(end)
     assert (table.sessions.by_id, table.waits) == ({}, 0)
     lasting = sorted(hold.owner_state.lock for hold in key_holds(table))  # They have no deadline.
     assert lasting == sorted(table.resources) == sorted(claim.lock for claim in model.claims)

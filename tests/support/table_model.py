@@ -1,4 +1,4 @@
-"""The rules of locks and other objects as a dumb model: lists and scans.
+"""The rules of locks and other objects as a simple model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -43,7 +43,7 @@ from support import map_model
 from support.model_keys import ModelKeys
 from support.model_objects import ModelChange, ModelHistory, ModelObjects, ModelQuotas
 
-Word = tuple[Any, ...]
+Summary = tuple[Any, ...]
 """An outcome: its name, then its fields."""
 
 
@@ -73,16 +73,16 @@ FIELDS = {
 """The fields of outcomes in the order of the model. Others: the object, their own, the owner's."""
 
 
-def word_of(outcome: Result) -> Word:
+def summary_of(outcome: Result) -> Summary:
     """Return an outcome as a tuple, without the fields that the model does not have."""
     known = [name for name in outcome.__struct_fields__ if name not in UNTOLD]
     own = [name for name in known if name not in ("lock", *OWNER)]
     order = FIELDS.get(type(outcome).__name__, " ".join(("lock", *own, *OWNER))).split()
     assert sorted(order) == sorted(known)
-    told: list[Any] = [getattr(outcome, name) for name in order]
+    values: list[Any] = [getattr(outcome, name) for name in order]
     if isinstance(outcome, Evicted):
-        told[2] = outcome.holder.owner, outcome.holder.times
-    return (type(outcome).__name__, *told)
+        values[2] = outcome.holder.owner, outcome.holder.times
+    return (type(outcome).__name__, *values)
 
 
 @dataclass(eq=False)
@@ -152,7 +152,7 @@ class ModelRequest:
 
     number: int
     kind: type
-    answer: Word | None = None
+    answer: Summary | None = None
     at: int = 0
 
 
@@ -168,10 +168,10 @@ class Model:
         self.sessions: list[dict[str, Any]] = []
         self.claims: list[ModelClaim] = []
         self.done: dict[Who, list[ModelRequest]] = {}
-        self.forced: list[Word] = []
-        self.shut: list[Word] = []
-        self.lost: list[Word] = []
-        self.out: list[Word] = []
+        self.forced: list[Summary] = []
+        self.shut: list[Summary] = []
+        self.lost: list[Summary] = []
+        self.out: list[Summary] = []
         self.places = self.extended = 0
         self.entries: list[map_model.ModelEntry] = []
         self.objects = ModelObjects(self)
@@ -186,7 +186,7 @@ class Model:
     def holder(self, lock: str) -> ModelClaim | None:
         return next((c for c in self.claims if lock in c.names and c.fence), None)
 
-    def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
+    def note(self, session: str, owner: str, request: int, lock: str, answer: Summary) -> None:
         """Send an answer, and remember it as the outcome of the request."""
         self.out.append(answer)
         for asked in self.done.get((session, owner, lock), []):
@@ -276,9 +276,9 @@ class Model:
             self.history.add(
                 claim.lock, "", claim.value, claim.fence, self.now, self.fences - len(claim.names)
             )
-        self._tell_held(claim, claim.request)
+        self._report_held(claim, claim.request)
 
-    def _tell_held(self, claim: ModelClaim, request: int) -> None:
+    def _report_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         count = 1 if claim.span and claim.counted else len(claim.locks) or len(claim.acquisitions)
         terms = (claim.hold_ms, claim.grace_ms)
@@ -289,7 +289,7 @@ class Model:
         answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
         self.note(s, o, request, lock, answer)
 
-    def advance(self, to: int) -> list[Word]:
+    def advance(self, to: int) -> list[Summary]:
         """Do all that falls due up to log time ``to``."""
         self.out = []
         self.now = max(self.now, to)
@@ -329,7 +329,7 @@ class Model:
             self.serve(c)
         map_model.end(self, [e for e in self.entries if e.session == name])
 
-    def apply(self, at: int, command: LogCommand) -> list[Word]:
+    def apply(self, at: int, command: LogCommand) -> list[Summary]:
         if isinstance(command, ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
             self.extended = max(self.extended, at, self.now)
@@ -387,7 +387,7 @@ class Model:
         if known is None:
             self.out.append(("Refused", "", Reason.SESSION_EXPIRED, c.session, "", 0))
             return
-        self.hear(known)
+        self.extend_session(known)
         opened = ("Opened", c.session, known["id"], known["ttl"], 0)
         self.out.append(opened if opening else ("Alive", c.session, 0))
         if not opening:
@@ -405,7 +405,7 @@ class Model:
             self.out.append(no)
         else:
             holder = (hold.shown, max(len(hold.acquisitions), 0 if hold.counted else hold.amount))
-            evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
+            evicted: Summary = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
             self.out.append(self.forced[-1])
             self.take(hold)
@@ -462,7 +462,7 @@ class Model:
         if hold.value is not None:
             self.history.add(hold.lock, "", None, hold.fence, self.now, self.fences - 1)
 
-    def hear(self, session: dict[str, Any]) -> None:
+    def extend_session(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
         session["due"] = max(session["due"], self.now + session["ttl"])
         for who, past in list(self.done.items()):
@@ -484,7 +484,7 @@ class Model:
             number = -r if isinstance(c, Cancel) else r
             self.out.append(("Refused", lock, Reason.SESSION_EXPIRED, s, o, number))
             return
-        self.hear(known)
+        self.extend_session(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock)), None)
         forgotten = r <= known["floor"] and (s, o, lock) not in self.done
         if isinstance(c, Cancel):
@@ -516,7 +516,7 @@ class Model:
         if known is None:
             self.out.append(("Refused", lock, Reason.SESSION_EXPIRED, s, o, r))
             return
-        self.hear(known)
+        self.extend_session(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock, fence=c.fence)), None)
         if mine is None or not mine.fence:
             self.out.append(("Refused", lock, Reason.NOT_HELD, s, o, r))
@@ -617,7 +617,7 @@ class Model:
                 return
             mine.acquisitions.append(r)
             mine.request = r
-            self._tell_held(mine, r)
+            self._report_held(mine, r)
             return
         if isinstance(c, Attach):
             self.keys.attach(c)
@@ -682,7 +682,7 @@ class Model:
                 self.recall([c for c in self.claims if name in c.names and c.fence])
 
     def comes_back(self, claim: ModelClaim) -> bool:
-        """Return whether each lock that keeps ``claim`` waiting is retained and nobody waits."""
+        """Return whether each lock that keeps ``claim`` waiting is retained and none waits."""
         for name in claim.names:
             others = [c for c in self.claims if name in c.names]
             taken = self.held(name) + claim.amount > claim.permits
@@ -696,7 +696,7 @@ class Model:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         waits = mine is not None and not mine.fence
         new = not past or r > past[-1].number
-        undone: Word = ("Refused", lock, Reason.CANCELLED, s, o, r)
+        undone: Summary = ("Refused", lock, Reason.CANCELLED, s, o, r)
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
@@ -718,7 +718,7 @@ class Model:
         c: AcquireRequest | ReleaseRequest | UpdateRequest,
         mine: ModelClaim | None,
         past: list[ModelRequest],
-    ) -> Word:
+    ) -> Summary:
         who = (c.session, c.owner, c.request, c.lock)
         releases = isinstance(c, ReleaseRequest)
         of_kind = [one for one in past if issubclass(one.kind, ReleaseRequest) == releases]

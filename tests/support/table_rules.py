@@ -1,4 +1,4 @@
-"""The rules of the table in words, and the page that lists the tests which name each.
+"""The rules of the table as sentences, and the page that lists the tests which name each.
 
 A test names its rules at the beginning of its docstring: ``Rules one-holder, fences-rise: ...``.
 ``PYTHONPATH=tests python tests/support/table_rules.py --rewrite`` writes the list of
@@ -23,20 +23,20 @@ RULES = {
     "one-holder": "A lock has one holder at a time: an owner of a session, not the session.",
     "free-is-granted-at-once": "A free lock is granted at once, whatever the acquire would wait.",
     "holder-enters-again": "A holder that acquires again holds it once more, under the same fence.",
-    "holds-are-limited": "An owner holds a lock at most as often as its acquire says, or fails at "
-    "once: it would wait for itself.",
+    "holds-are-limited": "An owner holds a lock at most as often as its acquire allows, or fails "
+    "at once: it would wait for itself.",
     "fences-rise": "Each new ownership has a greater fence than all before it, of any lock, also "
     "after the lock was free or the table was restored. A fence is drawn at the grant; none is 0. "
     "A hold with a span takes all of its fences, so the next grant is above these.",
     "release-grants-the-next": "A release frees the lock and grants it to the first waiter in the "
     "same step.",
-    "releases-are-counted": "A lock is free after as many releases as acquires; each release says "
-    "how many are left.",
+    "releases-are-counted": "A lock is free after as many releases as acquires; each release "
+    "reports how many are left.",
     "only-holders-release": "Only the holder releases, and only under its fence: the first of a "
     "span.",
     "waits-recall": "A hold with a span is recalled when the first claim begins to wait for its "
     "object, when it is granted while others wait, and with each keep-alive of its session as long "
-    "as it lasts and somebody waits.",
+    "as it lasts and others wait.",
     "queue-in-log-order": "Waiters are granted in the order in which the log has their acquires.",
     "tries-never-wait": "A try at a held lock fails at once and leaves nothing behind. Where only "
     "retained holds are in its way, it waits 200 ms for them to come back.",
@@ -77,7 +77,7 @@ RULES = {
     "who wait; the audit has the former holder.",
     # Detached locks.
     "nobody-between": "From the hold that a client detaches to the one that attaches it, no claim "
-    "in the queue is granted the lock; if nobody attaches it in time, the next one is.",
+    "in the queue is granted the lock; if no client attaches it in time, the next one is.",
     "attached-once": "A secret attaches one hold at most, and only of the lock that was detached "
     "with its digest.",
     # The table.

@@ -81,14 +81,14 @@ def held(
 def unheld(
     table: LockTable, prefix: str = "", after: str = "", most: int = 1_000
 ) -> tuple[ListedObject, ...]:
-    """Return a page of the objects that nobody can hold."""
+    """Return a page of the objects that cannot be held."""
     query = ListLocks(prefix=prefix, after=after, most=most, unheld=True)
     return list_locks(table, query).objects
 
 
 def applied(table: LockTable, command: LogCommand) -> list[str]:
-    """Apply a command; return the outcomes in words."""
-    return [said(one) for one in table.apply(table.time_ms, command)]
+    """Apply a command; return the outcomes as texts."""
+    return [summary(one) for one in table.apply(table.time_ms, command)]
 
 
 def outcome(table: LockTable, command: LogCommand) -> Any:
@@ -97,8 +97,8 @@ def outcome(table: LockTable, command: LogCommand) -> Any:
 
 
 def advanced(table: LockTable, time_ms: int) -> list[str]:
-    """Let log time pass; return the outcomes in words."""
-    return [said(one) for one in table.advance(time_ms)]
+    """Let log time pass; return the outcomes as texts."""
+    return [summary(one) for one in table.advance(time_ms)]
 
 
 def text_of(outcome: Result, command: Command | None = None) -> str:
@@ -109,7 +109,7 @@ def text_of(outcome: Result, command: Command | None = None) -> str:
     return worded(outcome, command).detail
 
 
-def said(outcome: Result) -> str:
+def summary(outcome: Result) -> str:
     match outcome:
         case Granted():
             return f"{outcome.session} holds {outcome.count} under {outcome.fence}"
@@ -153,7 +153,7 @@ class Reaction(NamedTuple):
     """The same, as bits."""
     woken: int
     """Timers, as bits."""
-    said: tuple[tuple[str, int], ...]
+    local: tuple[tuple[str, int], ...]
     """Letters within the node, with its name, in order."""
     spawned: tuple[int, ...]
     retired: tuple[Address, ...]
@@ -239,14 +239,14 @@ class TurnTable:
     def _entered(self, role: Role[Any], effects: Effects) -> Reaction:
         state = self._state(role)
         sent: list[int] = []
-        said: list[tuple[str, int]] = []
+        local: list[tuple[str, int]] = []
         spawned: list[int] = []
         retired: list[Address] = []
         woken = 0
         for effect in effects:
             match effect:
                 case Send(to, event):
-                    self._send(role.address, to, event, sent, said)
+                    self._send(role.address, to, event, sent, local)
                 case Wake(_, timer):
                     woken |= self._timer(role.address, timer)
                 case Spawn(address, make, arguments):
@@ -254,7 +254,7 @@ class TurnTable:
                     first = self.begun(construct(address, HOST, **arguments))
                     spawned += [first.state, *first.spawned]
                     sent += first.sent
-                    said += first.said
+                    local += first.local
                     woken |= first.woken
                 case Retire(address):
                     retired.append(address)
@@ -272,14 +272,14 @@ class TurnTable:
                     pass  # Nothing crashes here, and every node is linked.
         mask = sum(1 << letter for letter in sorted(set(sent)))
         return Reaction(
-            state, tuple(sent), mask, woken, tuple(said), tuple(spawned), tuple(retired)
+            state, tuple(sent), mask, woken, tuple(local), tuple(spawned), tuple(retired)
         )
 
     def _send(
-        self, source: Address, to: Address, event: Event, sent: list[int], said: list[Any]
+        self, source: Address, to: Address, event: Event, sent: list[int], local: list[Any]
     ) -> None:
         if node_of(source) == node_of(to):
-            said.append((node_of(to), self.letter(source, to, event)))
+            local.append((node_of(to), self.letter(source, to, event)))
         elif type(event) not in self._lost:
             sent.append(self.letter(source, to, event))
 

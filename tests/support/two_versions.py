@@ -103,7 +103,7 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
         return hub_of(count=count_both, **arguments)
 
     setattr(connection, "SocketHub", counting_hub)  # noqa: B010
-    known = inspect.signature(fencelock.connect).parameters  # An older one says ``timeout``.
+    known = inspect.signature(fencelock.connect).parameters  # An older one has ``timeout``.
     limit: Any = {"connect_timeout" if "connect_timeout" in known else "timeout": patience_s}
     fences: list[int] = []
     for address in addresses:
@@ -135,8 +135,8 @@ def main(version: str, action: str, *arguments: str) -> None:
         command_line()
     else:
         cluster, patience_s, times, *addresses = arguments
-        told = lock(cluster, float(patience_s), int(times), addresses)
-        sys.stdout.write(json.dumps(told) + "\n")
+        report = lock(cluster, float(patience_s), int(times), addresses)
+        sys.stdout.write(json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
         waiters = client.status("kept-7").waiters
         with Load(client) as load:
             before = load.pairs
-            told = fencelock_command(
+            output = fencelock_command(
                 "backup", str(file), "--connect", old.connect, "--cluster", old.cluster
             )
             assert load.pairs > before
@@ -111,7 +111,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
         assert len(held) == KEPT
         stop(old, *old.names)
     queued.join()
-    assert "from a follower" in told
+    assert "from a follower" in output
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     header, _ = read_backup(file)
     assert header.fence < load.fence
@@ -192,10 +192,10 @@ def test_a_backup_comes_from_the_last_member_left(old: NodeProcesses, tmp_path: 
         for node in set(old.names) - {left}:
             old.kill(node)
 
-        told = fencelock_command(
+        output = fencelock_command(
             "backup", str(file), "--connect", old.connect, "--cluster", old.cluster
         )
 
-    assert "No majority answers" in told
+    assert "No majority answers" in output
     header, _ = read_backup(file)
     assert (header.node, header.fence) == (left, held.fence)

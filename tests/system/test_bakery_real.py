@@ -52,10 +52,10 @@ class Processes(NodeProcesses):
 def elected(client: fencelock.Client) -> fencelock.Elected:
     """Return the nodes' reports of the last election; no leaders if none replies."""
     try:
-        told = [status.elected for status in client.describe() if status.elected]
+        statuses = [status.elected for status in client.describe() if status.elected]
     except UnavailableError:
-        told = []
-    return max(told, key=lambda one: one.epoch, default=fencelock.Elected(0, (), ()))
+        statuses = []
+    return max(statuses, key=lambda one: one.epoch, default=fencelock.Elected(0, (), ()))
 
 
 def ready(client: fencelock.Client) -> set[str]:
@@ -140,7 +140,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
 
 
 @pytest.mark.long
-def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
+def test_nothing_is_granted_without_copies_before_the_longest_lease_has_expired(
     tmp_path: Path,
 ) -> None:
     """The nodes have granted no longer lease before, so they are its own."""
@@ -152,9 +152,9 @@ def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
         five.kill_at_once(*leaders[:2])
         killed = time.monotonic()
         until(lambda: any("s at most" in one.detail for one in client.describe()))
-        told = next(one for one in client.describe() if "s at most" in one.detail)
-        assert "too many leaders were lost at once" in told.detail
-        assert not told.ready
+        status = next(one for one in client.describe() if "s at most" in one.detail)
+        assert "too many leaders were lost at once" in status.detail
+        assert not status.ready
         for _ in range(2):  # The second is not held up by the cancel of the first.
             with pytest.raises(UnavailableError, match=r"every lease must be over first, in . s"):
                 client.lock("free").acquire(timeout=0.3)
@@ -306,7 +306,7 @@ def test_two_and_three_leaders_are_lost_at_once_again_and_again(
                 for node in leaders:
                     five.start(node)
                 storm.wait_for_grants()
-                if lost == 3:  # Nobody knows what was held, so all leases are over.
+                if lost == 3:  # No leader knows what was held, so all leases have expired.
                     assert time.monotonic() - killed > keep_s
                 else:
                     kept.release()
@@ -356,11 +356,11 @@ def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencel
 def test_status_shows_members_leaders_epoch_and_the_missing_condition(
     five: Processes, client: fencelock.Client
 ) -> None:
-    told = status(five)
-    (epoch,) = {one["elected"]["epoch"] for one in told}
+    statuses = status(five)
+    (epoch,) = {one["elected"]["epoch"] for one in statuses}
     assert epoch == elected(client).epoch
-    assert [one["node"] for one in told[0]["elected"]["members"]] == list(five.addresses)
-    assert {one["priority"] for one in told[0]["elected"]["members"]} == {14}
+    assert [one["node"] for one in statuses[0]["elected"]["members"]] == list(five.addresses)
+    assert {one["priority"] for one in statuses[0]["elected"]["members"]} == {14}
     assert "lead in epoch" in shown(five)
     lost = [node for node in five.addresses if node != "n1"][:3]
     five.kill_at_once(*lost)
@@ -368,8 +368,8 @@ def test_status_shows_members_leaders_epoch_and_the_missing_condition(
 
 
 def status(five: Processes) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = json.loads(run(five, "--json"))
-    return told
+    statuses: list[dict[str, Any]] = json.loads(run(five, "--json"))
+    return statuses
 
 
 def shown(five: Processes) -> str:
@@ -397,7 +397,7 @@ class SeenNews(Collected[fencelock.ClusterState]):
     """The notices that a callback got, and a way to wait for one of them."""
 
     def until(self, holds: Callable[[fencelock.ClusterState], bool]) -> fencelock.ClusterState:
-        """Wait until the last that was told is such."""
+        """Wait until the last notice is such."""
         return self.wait_for(lambda states: states[-1] if states and holds(states[-1]) else None)
 
 
@@ -405,7 +405,7 @@ def is_ready(state: fencelock.ClusterState) -> bool:
     return state.up and state.ready and state.complete
 
 
-def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
+def test_a_client_is_notified_when_its_cluster_goes_down_and_when_it_is_up_again(
     trio: Processes,
 ) -> None:
     with fencelock.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
@@ -435,7 +435,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         assert all(earlier != later for earlier, later in pairs)
 
 
-def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Processes) -> None:
+def test_silent_nodes_no_longer_count_for_the_state_of_the_cluster(trio: Processes) -> None:
     address = trio.addresses["n1"]
     with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
@@ -453,25 +453,25 @@ def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Process
         seen.until(is_ready)
 
 
-def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
+def test_a_task_is_notified_on_its_loop_and_an_error_in_a_callback_is_counted(
     trio: Processes,
 ) -> None:
     async def live() -> tuple[bool, int]:
         loop = asyncio.get_running_loop()
         on_loop: list[bool] = []
-        told = asyncio.Event()
+        notified = asyncio.Event()
 
         def see(state: fencelock.ClusterState) -> None:
             on_loop.append(asyncio.get_running_loop() is loop)
             if state.ready:
-                told.set()
+                notified.set()
             raise RuntimeError(state.reason)
 
         async with aio.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)
             async with asyncio.timeout(PATIENCE_S):
-                await told.wait()
+                await notified.wait()
             assert client.cluster.ready
             assert (_held := await client.lock("x").acquire(timeout=PATIENCE_S)) is not None
             return all(on_loop), client.callbacks_failed - len(on_loop)
@@ -496,7 +496,7 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
         assert not waits.done
 
 
-def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
+def test_paxos_refuses_to_watch_and_names_the_protocol_that_can(tmp_path: Path) -> None:
     with (
         running_nodes(tmp_path, nodes=1) as nodes,
         fencelock.connect(nodes["n1"].address, connect_timeout=PATIENCE_S) as client,

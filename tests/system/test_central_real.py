@@ -77,11 +77,11 @@ def granted_in_time(client: fencelock.Client) -> int:
             hold = client.lock("a").acquire(timeout=ends - time.monotonic())
             if hold is not None:
                 return hold.fence
-    pytest.fail(f"nobody was granted the lock within {FREE_S:g} s")
+    pytest.fail(f"no client was granted the lock within {FREE_S:g} s")
 
 
 def fence_shown(client: fencelock.Client) -> int | None:
-    """Read under which fence the lock is held, once the server answers; None if nobody holds it."""
+    """Return the fence of the hold, None if the lock is free, once the server answers."""
     shown: list[Contender | None] = []
 
     def is_shown() -> bool:

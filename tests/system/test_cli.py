@@ -45,7 +45,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """Run a node; return its process and the line that says that it serves."""
+    """Run a node; return its process and the line that reports that it serves."""
     with subprocess.Popen(
         [*COMMAND, "serve", "--found", "--id", node], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -104,11 +104,11 @@ def test_help_breaks_lines_only_where_the_terminal_ends(command: tuple[str, ...]
         assert not line or not after or len(f"{line} {after.split()[0]}") > 68, line
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert run(app, ["--version"]).output == f"fencelock {__version__}\n"
 
 
-def test_init_writes_a_usable_file_and_says_what_to_do_next(tmp_path: Path) -> None:
+def test_init_writes_a_usable_file_and_prints_what_to_do_next(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     done = run(app, ["init", "--nodes", "2", "--cluster", "shop", "--config", str(path)])
     assert done.exit_code == 0
@@ -168,7 +168,7 @@ def test_a_node_does_not_serve_without_assertions(tmp_path: Path) -> None:
     assert "python -O turns off the checks that a node relies on" in done.stderr
 
 
-def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_with_the_next_step(tmp_path: Path) -> None:
     addresses = write_config(tmp_path)
     port = int(addresses["n1"].rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
@@ -180,7 +180,7 @@ def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_reported_with_the_next_step(tmp_path: Path) -> None:
     addresses = {"n1": "tcp://192.0.2.1:4041", "n2": "tcp://192.0.2.2:4041"}
     text = starting_config(addresses)
     (tmp_path / "cluster.toml").write_text(text)
@@ -202,15 +202,15 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
         *(pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "lamport", "central")),
     ],
 )
-def test_nodes_serve_tell_their_status_and_stop_when_told(
+def test_nodes_serve_show_their_status_and_stop_on_a_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     addresses = write_config(tmp_path, protocol)
     with serving(tmp_path, "n1") as (first, greeting), serving(tmp_path, "n2") as (second, _):
         assert greeting.startswith(f"n1 serves at {addresses['n1']}: cluster")
         assert f"protocol {protocol}. Mind: " in greeting
-        said = status_when_ready(tmp_path, addresses)
-        assert [(node["node"], node["protocol"]) for node in said] == [
+        nodes = status_when_ready(tmp_path, addresses)
+        assert [(node["node"], node["protocol"]) for node in nodes] == [
             ("n1", protocol),
             ("n2", protocol),
         ]
@@ -295,7 +295,7 @@ def status_when_ready(folder: Path, addresses: dict[str, str]) -> list[dict[str,
     raise AssertionError(f"not ready: {nodes}")
 
 
-def test_status_of_nobody_exits_1(tmp_path: Path) -> None:
+def test_status_without_a_node_exits_1(tmp_path: Path) -> None:
     address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     done = fencelock(tmp_path, "status", "--connect", address, "--timeout", "0.5")
     assert done.returncode == 1

@@ -124,7 +124,7 @@ def test_folders_with_content_are_refused_without_force(file: Path, config: Path
     assert "--force" in str(error)
 
 
-def test_force_says_what_may_be_lost_before_it_asks(
+def test_force_prints_what_may_be_lost_before_it_asks(
     file: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = occupy(config)
@@ -141,7 +141,7 @@ def test_force_says_what_may_be_lost_before_it_asks(
     assert (folder.with_name("n1.replaced-1") / "precious").read_text() == "kept"
 
 
-def test_force_needs_somebody_to_ask_or_yes(file: Path, config: Path) -> None:
+def test_force_needs_a_terminal_or_yes(file: Path, config: Path) -> None:
     folder = occupy(config)
     assert "add --yes" in str(refusal("restore", file, "--config", config, "--force"))
     assert "What may be lost" in run("restore", file, "--config", config, "--force", "--yes").output
@@ -205,7 +205,7 @@ def vote(slot: int, time_ms: int = 0) -> Accept:
     ],
     ids=["far slot", "next slots", "late", "lease", "applied"],
 )
-def test_what_no_member_of_paxos_can_have_is_mended(
+def test_a_file_that_no_member_of_paxos_can_have_is_mended(
     tmp_path: Path, stream: str, record: Message, words: str
 ) -> None:
     member = LoneMember(tmp_path)
@@ -309,7 +309,7 @@ FAR = Ballot(1 << 62 | 1 << 61 | 1, leader_of("n1"))
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Message) else one,
 )
-def test_a_journal_that_nobody_can_mend_is_named_with_what_to_do(
+def test_a_journal_beyond_repair_is_named_with_the_next_step(
     tmp_path: Path, stream: str, record: Message
 ) -> None:
     member = LoneMember(tmp_path)

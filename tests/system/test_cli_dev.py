@@ -74,7 +74,7 @@ def running(folder: Path, *options: str) -> Generator[tuple[IO[str], str]]:
 
 
 @pytest.mark.parametrize("data", [None, "kept"])
-def test_one_command_serves_and_tells_who_holds_what(tmp_path: Path, data: str | None) -> None:
+def test_one_command_serves_and_shows_who_holds_what(tmp_path: Path, data: str | None) -> None:
     options = ("--data", data) if data else ()
     with running(tmp_path, *options) as (lines, address):
         first = lines.readline()
@@ -124,7 +124,9 @@ def client_statuses(address: str) -> tuple[fencelock.NodeStatus, ...]:
         ),
     ],
 )
-def test_impossible_arguments_are_refused_in_words(options: tuple[str, ...], text: str) -> None:
+def test_impossible_arguments_are_refused_with_a_reason(
+    options: tuple[str, ...], text: str
+) -> None:
     done = CliRunner().invoke(app, ["dev", *options])
     assert isinstance(done.exception, ConfigError)
     assert text in str(done.exception)
@@ -165,7 +167,7 @@ def test_a_folder_that_lost_its_journal_founds_no_second_cluster(tmp_path: Path)
     assert "fencelock dev serves" not in done.stdout
 
 
-def test_plain_lines_tell_the_count_of_an_object_that_nobody_can_hold(tmp_path: Path) -> None:
+def test_plain_lines_show_the_count_of_an_object_that_cannot_be_held(tmp_path: Path) -> None:
     with running(tmp_path) as (lines, address):
         lines.readline()
         lines.readline()
@@ -179,7 +181,7 @@ def test_plain_lines_tell_the_count_of_an_object_that_nobody_can_hold(tmp_path: 
                 assert lines.readline() == "latch:go is no longer in use\n"
 
 
-def test_plain_lines_tell_each_holder_with_its_share_and_the_number_of_waiters() -> None:
+def test_plain_lines_show_each_holder_with_its_share_and_the_number_of_waiters() -> None:
     first, second = (Contender("", f"s.{n}", "t", n, 2_000, f"web-{n}", times=n) for n in (1, 2))
     shared = LockStatus(
         lock="semaphore\x1fpens",

@@ -117,7 +117,7 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     assert done.stdout == "The members are n1, n2, n4.\n"
 
 
-def test_a_change_of_an_unknown_node_changes_nothing_and_says_so(client: MadeCluster) -> None:
+def test_a_change_of_an_unknown_node_changes_nothing_and_reports_it(client: MadeCluster) -> None:
     client.answers = [DONE]
     done = run("leave", "n9")
     assert done.stdout == "Nothing had to be changed for n9.\nThe members are n1, n2, n4.\n"
@@ -189,11 +189,11 @@ def test_no_running_member_is_removed_not_even_the_leader(client: MadeCluster, n
 
 
 def test_a_member_that_was_just_stopped_is_removed_once_it_is_silent(client: MadeCluster) -> None:
-    heard = (
+    parts = (
         READ.nodes[0]._replace(last_message_ms=last_message_ms)
         for last_message_ms in (1_000, 1_900, 2_001)
     )
-    client.stale = [replace(READ, nodes=(one, *READ.nodes[1:])) for one in heard]
+    client.stale = [replace(READ, nodes=(one, *READ.nodes[1:])) for one in parts]
     client.answers = [DONE]
     assert run("remove", "n1").exit_code == 0
     assert client.stale == []
@@ -207,7 +207,7 @@ def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:
     assert done.stdout == ""
 
 
-def test_a_change_that_takes_too_long_says_how_to_go_on(client: MadeCluster) -> None:
+def test_a_change_that_takes_too_long_prints_how_to_go_on(client: MadeCluster) -> None:
     client.answers = [waits(7)]
     done = run("join", "n4", "--wait", "0.01")
     assert done.exit_code == 1
@@ -215,7 +215,7 @@ def test_a_change_that_takes_too_long_says_how_to_go_on(client: MadeCluster) -> 
     assert "Run the command again" in done.stderr
 
 
-def test_progress_says_how_much_is_left_and_for_how_long() -> None:
+def test_progress_shows_how_much_is_left_and_for_how_long() -> None:
     progress = ChangeProgress()
     first = MembersChanged(
         done=False, detail="n4 learns", view=0, members=(), slots_left=3_000, bytes_left=10_240
@@ -260,28 +260,28 @@ def shell(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_a_role_is_asked_and_what_it_does_not_take_is_refused(lamport: str) -> None:
-    status, said, _ = shell("ask", "n1/clock", "--connect", lamport)
-    assert (status, said.splitlines()[0].startswith("time: ")) == (0, True)
-    status, said, _ = shell("ask", "n2/proxy", "DescribeRole", "--json", "--connect", lamport)
-    assert json.loads(said)["kind"] == "Proxy"
-    status, _, told = shell("ask", "n1/log", "ReadClock", "--connect", lamport)
+    status, output, _ = shell("ask", "n1/clock", "--connect", lamport)
+    assert (status, output.splitlines()[0].startswith("time: ")) == (0, True)
+    status, output, _ = shell("ask", "n2/proxy", "DescribeRole", "--json", "--connect", lamport)
+    assert json.loads(output)["kind"] == "Proxy"
+    status, _, error = shell("ask", "n1/log", "ReadClock", "--connect", lamport)
     assert status == 2
-    assert "it takes DescribeRole, ReadState, ReadTrace, SetLog" in " ".join(told.split())
-    status, _, told = shell("ask", "n1/log", "Nonsense", "--connect", lamport)
-    assert (status, "no request to a role" in told) == (2, True)
-    status, _, told = shell("ask", "n1/log", "SetLog", "colour=red", "--connect", lamport)
-    assert (status, "fields of SetLog: level, roles" in told) == (2, True)
+    assert "it takes DescribeRole, ReadState, ReadTrace, SetLog" in " ".join(error.split())
+    status, _, error = shell("ask", "n1/log", "Nonsense", "--connect", lamport)
+    assert (status, "no request to a role" in error) == (2, True)
+    status, _, error = shell("ask", "n1/log", "SetLog", "colour=red", "--connect", lamport)
+    assert (status, "fields of SetLog: level, roles" in error) == (2, True)
 
 
-def test_what_a_node_logs_is_shown_and_changed(lamport: str) -> None:
+def test_the_log_level_of_a_node_is_shown_and_changed(lamport: str) -> None:
     with fencelock.connect(lamport) as client:
         client.ref("n1/log").ask(SetLog(level="INFO", roles=()), timeout=PATIENCE_S)
     options = ("log", "n1", "--connect", lamport, "--json")
     assert json.loads(shell(*options)[1]) == {"node": "n1", "level": "INFO", "trace": []}
     changed = shell(*options, "--level", "error", "--trace", "process,clock")[1]
     assert json.loads(changed) == {"node": "n1", "level": "ERROR", "trace": ["process", "clock"]}
-    status, _, told = shell("log", "n1", "--level", "loud", "--connect", lamport)
-    assert (status, "--level is LOUD" in told) == (2, True)
+    status, _, error = shell("log", "n1", "--level", "loud", "--connect", lamport)
+    assert (status, "--level is LOUD" in error) == (2, True)
 
 
 def test_a_trace_draws_the_messages_of_a_lock_in_causal_order(address: str, tmp_path: Path) -> None:
@@ -297,14 +297,14 @@ def test_a_trace_draws_the_messages_of_a_lock_in_causal_order(address: str, tmp_
     user.start()
     try:
         svg = tmp_path / "trace.svg"
-        status, said, told = shell(
+        status, output, error = shell(
             *("trace", "--seconds", "1.5", "--lock", "a", "--svg", str(svg), "--connect", address)
         )
     finally:
         ended.set()
         user.join(PATIENCE_S)
-    assert (status, told) == (0, "")
-    lines = said.splitlines()
+    assert (status, error) == (0, "")
+    lines = output.splitlines()
     assert any(
         " proxy sends Granted(" in one.replace("/", " ") and "lock='a'" in one for one in lines
     )
@@ -324,10 +324,10 @@ def test_a_trace_draws_the_messages_of_a_lock_in_causal_order(address: str, tmp_
     assert both
     assert all(received[key] > sent[key] for key in both)
     ElementTree.fromstring(svg.read_text())
-    status, _, told = shell(
+    status, _, error = shell(
         *("trace", "--seconds", "0.5", "--svg", str(tmp_path), "--connect", address)
     )
-    assert (status, told) == (2, f"--svg: {tmp_path} cannot be written: Is a directory\n")
+    assert (status, error) == (2, f"--svg: {tmp_path} cannot be written: Is a directory\n")
 
 
 LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "central", "lamport")]
@@ -337,7 +337,7 @@ LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "cent
 def test_a_seed_is_drawn(protocol: str, tmp_path: Path) -> None:
     svg = tmp_path / "seed.svg"
     options = ("simulate", "--protocol", protocol, "--seed", "1", "--diagram", str(svg))
-    status, said, told = shell(*options)
-    assert (status, "is clean" in said) == (0, True), told
+    status, output, error = shell(*options)
+    assert (status, "is clean" in output) == (0, True), error
     assert "Granted" in svg.read_text()
     assert shell(*options, "--members")[0] == 2

@@ -109,21 +109,21 @@ def test_who_of_an_object_shows_each_holder_with_its_share_and_each_wish(
     semaphore.release(3)
 
 
-def test_a_free_name_that_exists_as_another_kind_is_told(client: fencelock.Client) -> None:
+def test_a_free_name_that_exists_as_another_kind_is_reported(client: fencelock.Client) -> None:
     hold = present(client.rwlock("the cfg").read().acquire())
     for name in ("the cfg", "semaphore:the cfg"):
-        said = " ".join(run("who", name).output.split())
-        assert said.startswith(f"{name} is free.")
-        assert "rwlock:the cfg is in use: did you mean `fencelock who 'rwlock:the cfg'`?" in said
+        output = " ".join(run("who", name).output.split())
+        assert output.startswith(f"{name} is free.")
+        assert "rwlock:the cfg is in use: did you mean `fencelock who 'rwlock:the cfg'`?" in output
         done = run("release", name, "--fence", "7", "--yes")
         assert done.exit_code != 0
         assert "did you mean" in str(done.exception or done.output)
     hold.release()
 
 
-def test_a_kind_that_is_misspelt_is_told(client: fencelock.Client) -> None:
-    said = " ".join(run("who", "semafore:printers").output.split())
-    assert "'semafore' is not a kind of object: did you mean 'semaphore'?" in said
+def test_a_misspelt_kind_is_reported(client: fencelock.Client) -> None:
+    output = " ".join(run("who", "semafore:printers").output.split())
+    assert "'semafore' is not a kind of object: did you mean 'semaphore'?" in output
     assert "kind" not in run("who", "orders:42").output
 
 
@@ -209,7 +209,7 @@ def test_any_other_name_is_that_of_a_lock(name: str) -> None:
     assert object_named(name) == object_shown(name) == name
 
 
-def test_objects_that_nobody_holds_are_shown_with_their_count(client: fencelock.Client) -> None:
+def test_objects_without_holders_are_shown_with_their_count(client: fencelock.Client) -> None:
     latch = client.latch("release 7", 3)
     latch.count_down()
     for command in ("locks", "status"):
@@ -222,11 +222,11 @@ def test_objects_that_nobody_holds_are_shown_with_their_count(client: fencelock.
     assert latch.count_down(2) == 0
 
 
-def test_who_of_a_map_says_how_to_see_its_entries(client: fencelock.Client) -> None:
+def test_who_of_a_map_prints_how_to_see_its_entries(client: fencelock.Client) -> None:
     entries = client.map("the config")
     entries.put("k", b"v")
-    said = " ".join(run("who", "map:the config").output.split())
-    assert said == (
+    output = " ".join(run("who", "map:the config").output.split())
+    assert output == (
         "map:the config: nobody can hold a map. "
         "client.map('the config').items() returns its entries."
     )
@@ -250,14 +250,14 @@ def test_lists_show_counters_with_their_values(client: fencelock.Client) -> None
 
 
 @pytest.mark.parametrize("kind", ["latch", "barrier", "counter"])
-def test_who_of_an_unused_object_that_nobody_can_hold_does_not_say_that_it_is_free(
+def test_who_of_an_unused_object_that_cannot_be_held_does_not_call_it_free(
     client: fencelock.Client, kind: str
 ) -> None:
-    said = run("who", f"{kind}:unused").output.splitlines()
-    assert said == [f"{kind}:unused is not in use.", "Nobody waits for it."]
+    output = run("who", f"{kind}:unused").output.splitlines()
+    assert output == [f"{kind}:unused is not in use.", "Nobody waits for it."]
 
 
-def test_the_list_tells_how_many_others_hold_an_object(
+def test_the_list_shows_how_many_others_hold_an_object(
     client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cells(name: str) -> list[str]:
@@ -292,7 +292,7 @@ def paragraphs(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", ["status", "locks"])
-def test_in_a_narrow_terminal_the_count_of_an_object_is_not_called_its_holder(
+def test_the_count_of_an_object_in_a_narrow_terminal_is_not_called_its_holder(
     client: fencelock.Client, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     latch = client.latch("u1", 3, keep_s=0)
@@ -308,8 +308,8 @@ def test_holders_of_read_write_locks_and_elections_are_shown_with_a_verb(
     assert reader
     assert term
     for name, verb, hold in (("rwlock:u2", "reads", reader), ("election:u3", "leads", term)):
-        told = paragraphs(f"who {name}", monkeypatch)["ann"]
-        assert told.startswith(f"{verb} fence {hold.fence}")
+        text = paragraphs(f"who {name}", monkeypatch)["ann"]
+        assert text.startswith(f"{verb} fence {hold.fence}")
         assert paragraphs("status", monkeypatch)[name].startswith(f"held by ann {verb}")
     reader.release()
     term.release()

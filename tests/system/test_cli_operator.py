@@ -84,7 +84,7 @@ def test_locks_as_json_are_all_in_one_array(client: MadeClient) -> None:
     ("arguments", "text"),
     [((), "No lock is held."), (("--prefix", "x"), "No lock under 'x' is held.")],
 )
-def test_an_empty_list_is_said_in_words(
+def test_an_empty_list_is_stated_in_a_sentence(
     client: MadeClient, arguments: tuple[str, ...], text: str
 ) -> None:
     assert client.listed == ()
@@ -104,12 +104,12 @@ def test_who_shows_the_holder_and_the_queue_in_order(client: MadeClient) -> None
     assert plain(run("who", "orders/42", "--json"))["waiters"][0]["since_ms"] == 40_000
 
 
-def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: MadeClient) -> None:
+def test_who_of_a_free_lock_names_the_claim_that_the_next_grant_needs(client: MadeClient) -> None:
     client.state = FREE
-    said = run("who", "orders/42").output
-    assert "orders/42 is free" in said
-    assert "Nobody waits for it." in said
-    assert "needs n2, which has been silent for 7s" in said
+    output = run("who", "orders/42").output
+    assert "orders/42 is free" in output
+    assert "Nobody waits for it." in output
+    assert "needs n2, which has been silent for 7s" in output
 
 
 def test_a_release_needs_the_fence(client: MadeClient) -> None:
@@ -119,7 +119,7 @@ def test_a_release_needs_the_fence(client: MadeClient) -> None:
     assert client.asked == []
 
 
-def test_a_release_is_confirmed_after_its_consequences_were_told(
+def test_a_release_is_confirmed_after_its_consequences_were_shown(
     client: MadeClient, terminal: None
 ) -> None:
     done = run("release", "orders/42", "--fence", str(FENCE), says="y\n")
@@ -134,7 +134,7 @@ def test_a_release_is_confirmed_after_its_consequences_were_told(
 
 
 @pytest.mark.parametrize("says", ["n\n", "\n", ""])
-def test_without_a_yes_nothing_is_released(client: MadeClient, terminal: None, says: str) -> None:
+def test_nothing_is_released_without_a_yes(client: MadeClient, terminal: None, says: str) -> None:
     assert (
         run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code
         == ExitStatus.DECLINED
@@ -142,7 +142,7 @@ def test_without_a_yes_nothing_is_released(client: MadeClient, terminal: None, s
     assert [asked for asked in client.asked if asked[0] == "evict"] == []
 
 
-def test_yes_asks_nobody_and_says_who_did_it(client: MadeClient) -> None:
+def test_yes_does_not_ask_and_records_who_did_it(client: MadeClient) -> None:
     arguments = ("release", "orders/42", "--fence", str(FENCE), "--operator", "alice", "-y")
     done = plain(run(*arguments, "--json"))
     looked, taken = ("status", "orders/42"), ("evict", "orders/42", FENCE, "alice")
@@ -181,7 +181,7 @@ def test_a_session_that_is_not_listed_is_not_asked_about(
     assert [asked for asked in client.asked if asked[0] == "close_session"] == []
 
 
-def test_a_closing_as_json_says_which_session_and_how_much_it_had(client: MadeClient) -> None:
+def test_a_closing_as_json_names_the_session_and_how_much_it_had(client: MadeClient) -> None:
     done = plain(run("sessions", "close", VICTIM.id, "--operator", "alice", "--yes", "--json"))
     assert done == {"handle": VICTIM.id, "label": VICTIM.label, "claims": 3}
     assert client.asked[1:] == [("close_session", VICTIM.id, "alice"), ("close",)]
@@ -216,7 +216,7 @@ def test_sessions_have_the_options_of_every_list(client: MadeClient) -> None:
     assert client.asked == []
 
 
-def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeClient) -> None:
+def test_yes_is_needed_where_there_is_no_terminal_to_ask(client: MadeClient) -> None:
     error = checked(ConfigError, run("release", "orders/42", "--fence", "7").exception)
     assert "--yes" in str(error)
     assert client.asked == []
@@ -225,7 +225,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeClient) -
 @pytest.mark.parametrize(
     ("state", "advice"), [(HELD, f"use --fence {FENCE}"), (FREE, "nothing to release")]
 )
-def test_a_hold_that_is_not_there_is_told_with_what_is(
+def test_a_hold_that_does_not_exist_is_reported_with_the_one_that_does(
     client: MadeClient, terminal: None, state: LockStatus, advice: str
 ) -> None:
     client.state = state
@@ -247,7 +247,9 @@ def test_a_cluster_that_cannot_answer_is_a_line_and_status_3(
 
 
 @pytest.mark.parametrize("error", [WrongClusterError("another"), UnsupportedError("paxos has it")])
-def test_what_the_question_can_mend_is_an_error(client: MadeClient, error: Exception) -> None:
+def test_an_error_that_another_request_would_avoid_is_raised(
+    client: MadeClient, error: Exception
+) -> None:
     client.error = error
     assert run("locks").exception is error
 
@@ -271,7 +273,7 @@ def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
     ]
 
 
-def test_without_an_address_the_node_of_fencelock_dev_is_asked(
+def test_the_node_of_fencelock_dev_is_asked_without_an_address(
     client: MadeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FENCELOCK_CONNECT")

@@ -204,7 +204,7 @@ def test_the_reason_of_a_node_is_harmless_too(client: MadeClient) -> None:
     assert "\x1b" not in done.stderr
 
 
-def test_without_a_leader_status_exits_with_3_and_calls_no_lock_free(client: MadeClient) -> None:
+def test_status_without_a_leader_exits_with_3_and_calls_no_lock_free(client: MadeClient) -> None:
     client.nodes = UNSERVED
     done = run("status")
     assert done.exit_code == 3
@@ -214,7 +214,7 @@ def test_without_a_leader_status_exits_with_3_and_calls_no_lock_free(client: Mad
     assert run("status", "--json").exit_code == 3
 
 
-def test_locks_that_nobody_can_confirm_are_shown_as_old(client: MadeClient) -> None:
+def test_unconfirmed_locks_are_shown_as_old(client: MadeClient) -> None:
     old = tuple(replace(lock, age_ms=61_000) for lock in NODES[0].locks)
     client.nodes = (replace(UNSERVED[0], locks=old),)
     done = run("status")
@@ -222,13 +222,13 @@ def test_locks_that_nobody_can_confirm_are_shown_as_old(client: MadeClient) -> N
     assert "These locks were held 1m 1s ago; who holds them now is not known." in done.output
 
 
-def test_no_lock_is_held_is_said_only_if_that_is_known(client: MadeClient) -> None:
+def test_no_lock_is_held_is_printed_only_if_that_is_known(client: MadeClient) -> None:
     client.nodes = tuple(replace(one, locks=()) for one in NODES)
     done = run("status")
     assert (done.exit_code, "No lock is held or waited for." in done.output) == (0, True)
 
 
-def test_a_node_of_another_protocol_is_an_error_in_words(client: MadeClient) -> None:
+def test_a_node_of_another_protocol_is_an_error_with_a_reason(client: MadeClient) -> None:
     client.nodes = (*NODES[:2], replace(NODES[2], protocol="lamport"))
     done = run("status")
     assert done.exit_code == 3

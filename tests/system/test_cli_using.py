@@ -392,7 +392,7 @@ def test_a_signal_while_it_waits_ends_the_wait(shell: Shell, client: fencelock.C
         assert client.status("awaited").waiters == ()
 
 
-def test_as_many_commands_run_as_there_are_permits(shell: Shell) -> None:
+def test_commands_run_up_to_the_number_of_permits(shell: Shell) -> None:
     held = [shell.ready("lock", "encoder", "--shared", "2", *python(WAITS)) for _ in range(2)]
     code, _, err = shell.run("lock", "encoder", "--shared", "2", "--nonblock", *python(SHOWS))
     assert (code, err) == (75, "encoder was not acquired: all 2 permits are taken")
@@ -416,14 +416,14 @@ def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
     assert {str(status.value) for status in own} == set(re.findall(r"with\s+(\d+)", shown))
 
 
-def test_without_a_command_nothing_is_locked(shell: Shell) -> None:
+def test_nothing_is_locked_without_a_command(shell: Shell) -> None:
     code, _, err = shell.run("lock", "x", "--", "no-such-command")
     assert (code, err) == (127, "no-such-command: command not found; x was not acquired")
     code, _, err = shell.run("lock", "x", "--", __file__)
     assert (code, err) == (126, f"{__file__}: cannot be executed; x was not acquired")
 
 
-def test_without_a_node_it_waits_as_long_as_it_is_told_and_says_why() -> None:
+def test_a_command_without_a_node_waits_as_long_as_requested_and_prints_why() -> None:
     process = run_to_end(
         [*LOCK, "x", "--connect", "tcp://127.0.0.1:1", "--timeout", "3", *python(SHOWS)],
         env=os.environ,
@@ -441,7 +441,9 @@ def test_nodes_of_another_cluster_have_a_status_of_their_own(shell: Shell) -> No
     assert "of cluster" in err
 
 
-def test_who_waits_says_for_whom_unless_it_is_quiet(shell: Shell, client: fencelock.Client) -> None:
+def test_a_command_that_waits_prints_who_holds_unless_it_is_quiet(
+    shell: Shell, client: fencelock.Client
+) -> None:
     with client.lock("long"):
         code, _, err = shell.run("lock", "long", "--timeout", "4", *python(SHOWS))
         assert (code, len(err.splitlines())) == (75, 2)

@@ -226,7 +226,7 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
         [*sees("w", ("c1", 7)), *leads("c1", 7)[:1], *leads("c2", 8)],
         "c2 under 8 beside c1",
     ),
-    "a leader that is told of another": (
+    "a leader that is notified of another": (
         ElectionContest,
         [*sees("w", ("c1", 7)), *leads("c1", 7, known="c2")],
         "but read ['c2', 7]",
@@ -246,7 +246,7 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
         [*leads("c1", 7), *sees("w", ("c1", 7), resyncs=1)],
         "w was too far behind",
     ),
-    "an election that nobody watched": (ElectionContest, leads("c1", 7), "no player watched"),
+    "an election without a watcher": (ElectionContest, leads("c1", 7), "no player watched"),
     "two changes of one version": (
         MapContest,
         [*changes("c1", 0, 1, 5), *changes("c1", 5, 2, 6), *changes("c2", 5, 2, 7)],
@@ -265,7 +265,7 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
     "a change that a watch missed": (MapContest, seen("w", 3, 4, 6), "red become 6 after 4"),
     "a change that a watch saw twice": (MapContest, seen("w", 3, 4, 4), "red become 4 after 4"),
     "another listing": (MapContest, [*seen("w", 3), *seen("w", 5)], "w was too far behind"),
-    "a map that nobody watched": (MapContest, changes("c1", 0, 1, 5), "no player watched"),
+    "a map without a watcher": (MapContest, changes("c1", 0, 1, 5), "no player watched"),
     "a barrier that lets one pass": (
         BarrierContest,
         [*comes("c1"), place("c1", 0), *comes("c2"), place("c2", 1)],
@@ -286,7 +286,7 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
         [draws("c1"), draws("c2"), drew("c2", 1, 1), drew("c1", 1, 1)],
         "c1 drew number 1, which c2 had",
     ),
-    "a number that nobody can have": (CounterContest, [draws("c1"), drew("c1", 2, 2)], "2 of 1"),
+    "an impossible number": (CounterContest, [draws("c1"), drew("c1", 2, 2)], "2 of 1"),
     "a stale read of a counter": (
         CounterContest,
         [draws("c1"), draws("c2"), drew("c2", 2, 1)],
@@ -347,6 +347,8 @@ def test_each_kind_has_a_planted_violation() -> None:
 
 
 @pytest.mark.parametrize("of_kind", CONTESTS)
-def test_a_contest_nobody_played_proves_nothing(tmp_path: Path, of_kind: type[Contest]) -> None:
+def test_a_contest_without_contenders_proves_nothing(
+    tmp_path: Path, of_kind: type[Contest]
+) -> None:
     verdict = judged(of_kind(tmp_path))
     assert (verdict.ok, verdict.problems) == (False, ["no player completed a round"])

@@ -66,7 +66,9 @@ def end(client: fencelock.Client, name: str) -> None:
     client.latch(f"end/{name}", 1).count_down()
 
 
-def test_a_second_task_is_skipped_or_retried_or_fails_as_it_says(client: fencelock.Client) -> None:
+def test_a_second_task_is_skipped_or_retried_or_fails_as_configured(
+    client: fencelock.Client,
+) -> None:
     first = tasks().report.delay("monday")
     until_running(client, "monday")
     assert tasks().report.delay("monday").get(timeout=PATIENCE_S) is None

@@ -69,11 +69,11 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
             assert took_s < 2 * TERM_S + 5  # The session lasts for 15 s.
             FileGuard(report).write(b"mine", hold.fence)
             holder.send_signal(signal.SIGCONT)
-            holder.say("what about it?")
-            said = holder.line()
-            assert said.startswith("False True 0.0 ")
-            assert "lost its hold under fence" in said
-            assert "the write was refused" in said
+            holder.send("what about it?")
+            line = holder.line()
+            assert line.startswith("False True 0.0 ")
+            assert "lost its hold under fence" in line
+            assert "the write was refused" in line
             assert report.read_bytes() == b"mine"
             present(holder.stdin).close()
 

@@ -22,7 +22,7 @@ UNICODE_METHODS = {
 """Methods of ``str`` that look characters up in Python's Unicode tables."""
 
 BLANK_METHODS = {"strip", "lstrip", "rstrip", "split", "rsplit"}
-"""Methods of ``str`` that look up which characters are white space, if they are told none."""
+"""Methods of ``str`` that look up which characters are white space, if they are given none."""
 
 CALLS = {"hash", "id", "float", "input", "eval", "exec", "open", "print", "vars", "dir"}
 """Functions whose result depends on the process, or is a float, or that reach outside of it."""
@@ -232,5 +232,5 @@ def test_a_planted_use_is_found(code: str) -> None:
         "'title'",
     ],
 )
-def test_what_is_the_same_everywhere_is_not_found(code: str) -> None:
+def test_a_call_that_is_the_same_everywhere_is_not_found(code: str) -> None:
     assert list(forbidden(ast.parse(code), table=True)) == []

@@ -113,10 +113,10 @@ def use_until_found(client: fencelock.Client) -> NodeStatus:
         status = described(client, WRONG)
         if status is not None and "differs from a majority" in status.detail:
             return status
-    pytest.fail(f"nobody noticed: {described(client, WRONG)}")
+    pytest.fail(f"the divergence was not found: {described(client, WRONG)}")
 
 
-def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
+def test_a_wrong_member_is_found_logs_what_to_do_and_stays_out(
     monkeypatch: pytest.MonkeyPatch, config: Config, lines: list[str]
 ) -> None:
     connect = ",".join(config.nodes.values())

@@ -135,7 +135,9 @@ def gunicorn(port: int, log: Path) -> Generator[str]:
             [*command, "gunicorn_app:application"], cwd=EXAMPLES, stdout=written, stderr=written
         )
     try:
-        retrying = httpx.HTTPTransport(retries=10)  # With growing pauses, until it listens.
+        retrying = httpx.HTTPTransport(
+            retries=10
+        )  # With growing pauses, until it accepts connections.
         with httpx.Client(transport=retrying) as http:
             http.get(f"http://{where}/", timeout=PATIENCE_S)
         yield f"http://{where}"

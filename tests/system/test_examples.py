@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, and so does the Python of the pages for users."""
+"""Every example runs as its docstring states, and so does the Python of the pages for users."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FEW = ("--clients", "2")
 
 
 def demand_sound(verdict: dict[str, Any]) -> None:
-    """Fail unless everybody was served and nothing was lost."""
+    """Fail unless every client was served and nothing was lost."""
     assert verdict["ok"] is True
     assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
     assert min(verdict["grants_by_client"].values()) > 0
@@ -91,8 +91,8 @@ def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) ->
 
 
 @pytest.mark.long
-def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
-    """One client: nobody waits long enough for a probe, so the count is exact."""
+def test_an_entry_by_logical_time_costs_what_the_algorithm_states() -> None:
+    """One client: none waits long enough for a probe, so the count is exact."""
     one = ("--clients", "1", "--locks", "1", "--seconds", "1")
     ended = run("cluster.py", "--protocol", "lamport", *one, "--json")
     verdict = json.loads(ended.stdout.splitlines()[-1])
@@ -164,11 +164,11 @@ def test_kills_that_cannot_end_well_are_refused(options: tuple[str, ...], why: s
     app.command()(runpy.run_path(str(EXAMPLES / "cluster.py"))["run"])
     ended = CliRunner().invoke(app, ["--kill-leader", *options])
     assert ended.exit_code == 2
-    said = " ".join(ended.stderr.replace("│", " ").split())  # The frame breaks lines.
-    assert why in said
+    text = " ".join(ended.stderr.replace("│", " ").split())  # The frame breaks lines.
+    assert why in text
 
 
-def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
+def test_a_cluster_that_cannot_serve_fails_with_the_reason() -> None:
     ended = run("cluster.py", "--protocol", "lamport", "--nodes", "1", "--seconds", "1")
     assert ended.returncode != 0
     assert "lamport" in ended.stderr
@@ -178,7 +178,7 @@ def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
-def test_a_cluster_stops_its_processes_when_it_is_told_to(number: signal.Signals) -> None:
+def test_a_cluster_stops_its_processes_on_a_signal(number: signal.Signals) -> None:
     command = [sys.executable, str(EXAMPLES / "cluster.py"), "--nodes", "1", "--seconds", "600"]
     with subprocess.Popen([*command, *FEW], stdout=subprocess.PIPE, text=True) as cluster:
         assert cluster.stdout is not None

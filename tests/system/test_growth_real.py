@@ -54,8 +54,8 @@ class Mixed(NodeProcesses):
         """Acquire and release at every node; return the client's output."""
         done = self.client(version, PATIENCE_S, *self.names)
         assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
 
 
 @contextmanager
@@ -64,13 +64,13 @@ def ready(cluster: Mixed) -> Generator[Mixed]:
         yield cluster
 
 
-def judge(told: dict[str, Any]) -> None:
+def judge(report: dict[str, Any]) -> None:
     """Every node granted the lock, fences rise, and nothing was malformed."""
-    fences = told["fences"]
+    fences = report["fences"]
     assert len(fences) == 3 * TIMES
     assert fences == sorted(set(fences))
-    assert set(told["nodes"]) == {"n1", "n2", "n3"}
-    for counters in (told["client"], *told["nodes"].values()):
+    assert set(report["nodes"]) == {"n1", "n2", "n3"}
+    for counters in (report["client"], *report["nodes"].values()):
         assert "wire.malformed" not in counters
 
 
@@ -94,8 +94,8 @@ def test_clients_of_two_versions_and_a_raw_client_lock_at_new_nodes(tmp_path: Pa
         judge(new)
         assert old["client"][NEWER] >= 9  # NodeStatus, of each node, once for each address.
         assert NEWER not in new["client"]
-        for told in (old, new):
-            assert not any(NEWER in counters for counters in told["nodes"].values())
+        for report in (old, new):
+            assert not any(NEWER in counters for counters in report["nodes"].values())
         arguments = ["--node", cluster.addresses["n1"], "--cluster", cluster.cluster]
         command = [sys.executable, str(RAW_CLIENT), *arguments]
         done = run_to_end(command)
@@ -105,13 +105,13 @@ def test_clients_of_two_versions_and_a_raw_client_lock_at_new_nodes(tmp_path: Pa
 def test_clients_of_two_versions_lock_at_nodes_of_two_versions(tmp_path: Path) -> None:
     with ready(Mixed(tmp_path, "old", "new", "old")) as cluster:
         for version in ("old", "new"):
-            told = cluster.lock_from(version)
-            judge(told)
-            nodes = told["nodes"]
+            report = cluster.lock_from(version)
+            judge(report)
+            nodes = report["nodes"]
             # n2 leads and sends heartbeats to both, or it answers the leader's heartbeats.
             assert NEWER in nodes["n1"] or NEWER in nodes["n3"]
             assert NEWER not in nodes["n2"]
-            assert (NEWER in told["client"]) == (version == "old")
+            assert (NEWER in report["client"]) == (version == "old")
 
 
 @pytest.mark.long

@@ -129,7 +129,7 @@ class RetainingClient:
             pipe.close()
 
     def end(self) -> None:
-        self.process.say("")
+        self.process.send("")
         assert self.process.wait(PATIENCE_S) == 0
         self.reader.join()
 
@@ -185,7 +185,7 @@ def test_killed_and_stopped_clients_that_retain_cost_no_exclusion_and_no_update(
     fences = [fence for client in every for fence in client.begun]
     assert len(fences) == len(set(fences))
     updates = sum(hold.updated for client in every for hold in client.holds)
-    # Of a hold that was lost or killed, nobody knows whether it had updated the file.
+    # It is unknown whether a hold that was lost or killed had updated the file.
     unknown = len(fences) - sum(len(client.holds) for client in every)
     assert updates <= int((tmp_path / "ledger").read_text()) <= updates + unknown
     assert sum(hold.retained for client in every for hold in client.holds) > 20

@@ -53,7 +53,7 @@ def serving(folder: Path, seed: str, *options: str) -> Generator[None]:
 
 
 def roles(operator: fencelock.Client) -> dict[str, NodeRole]:
-    """Return the part of each node that was heard lately; nothing while nobody leads."""
+    """Return the part of each node that answered recently; nothing while no node leads."""
     try:
         nodes = operator.members().nodes
     except UnavailableError:
@@ -94,7 +94,7 @@ def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
 
 
 @GROWING
-def test_with_keys_a_node_joins_under_the_name_of_its_key(protocol: str, tmp_path: Path) -> None:
+def test_a_node_with_a_key_joins_under_the_name_of_its_key(protocol: str, tmp_path: Path) -> None:
     nodes = KeyedProcesses(tmp_path, protocol, 3, durable=True)
     add_key(tmp_path / "keys", Rights("n4", NODE))
     with nodes, nodes.client("alice") as operator:
@@ -159,7 +159,7 @@ def test_a_member_that_lost_its_folder_comes_back_at_its_address_only(
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.node.joining.RUNS_MS", 0)  # So it counts as silent.
     with fencelock.connect(nodes["n1"].address, connect_timeout=PATIENCE_S) as operator:
-        until(lambda: votes(operator, "n2"), "n2 is heard")
+        until(lambda: votes(operator, "n2"), "n2 answers")
     n2 = nodes.pop("n2")
     assert n2.stop(PATIENCE_S)
     lost = Joining(nodes["n1"].address, tmp_path / "joins", "n2")
@@ -198,7 +198,7 @@ def test_two_nodes_of_one_machine_get_names_and_ports_of_their_own(
     with fencelock.connect(seed, connect_timeout=PATIENCE_S) as operator:
         first = Node.start(config, name)
         try:
-            until(lambda: name in roles(operator), "it is heard")
+            until(lambda: name in roles(operator), "it answers")
             others, other = joined(Joining(seed, tmp_path / "two"))
         finally:
             first.stop(PATIENCE_S)
@@ -207,7 +207,7 @@ def test_two_nodes_of_one_machine_get_names_and_ports_of_their_own(
 
 
 @pytest.mark.parametrize("protocol", ["lamport", "central"])
-def test_protocols_without_changes_say_where_to_add_nodes(protocol: str, tmp_path: Path) -> None:
+def test_protocols_without_changes_print_where_to_add_nodes(protocol: str, tmp_path: Path) -> None:
     with running_nodes(tmp_path, protocol) as nodes:
         text = refusal(Joining(nodes["n1"].address, tmp_path / "joins"))
     assert "whose nodes are those of its configuration" in text
@@ -219,7 +219,7 @@ def test_a_cluster_that_is_not_founded_cannot_be_joined_yet(tmp_path: Path) -> N
         assert "n1" in refusal(Joining(alone.address, tmp_path / "joins"))
 
 
-def test_with_keys_a_node_needs_one_that_the_cluster_accepts(tmp_path: Path) -> None:
+def test_a_node_needs_a_key_that_the_cluster_accepts(tmp_path: Path) -> None:
     with keyed_nodes(tmp_path) as cluster:
         keys, seed = cluster.keys, cluster.addresses[0]
         joining = Joining(seed, tmp_path / "joins", "n4")

@@ -81,7 +81,7 @@ def held(client: fencelock.Client, name: str) -> fencelock.Hold:
     return present(client.lock(name, timeout=PATIENCE_S).acquire())
 
 
-def use_for_ever(client: fencelock.Client) -> None:
+def use_forever(client: fencelock.Client) -> None:
     while True:
         client.status("orders/1")
 
@@ -101,7 +101,7 @@ def send_until(
             }
             return found.get(counter, 0) >= SENT
 
-        until(counted, one, again=lambda: one.say("n1", message, role))
+        until(counted, one, again=lambda: one.send("n1", message, role))
     assert one.arrivals == []
 
 
@@ -172,7 +172,9 @@ def test_three_nodes_with_keys_serve_with_every_protocol(protocol: str, tmp_path
             shop.lock("secret", timeout=PATIENCE_S).acquire()
 
 
-def test_a_client_without_a_key_is_refused_in_words_at_once(tmp_path: Path, lines: Lines) -> None:
+def test_a_client_without_a_key_is_refused_with_a_reason_at_once(
+    tmp_path: Path, lines: Lines
+) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         began = time.monotonic()
         with pytest.raises(fencelock.ForbiddenError, match=r"it requires a key.*--key"):
@@ -182,7 +184,7 @@ def test_a_client_without_a_key_is_refused_in_words_at_once(tmp_path: Path, line
     assert len(refusals(lines, "n1 refused a connection without a key")) == 1
 
 
-def test_an_unknown_key_is_refused_in_words_and_at_once(tmp_path: Path, lines: Lines) -> None:
+def test_an_unknown_key_is_refused_with_a_reason_and_at_once(tmp_path: Path, lines: Lines) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         add_key(cluster.keys, Rights("late", CLIENT))  # The node has not read it.
         for _ in range(3):
@@ -196,7 +198,7 @@ def test_an_unknown_key_is_refused_in_words_and_at_once(tmp_path: Path, lines: L
 
 
 def test_a_key_for_another_cluster_finds_no_node(tmp_path: Path) -> None:
-    """Its client cannot tell the node from a proxy before one that restarts."""
+    """Its client cannot distinguish the node from a proxy before one that restarts."""
     make_folder(tmp_path / "other", ())
     stranger = add_key(tmp_path / "other", Rights("shop", CLIENT))
     with keyed_nodes(tmp_path, count=1) as cluster:
@@ -241,7 +243,7 @@ def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines
             remove_key(cluster.keys, "shop")
             cluster.reload()
             with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
-                use_for_ever(shop)  # Until its link is found closed.
+                use_forever(shop)  # Until its link is found closed.
             with alice.lock("orders/1", timeout=PATIENCE_S) as next_hold:  # Its session ends.
                 assert next_hold.fence > hold.fence
                 assert not hold.held
@@ -275,9 +277,9 @@ def test_links_of_a_removed_key_are_closed_even_if_silent(tmp_path: Path, statio
         other = attacker(station, cluster, "alice@1", "alice")
         until(one.up, one)
         until(other.up, other)
-        one.say("n1", Describe(session="shop@1", request=1))
-        other.say("n1", Describe(session="alice@1", request=1))
-        until(lambda: one.heard() and other.heard(), one, other)
+        one.send("n1", Describe(session="shop@1", request=1))
+        other.send("n1", Describe(session="alice@1", request=1))
+        until(lambda: one.received() and other.received(), one, other)
         remove_key(cluster.keys, "shop")
         cluster.reload()
         until(lambda: not one.up(), one, other)
@@ -292,7 +294,7 @@ def test_frames_of_removed_keys_are_dropped(tmp_path: Path, lines: Lines, statio
         until(one.up, one)
         remove_key(cluster.keys, "shop")
         cluster.reload()
-        one.say("n1", Acquire(lock="orders/1", session="shop@1", request=1))
+        one.send("n1", Acquire(lock="orders/1", session="shop@1", request=1))
         until(lambda: not one.up(), one)
         assert cluster.count("wire.key_revoked") == 1
     assert len(refusals(lines, "n1 refused frames under the revoked key")) == 1
@@ -307,16 +309,16 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, stati
     node = station("n1", {"n2": removed.hub.endpoint}, listed=keys, key=link_of(tmp_path, "n1"))
     describe = Describe(session="n2", request=1)
     until(node.up, node, removed)
-    node.say("n2", describe)
+    node.send("n2", describe)
     until(lambda: removed.arrivals, node, removed)
-    removed.say("n1", describe)
+    removed.send("n1", describe)
     until(lambda: node.arrivals, node, removed)
 
     node.hub.replace_keys({public: name for public, name in listed.items() if name != "n2"})
     until(lambda: any("lists no node n2" in str(one) for one in node.news), node, removed)
     for before in (len(node.arrivals), len(removed.arrivals)):
-        node.say("n2", describe)
-        removed.say("n1", describe)
+        node.send("n2", describe)
+        removed.send("n1", describe)
         for _ in range(20):
             node.turn()
             removed.turn()
@@ -346,7 +348,7 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, stati
         ("n3@1", "n3"),
     ],
 )
-def test_a_key_speaks_only_in_its_own_name(
+def test_a_key_may_be_used_only_in_its_own_name(
     node: str, key: str, tmp_path: Path, lines: Lines, station: Make
 ) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
@@ -367,15 +369,15 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, station: Mak
         one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         until(
-            one.heard,
+            one.received,
             one,
-            again=lambda: one.say("n1", KeepAlive(session=victim.session, request=1)),
+            again=lambda: one.send("n1", KeepAlive(session=victim.session, request=1)),
         )
-        assert "is not of the client 'shop@1' itself" in checked(Refused, one.heard()[0]).detail
+        assert "is not of the client 'shop@1' itself" in checked(Refused, one.received()[0]).detail
         assert hold.held
 
 
-def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, station: Make) -> None:
+def test_a_client_cannot_send_to_the_roles_of_members(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
@@ -383,15 +385,15 @@ def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, station: 
         send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
 
 
-def test_releases_and_cancels_outside_prefixes_tell_none(tmp_path: Path, station: Make) -> None:
+def test_releases_and_cancels_outside_prefixes_reveal_none(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "secret")
         one = attacker(station, cluster, "shop@1", "shop")
         until(one.up, one)
         about = {"lock": "secret", "session": "shop@1", "owner": "o"}
         for message in (Release(**about, fence=1, request=1), Cancel(**about, request=2)):
-            until(one.heard, one, again=partial(one.say, "n1", message))
-            for refused in one.heard():
+            until(one.received, one, again=partial(one.send, "n1", message))
+            for refused in one.received():
                 assert isinstance(refused, Refused)
                 assert refused.reason is Reason.FORBIDDEN
                 assert "alice" not in refused.detail
@@ -451,7 +453,7 @@ def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:
         remove_key(tmp_path / "keys", "shop")
         nodes.processes["n1"].send_signal(signal.SIGHUP)
         with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
-            use_for_ever(shop)
+            use_forever(shop)
         with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
             fencelock.connect(nodes.connect, cluster=nodes.cluster, key=key)
         alice.evict("orders/1", hold.fence)

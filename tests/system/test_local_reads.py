@@ -85,9 +85,9 @@ def test_each_node_reads_what_was_decided_and_its_greatest_age(nodes: dict[str, 
     assert status.holder is None
 
 
-def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
+def test_every_node_reports_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while True:  # On a busy machine a node may hear its leader late, and is ready again then.
+    while True:  # On a busy machine a node may get a beat late, and is ready again then.
         statuses: list[api.NodeStatus] = [
             node.proxy.ask(api.Describe(), timeout=PATIENCE_S) for node in nodes.values()
         ]
@@ -106,7 +106,7 @@ def test_the_others_serve_on_without_the_leader_none_without_a_majority(tmp_path
         deadline = time.monotonic() + PATIENCE_S
         status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=PATIENCE_S)
         while not status.leader:
-            assert time.monotonic() < deadline, "nobody leads"
+            assert time.monotonic() < deadline, "no node leads"
             status = nodes["n1"].proxy.ask(api.Describe(), timeout=PATIENCE_S)
         leader = nodes.pop(status.leader)
         first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=PATIENCE_S)

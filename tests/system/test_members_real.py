@@ -62,20 +62,20 @@ def change(
 ) -> tuple[str, ...]:
     """Ask for a change until it is done; return the members then."""
     wanted = ChangeMembers(action=action, node=node, replacement=replacement)
-    told: list[str] = []
+    details: list[str] = []
     reached: list[tuple[str, ...]] = []
 
     def is_done() -> bool:
         try:
             answer = watcher.change_members(wanted)
         except (UnavailableError, MembershipError) as error:
-            told.append(str(error))  # A node starts, or this machine has much else to do.
+            details.append(str(error))  # A node starts, or this machine has much else to do.
             return False
-        told.append(answer.detail)
+        details.append(answer.detail)
         reached.append(answer.members)
         return answer.done
 
-    until(is_done, f"{action.name} {node} {replacement}", told)
+    until(is_done, f"{action.name} {node} {replacement}", details)
     return reached[-1]
 
 
@@ -151,7 +151,7 @@ def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_ki
 def test_all_members_restart_at_once_with_the_members_in_their_journals(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
-    """The configuration of each names nodes that are gone, and does not name the other."""
+    """The configuration of each names nodes that were removed, and does not name the other."""
     members = storm.members
     for node in ("n4", "n5"):
         members.add(node)
@@ -252,7 +252,7 @@ def test_operators_see_and_change_real_members(storm: Storm, watcher: fencelock.
     assert "n9" in nobody.stderr
     assert "Traceback" not in nobody.stderr
     storm.members.add("n4")
-    until(lambda: "n4" in {node.node for node in watcher.members().nodes}, "n4 is heard")
+    until(lambda: "n4" in {node.node for node in watcher.members().nodes}, "n4 answers")
     assert "fencelock join n4" in command(storm, "members").stdout
     joined = command(storm, "join", "n4")
     assert joined.exit_code == 0, joined.output
@@ -307,7 +307,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
                 members.processes[node].send_signal(signal.SIGCONT)
         (status,) = (one for one in reader.describe() if one.node == "n4")
         assert "n4 is an observer" in status.detail
-    until(lambda: all(one.version for one in watcher.members().nodes), "each tells its version")
+    until(lambda: all(one.version for one in watcher.members().nodes), "each reports its version")
     assert role_of(watcher, "n4") is NodeRole.OBSERVER  # It never becomes a member by itself.
 
 
@@ -368,7 +368,7 @@ def test_bakery_grows_from_three_to_five_and_loses_a_member_under_load(tmp_path:
             storm.tell("n2 was removed")
             storm.wait_for(10)
             members.kill("n3")
-            members.start("n3")  # With a configuration of three, of which two are gone.
+            members.start("n3")  # With a configuration of three, of which two were removed.
             members.wait_until_ready(watcher)
             storm.wait_for(10)
             shown = json.loads(command(storm, "members", "--json").stdout)

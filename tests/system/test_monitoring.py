@@ -106,7 +106,7 @@ class Prometheus:
         ends = time.monotonic() + PATIENCE_S
         while not self.query(expr):
             assert time.monotonic() < ends, expr
-            time.sleep(0.05)  # Prometheus tells nobody what it scrapes.
+            time.sleep(0.05)  # Prometheus does not report what it scrapes.
 
 
 @pytest.fixture

@@ -116,11 +116,13 @@ def test_founders_without_disks_and_later_members_found_nothing(founders: Nodes)
     founders.at = reached
     founders.start(*FOUNDERS)
     for name in FOUNDERS:
-        until(lambda: founders.group(name) == group, f"{name} is not told its group")  # noqa: B023
+        until(lambda: founders.group(name) == group, f"{name} does not know its group")  # noqa: B023
         assert "lost its journal" in founders.status(name).detail
 
 
-def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(founders: Nodes) -> None:
+def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
+    founders: Nodes,
+) -> None:
     with founders.client("n1", "n2", "n3") as client:
         for old, new in zip(FOUNDERS, ("n4", "n5", "n6"), strict=True):
             founders.start(new, knows=(*FOUNDERS, *(one for one in ("n4", "n5") if one < new)))
@@ -130,10 +132,10 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(found
 
         founders.start(*FOUNDERS)
         # Whether they learn of the group depends on which links to former members are left.
-        told = ("no cluster is known", "serves nobody", "n1 lost its journal")
+        texts = ("no cluster is known", "serves nobody", "n1 lost its journal")
         until(
-            lambda: any(one in founders.status("n1").detail for one in told),
-            "n1 says what it knows",
+            lambda: any(one in founders.status("n1").detail for one in texts),
+            "n1 reports what it knows",
         )
         assert {founders.group(name) for name in FOUNDERS} <= {"", group}
         with client.lock("x", timeout=PATIENCE_S):  # The group of the others goes on.
@@ -142,7 +144,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(found
         founders.wipe("n1")
         founders.stop("n2", "n3")  # They may know the group, but not yet that n1 was replaced.
         founders.start("n1", knows=(*FOUNDERS, "n4"))
-        until(lambda: founders.group("n1") == group, "n1 is not told of the group")
+        until(lambda: founders.group("n1") == group, "n1 does not know the group")
         until(lambda: "serves nobody" in founders.status("n1").detail, founders.status("n1").detail)
         assert not founders.status("n1").ready
         founders.start("n2", "n3")
@@ -150,7 +152,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(found
         until(lambda: founders.status("n1").ready, founders.status("n1").detail)
 
 
-def test_founders_that_lost_their_disks_are_told_of_the_group_there_is(founders: Nodes) -> None:
+def test_founders_that_lost_their_disks_learn_of_the_group_there_is(founders: Nodes) -> None:
     with founders.client("n1", "n2", "n3") as client:
         for name in ("n4", "n5"):
             founders.start(name)
@@ -192,11 +194,11 @@ def test_two_groups_of_one_cluster_refuse_each_other(protocol: str, tmp_path: Pa
         at = ",".join(f"tcp://127.0.0.1:{founders.at[name]}" for name in ("n1", "n2"))
         arguments = ["status", "--connect", at, "--cluster", "orders"]
         shown = "There are two groups under this cluster's name: refused by n1 ("
-        until(lambda: shown in told(arguments), "status shows the refusals")
+        until(lambda: shown in status_text(arguments), "status shows the refusals")
         assert founders.group("n1") != founders.group("n2")
 
 
-def told(arguments: list[str]) -> str:
+def status_text(arguments: list[str]) -> str:
     """Return what a command prints, without its line breaks."""
     return " ".join(CliRunner().invoke(app, arguments).output.split())
 
@@ -233,10 +235,10 @@ class IdentityCluster(Cluster):
         return checked(NodeStatus, self.running[name].proxy.ask(Describe(), timeout=PATIENCE_S))
 
     def wait_until(self, name: str, is_so: Callable[[NodeStatus], bool]) -> None:
-        for _ in range(2_000):  # Each question waits for the node's answer.
+        for _ in range(2_000):  # Each request waits for the node's reply.
             if is_so(self.status(name)):
                 return
-        pytest.fail(f"{name} said last: {self.status(name)}")
+        pytest.fail(f"last status of {name}: {self.status(name)}")
 
 
 @pytest.fixture
@@ -246,7 +248,9 @@ def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
     cluster.close()
 
 
-def test_a_new_cluster_waits_for_all_members_and_says_whom(cluster: IdentityCluster) -> None:
+def test_a_new_cluster_waits_for_all_members_and_names_the_missing_ones(
+    cluster: IdentityCluster,
+) -> None:
     cluster.start("n1", "n2")
     cluster.wait_until("n1", lambda status: "waiting for n3: a new cluster" in status.detail)
     assert cluster.lock("a", "n1", timeout=0.2) is None
@@ -318,7 +322,7 @@ def fence_of(nodes: dict[str, Node]) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery"])
-def test_a_rogue_member_is_named_and_stops_nobody(
+def test_a_rogue_member_is_named_and_stops_no_other(
     protocol: str, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_in(tmp_path, protocol)

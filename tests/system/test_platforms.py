@@ -83,7 +83,7 @@ def test_a_client_needs_nothing_that_windows_lacks(monkeypatch: pytest.MonkeyPat
         assert "held under" in run_hidden(CLIENT)
 
 
-def test_a_node_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_node_names_what_it_needs(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "fencelock", "init"], cwd=tmp_path, check=True)
-    said = run_hidden(NODE, cwd=tmp_path)
-    assert "a node needs a POSIX system such as Linux or macOS" in said
+    output = run_hidden(NODE, cwd=tmp_path)
+    assert "a node needs a POSIX system such as Linux or macOS" in output

@@ -49,25 +49,25 @@ def prompt(request: pytest.FixtureRequest) -> Iterator[Prompt]:
 
 def test_locks_are_held_by_hand_while_nodes_are_cut_off_and_killed(prompt: Prompt) -> None:
     prompt.says("Ctrl-C stops it")
-    prompt.process.say("lock a n1")
+    prompt.process.send("lock a n1")
     prompt.says("a is held under fence")
-    prompt.process.say("lock a n2")
-    prompt.process.say("release a")
+    prompt.process.send("lock a n2")
+    prompt.process.send("release a")
     prompt.says("through n2")
-    prompt.process.say("cut n1 n2", "trace clock proxy")
+    prompt.process.send("cut n1 n2", "trace clock proxy")
     prompt.says("no message passes between n1 and n2")
-    prompt.process.say("heal", "trace off")
+    prompt.process.send("heal", "trace off")
     prompt.says("all messages pass")
-    prompt.process.say("kill n3")
+    prompt.process.send("kill n3")
     prompt.says("n3 is dead")
-    prompt.process.say("start n3", "release a")
+    prompt.process.send("start n3", "release a")
     prompt.says("n3 runs")
     prompt.says("a is released")
-    prompt.process.say("quit")
+    prompt.process.send("quit")
     assert prompt.process.wait(PATIENCE_S) == 0
 
 
-def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
+def test_wrong_lines_are_refused_with_a_reason(prompt: Prompt) -> None:
     for line, words in {
         "unlock a": "there is no 'unlock'",
         "lock": "usage: lock NAME",
@@ -79,7 +79,7 @@ def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
         "start n1": "n1 is not dead; dead: none",
         "lock 'a": "No closing quotation",
     }.items():
-        prompt.process.say(line)
+        prompt.process.send(line)
         prompt.says(words)
     present(prompt.process.stdin).close()  # As Ctrl-D.
     assert prompt.process.wait(PATIENCE_S) == 0

@@ -141,10 +141,10 @@ def test_a_key_with_a_prefix_changes_counters_below_it(cluster: KeyedNodes) -> N
 
 def test_an_operator_raises_the_quota_of_one_key(cluster: KeyedNodes) -> None:
     assert "till may have: map entries 10" in run(cluster, "alice", "keys", "quota", "till")
-    said = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
+    output = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
     assert (
         "till now may have: map entries 30; map bytes 2 KiB; "
-        "barriers, counters, latches, pools 10" in said
+        "barriers, counters, latches, pools 10" in output
     )
     with cluster.connect("till") as client:
         assert not refusals(20, lambda n: client.map("tills/more").put(f"k{n}", b""))

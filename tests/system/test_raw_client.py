@@ -34,13 +34,13 @@ class AnsweringNode(AnsweringHub):
         self.ttl_ms = ttl_ms
         self.lost: Message | None = None
         """The unsolicited message to every client that sends keep-alives."""
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         super().__init__()
 
     def answers(self, to: Address, message: Message) -> list[Message]:
         assert to == "n1/proxy"
-        self.heard.append(message)
-        if not self.deaf < len(self.heard) <= self.deaf_after:
+        self.received.append(message)
+        if not self.deaf < len(self.received) <= self.deaf_after:
             return []
         lost = self.lost if isinstance(message, api.KeepAlive) else None
         return [self._answer(message), *([] if lost is None else [lost])]
@@ -108,7 +108,7 @@ def test_the_client_locks_and_unlocks(node: AnsweringNode) -> None:
         "",
     )
     assert done.returncode == 0
-    assert [type(message) for message in dict.fromkeys(node.heard)] == [
+    assert [type(message) for message in dict.fromkeys(node.received)] == [
         Open,
         api.Acquire,
         api.Release,
@@ -123,7 +123,7 @@ def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None
     finally:
         node.close()
     assert done.returncode == 0, done.stderr
-    opens = [message for message in node.heard if isinstance(message, Open)]
+    opens = [message for message in node.received if isinstance(message, Open)]
     assert len(opens) > 2
     assert len(set(opens)) == 1
 
@@ -135,7 +135,7 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     finally:
         node.close()
     assert done.returncode == 0, done.stderr
-    keeps = [message.request for message in node.heard if isinstance(message, api.KeepAlive)]
+    keeps = [message.request for message in node.received if isinstance(message, api.KeepAlive)]
     assert len(keeps) > 2
     assert keeps == sorted(set(keeps))
 
@@ -159,7 +159,7 @@ def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
     assert (done.returncode, done.stderr) == (1, "lost: eve took it\n")
 
 
-def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
+def test_an_unconfirmed_session_is_given_up_in_time() -> None:
     silent = AnsweringNode(ttl_ms=700, deaf_after=3)
     try:
         done = run(silent, "--cluster", "test", "--hold-s", "30")
@@ -169,20 +169,20 @@ def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
     assert "not confirmed in time" in done.stderr
 
 
-def test_a_refusal_is_told_in_the_nodes_words(node: AnsweringNode) -> None:
+def test_a_refusal_has_the_nodes_text(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "test", "--lock", "busy")
     assert done.returncode == 1
     assert done.stderr == "refused for reason 1: n2 holds it\n"
 
 
-def test_a_client_of_another_cluster_is_told_so(node: AnsweringNode) -> None:
+def test_a_client_of_another_cluster_is_refused_with_the_reason(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "prod")
     assert done.returncode == 1
     assert done.stderr == (
         "the node does not take our frames: frames for cluster 'prod' are refused by a "
         "node of cluster 'test'\n"
     )
-    assert node.heard == []
+    assert node.received == []
 
 
 def test_the_client_needs_nothing_of_fencelock_and_explains_itself() -> None:

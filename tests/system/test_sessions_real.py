@@ -103,7 +103,7 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
         other.close()
 
 
-def test_once_the_client_is_gone_its_handle_is_still_no_session(
+def test_the_handle_of_a_client_that_ended_is_still_no_session(
     members: NodeProcesses, client: fencelock.Client
 ) -> None:
     _held = client.lock("seen").acquire()

@@ -1,4 +1,4 @@
-"""A leader that dies without a sign: for how long nobody is granted a lock, in virtual time."""
+"""A leader that dies without a sign: for how long no lock is granted, in virtual time."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def strike(world: World, leader: str, death: SilentDeath) -> None:
 
 
 def longest_gap_ms(world: World, ms: int) -> int:
-    """Return for how long at most nobody is granted a lock in the next ``ms``."""
+    """Return for how long at most no lock is granted in the next ``ms``."""
     times, before = [world.time], 0
     for _ in range(ms):
         world.run(world.time + NS_PER_MS)
@@ -150,7 +150,7 @@ def test_a_cluster_across_continents_grants_within_three_seconds_of_a_silent_dea
     world.run(world.time + SETTLED_MS * NS_PER_MS)
     before = world.marks["paxos.leadership_begun"]
     assert longest_gap_ms(world, 3_000) <= 1_500
-    assert world.marks["paxos.leadership_begun"] == before, "nobody takes over without a fault"
+    assert world.marks["paxos.leadership_begun"] == before, "no node takes over without a fault"
 
     strike(world, leader_of(world), death)
     assert longest_gap_ms(world, 5_000) <= 3_000
@@ -170,20 +170,20 @@ def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed
 def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
     """Links of this simulation sometimes break unnoticed, so it may be the second follower."""
     world = world_of_three(seed)
-    begun, reigns = world.marks["paxos.ballot_begun"], world.marks["paxos.leadership_begun"]
+    begun, leaderships = world.marks["paxos.ballot_begun"], world.marks["paxos.leadership_begun"]
 
     world.crash(leader_of(world))
     within_ms = TIMING.lease_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
     world.run(world.time + within_ms * NS_PER_MS)
 
     assert world.marks["paxos.ballot_begun"] == begun + 1
-    assert world.marks["paxos.leadership_begun"] == reigns + 1
+    assert world.marks["paxos.leadership_begun"] == leaderships + 1
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None:
+def test_nodes_that_all_stand_still_for_a_moment_do_not_elect(seed: int) -> None:
     world = world_of_three(seed)
-    reigns = world.marks["paxos.leadership_begun"]
+    leaderships = world.marks["paxos.leadership_begun"]
     for _ in range(4):
         for node in world.nodes.values():
             node.pause()
@@ -192,7 +192,7 @@ def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None
             node.resume()
         world.run(world.time + 1_000 * NS_PER_MS)
 
-    assert world.marks["paxos.leadership_begun"] == reigns
+    assert world.marks["paxos.leadership_begun"] == leaderships
 
 
 @pytest.mark.parametrize("seed", range(1))

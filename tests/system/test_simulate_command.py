@@ -22,7 +22,7 @@ app.command()(simulate)
 
 
 def nobody(context: NodeContext) -> RoleSet:
-    """A node without roles serves nobody."""
+    """A node without roles serves no client."""
     return RoleSet(())
 
 
@@ -103,7 +103,7 @@ def test_objects_of_bakery_can_be_judged() -> None:
 
 
 @pytest.mark.long
-def test_a_judged_seed_that_fails_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judged_seed_that_fails_prints_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Import, "complete", True)
 
     result = runner.invoke(app, ["--protocol", "bakery", "--judged", "--seeds", "0..99"])
@@ -114,7 +114,7 @@ def test_a_judged_seed_that_fails_says_how_to_repeat_it(monkeypatch: pytest.Monk
     assert f"repeat it: {command}" in " ".join(result.output.split())
 
 
-def test_the_first_seed_that_fails_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_seed_that_fails_prints_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(topology.PROTOCOLS, "lamport", nobody)
 
     result = runner.invoke(app, ["--protocol", "lamport", "--seeds", "5..9"])

@@ -113,7 +113,7 @@ def test_throughput_is_back_soon_after_the_leaders_disk_became_slow(cluster: Loa
 
 
 @pytest.mark.long
-def test_nobody_hands_over_while_all_disks_are_slow_alike(cluster: LoadedCluster) -> None:
+def test_no_leader_hands_over_while_all_disks_are_slow_alike(cluster: LoadedCluster) -> None:
     leader = leader_of(cluster)
     for node in cluster.members.names:
         cluster.make_slow(node)

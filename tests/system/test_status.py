@@ -116,7 +116,7 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
     for part in ("ready, leads", "ready, follows n2", "1h", str(FENCE), "1m 5s"):
         assert part in table
     assert "…" not in table
-    assert "needs" not in table  # No column for what nobody has.
+    assert "needs" not in table  # No column for what no node has.
     assert " at " not in table
 
 
@@ -143,9 +143,9 @@ def test_the_headline_of_a_protocol_without_a_leader_names_none() -> None:
 def test_a_node_that_is_missing_was_silent_if_every_address_was_asked(asked: int, why: str) -> None:
     node = replace(NODE, nodes=("n1", "n2", "n3"))
     rows = shown(nodes_table([node], asked=asked)).splitlines()
-    told = [row.split(None, 1)[1].strip() for row in rows if row.split()[:1] in (["n2"], ["n3"])]
-    assert [text.startswith(why) for text in told] == [True, True]
-    assert all(text == why for text in told) or asked == 3
+    reasons = [row.split(None, 1)[1].strip() for row in rows if row.split()[:1] in (["n2"], ["n3"])]
+    assert [text.startswith(why) for text in reasons] == [True, True]
+    assert all(text == why for text in reasons) or asked == 3
 
 
 def test_a_status_as_json_has_names_for_every_part() -> None:
@@ -189,11 +189,11 @@ def test_people_are_called_by_their_label_and_known_by_their_ids() -> None:
         (90_061_000, "1d 1h"),
     ],
 )
-def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
+def test_durations_are_shown_in_at_most_two_units(ms: int, text: str) -> None:
     assert duration(ms) == text
 
 
-def test_a_lost_majority_is_said_in_words_with_what_to_do() -> None:
+def test_a_lost_majority_is_stated_with_the_next_step() -> None:
     left = replace(member("n3", "n1"), ready=False, leader="", detail="silence")
 
     text = quorum_lost([left], asked=3)

@@ -133,7 +133,7 @@ def test_a_new_client_is_served_first_and_its_later_frames_in_turn() -> None:
     assert order == ["new", "known", "new", "known", "new", "known"]
 
 
-def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_ones() -> None:
+def test_a_turn_takes_one_of_many_new_clients_before_and_some_after_the_known_ones() -> None:
     queue = Queue({"known"})
     for number in range(2 * NEW_SHARE):
         queue.put(f"new{number}", frame(b"x", f"new{number}"))
@@ -320,7 +320,7 @@ def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
 def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
     connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may have given the descriptor to the connection of somebody else."""
+    """The kernel may have given the descriptor to the connection of another client."""
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     node, _ = connection
     floods, closed = Floods(), node.dup()
@@ -398,14 +398,14 @@ class Scene:
         """Let a client come and go. The node has read the first of its frames, not the second."""
         before = len(os.listdir("/dev/fd"))
         first = self.connect(name)
-        self.until_heard(1, first)
+        self.until_received(1, first)
         send(2, first)
         self.node.hub.poll(1000 * PATIENCE_S)  # The frame has arrived.
         first.hub.close()
         until(lambda: len(os.listdir("/dev/fd")) <= before)  # The descriptor is free.
 
-    def until_heard(self, number: int, *senders: Station) -> None:
-        """Let all of them send, again and again, until the first of them is heard."""
+    def until_received(self, number: int, *senders: Station) -> None:
+        """Let all of them send, again and again, until a message of the first arrives."""
         until(
             lambda: self.has_received(senders[0].node, number),
             self.node,
@@ -415,7 +415,7 @@ class Scene:
     def has_received(self, sender: str, number: int) -> bool:
         message = KeepAlive(session="s", request=number)
         return any(
-            message in [heard for _, _, heard in frame.envelopes]
+            message in [each for _, _, each in frame.envelopes]
             for link, frame in self.node.arrivals
             if link == sender
         )
@@ -423,7 +423,7 @@ class Scene:
 
 def send(number: int, *senders: Station) -> None:
     for one in senders:
-        one.say("n1", KeepAlive(session="s", request=number))
+        one.send("n1", KeepAlive(session="s", request=number))
 
 
 @pytest.fixture
@@ -432,7 +432,7 @@ def scene(station: Make) -> Scene:
 
 
 @pytest.mark.parametrize("talk", [True, False], ids=["they talk", "they are silent"])
-@pytest.mark.parametrize("between", [(), OTHERS, MEMBERS], ids=["nobody", "clients", "members"])
+@pytest.mark.parametrize("between", [(), OTHERS, MEMBERS], ids=["none", "clients", "members"])
 def test_a_client_that_restarts_is_served_though_a_frame_of_its_former_process_comes_late(
     scene: Scene, between: tuple[str, ...], *, talk: bool
 ) -> None:
@@ -440,31 +440,31 @@ def test_a_client_that_restarts_is_served_though_a_frame_of_its_former_process_c
     others = [scene.connect(name) for name in between]
     scene.node.turn()  # It reads the late frame.
     second = scene.connect("s", boot=2)
-    scene.until_heard(3, second, *(others if talk else ()))
+    scene.until_received(3, second, *(others if talk else ()))
     for other in others:
-        scene.until_heard(4, other, second)
+        scene.until_received(4, other, second)
 
 
 def test_a_late_frame_of_one_client_does_not_disturb_the_replies_to_another(scene: Scene) -> None:
     scene.leave_a_late_frame("s")
     others = [scene.connect(name) for name in OTHERS]
     for other in others:
-        scene.until_heard(3, other)
+        scene.until_received(3, other)
     scene.node.turn()
     for other in others:
-        scene.node.say(other.node, alive(5), role="session")
-        until(lambda other=other: other.heard() == [alive(5)], other, scene.node)  # type: ignore[misc]
+        scene.node.send(other.node, alive(5), role="session")
+        until(lambda other=other: other.received() == [alive(5)], other, scene.node)  # type: ignore[misc]
 
 
 def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> None:
     owner, other = scene.connect("s"), scene.connect("s", boot=2)
-    scene.until_heard(1, owner)
+    scene.until_received(1, owner)
     node = scene.node
     until(lambda: node.counters["wire.client_id_taken"] > 5, node, again=partial(send, 2, other))
     assert not scene.has_received("s", 2)
-    assert owner.heard() == []  # The frames by which the node checks it have no messages.
-    node.say("s", alive(3), role="session")
-    until(lambda: owner.heard() == [alive(3)], owner, node)
+    assert owner.received() == []  # The frames by which the node checks it have no messages.
+    node.send("s", alive(3), role="session")
+    until(lambda: owner.received() == [alive(3)], owner, node)
 
 
 # A client that does not read its replies is cut off at its quota until it reads

@@ -184,7 +184,7 @@ input()
 """
 
 
-def test_a_node_that_ran_out_of_descriptors_listens_again(station: Make) -> None:
+def test_a_node_that_ran_out_of_descriptors_accepts_connections_again(station: Make) -> None:
     """libzmq closes all connections when it stops to listen, and reports the end of none.
 
     The limit of descriptors is one of the process: other tests run beside this one.
@@ -305,7 +305,7 @@ def _descriptors() -> set[str]:
 
 
 def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(station: Make) -> None:
-    """The keys are not checked here: a listener without a guard is told to count by them."""
+    """The keys are not checked here: a listener without a guard is set to count by them."""
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None

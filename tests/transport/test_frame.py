@@ -148,7 +148,7 @@ def test_the_version_is_judged_before_anything_else() -> None:
             with pytest.raises(WrongVersionError, match=f"version {version} are refused") as caught:
                 decode_frame(cbor2.dumps([version, *rest]))
             assert caught.value.version == version
-    for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR we do not speak.
+    for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR that we do not use.
         with pytest.raises(WrongVersionError):
             decode_frame(b"\x85\x02" + tail)
     assert WIRE_VERSION == 1
@@ -243,7 +243,7 @@ def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
     )
 
 
-def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
+def test_a_sender_cannot_pass_for_a_role_of_the_node_itself() -> None:
     admission = FrameValidator("s-1", "test", client=False)
     ours = replace(FRAME, envelopes=(ENVELOPE._replace(to=Address("s-1/proxy")),))
     assert admission.admit("s-1", encode_frame(ours)) == Dropped("wire.spoofed_sender")
@@ -304,7 +304,7 @@ def test_a_value_ends_where_its_bytes_do_or_is_refused(data: bytes) -> None:
     assert read_or_refused(load, data) == read_or_refused(read_from_file, data)
 
 
-def test_what_is_read_at_a_time_is_what_is_read_one_by_one() -> None:
+def test_frames_read_at_a_time_equal_those_read_one_by_one() -> None:
     items = [dump([1, "a", None]), dump(b"x" * 300), dump([[]]), dump(7)]
     assert load_each(items) == [load(item) for item in items]
     assert load_each([]) == []
@@ -352,12 +352,12 @@ def test_a_machine_applies_commands_together_as_one_by_one() -> None:
     strange = encode(Granted(lock="l1", fence=1))
     for batch in ([opening, *acquires], [opening, b"\x82", acquires[0]], [opening, strange]):
         together, single, knowing = LockMachine(), LockMachine(), LockMachine()
-        told = together.apply(5, batch)
-        assert told == [single.apply(5, [command])[0] for command in batch]
+        outcomes = together.apply(5, batch)
+        assert outcomes == [single.apply(5, [command])[0] for command in batch]
         assert [knowing.admits(command) for command in batch[1:]] == [
             together.admits(c) for c in batch[1:]
         ]
-        assert told == knowing.apply(5, batch)
+        assert outcomes == knowing.apply(5, batch)
         assert together.digest() == single.digest() == knowing.digest()
 
 
@@ -498,7 +498,7 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("behind", [0, 1])
-def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -> None:
+def test_an_odd_frame_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -> None:
     raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
     judged = checked(Dropped, experienced().admit("me", raw))
     assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)

@@ -115,7 +115,7 @@ def test_only_its_address_is_barred_for_a_moment(station: Make, host: str, sourc
     until(is_admitted, node)
 
 
-def test_what_others_of_that_address_hold_is_ended_with_it(node: Station) -> None:
+def test_other_connections_of_that_address_are_ended_with_it(node: Station) -> None:
     honest, other = node.stranger("honest"), node.stranger("other")
     until(lambda: len(held(node)._watched) == 2, node)
     other.sendall(bytes([MORE, 0]) * held_bytes.LARGER_BYTES)

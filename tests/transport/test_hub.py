@@ -35,20 +35,20 @@ def free_endpoint() -> str:
     return f"tcp://127.0.0.1:{port}"
 
 
-def test_two_nodes_hear_each_other(station: Make) -> None:
+def test_two_nodes_receive_each_others_messages(station: Make) -> None:
     a_end, b_end = free_endpoint(), free_endpoint()
     a = station("a", listen=a_end, peers={"b": b_end})
     b = station("b", listen=b_end, peers={"a": a_end})
     until(lambda: a.up() and b.up(), a, b)
     assert b.news == [LinkUp(node="a")]
 
-    a.say("b", alive(1))
-    b.say("a", alive(2))
+    a.send("b", alive(1))
+    b.send("a", alive(2))
     until(lambda: a.arrivals and b.arrivals, a, b)
 
     envelope = Envelope(Address("b/proxy"), Address("a/session"), alive(1))
     assert b.arrivals == [("a", Frame("test", 0, 7, (envelope,)))]
-    assert a.heard() == [alive(2)]
+    assert a.received() == [alive(2)]
 
 
 def test_messages_sent_right_after_a_link_came_up_arrive(station: Make) -> None:
@@ -56,17 +56,17 @@ def test_messages_sent_right_after_a_link_came_up_arrive(station: Make) -> None:
         b = station("b")
         a = station("a", boot=number, listen=None, peers={"b": b.hub.endpoint})
         until(lambda a=a: a.news, a)  # type: ignore[misc]
-        a.say("b", alive(number))
+        a.send("b", alive(number))
         until(lambda b=b: b.arrivals, b)  # type: ignore[misc]
         assert a.counters == Counter()
         a.hub.close()
         b.hub.close()
 
 
-def test_a_peer_that_starts_late_hears_what_is_said_after_it_is_up(station: Make) -> None:
+def test_a_peer_that_starts_late_receives_what_is_sent_after_it_is_up(station: Make) -> None:
     end = free_endpoint()
     a = station("a", peers={"b": end})
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     until(lambda: a.news, a)
     assert a.news == [LinkDown(node="b")]
     assert a.counters["wire.unroutable"] == 1
@@ -76,32 +76,32 @@ def test_a_peer_that_starts_late_hears_what_is_said_after_it_is_up(station: Make
     b = station("b", listen=end)
     until(lambda: len(a.news) > 1, a, b)
     assert a.news == [LinkDown(node="b"), LinkUp(node="b")]
-    a.say("b", alive(2))
+    a.send("b", alive(2))
     until(lambda: b.arrivals, a, b)
-    assert b.heard() == [alive(2)]
+    assert b.received() == [alive(2)]
 
 
-def test_a_peer_that_restarts_is_heard_again_both_ways(station: Make) -> None:
+def test_messages_pass_both_ways_after_a_peer_restarts(station: Make) -> None:
     a_end, b_end = free_endpoint(), free_endpoint()
     a = station("a", listen=a_end, peers={"b": b_end})
     b = station("b", boot=1, listen=b_end, peers={"a": a_end})
     until(lambda: a.up() and b.up(), a, b)
-    b.say("a", alive(1))
+    b.send("a", alive(1))
     until(lambda: a.arrivals, a, b)
     b.hub.close()
     a.news.clear()
     until(lambda: a.news, a)
-    a.say("b", alive(2))  # Lost: nobody is there.
+    a.send("b", alive(2))  # Lost: b does not run.
 
     b = station("b", boot=2, listen=b_end, peers={"a": a_end})
     until(lambda: a.up() and b.up(), a, b)
     assert a.news == [LinkDown(node="b"), LinkUp(node="b")]
-    a.say("b", alive(3))
-    b.say("a", alive(4))
+    a.send("b", alive(3))
+    b.send("a", alive(4))
     until(lambda: len(a.arrivals) > 1 and b.arrivals, a, b)
 
-    assert a.heard() == [alive(1), alive(4)]
-    assert b.heard() == [alive(3)]
+    assert a.received() == [alive(1), alive(4)]
+    assert b.received() == [alive(3)]
 
 
 def client_of(station: Make, node: Station, session: str, boot: int = 1, **more: object) -> Station:
@@ -109,11 +109,11 @@ def client_of(station: Make, node: Station, session: str, boot: int = 1, **more:
     return station(session, boot=boot, listen=None, peers=peers, client=True, **more)
 
 
-def test_a_client_speaks_to_whichever_node_answers_at_its_endpoint(station: Make) -> None:
+def test_a_client_uses_whichever_node_answers_at_its_endpoint(station: Make) -> None:
     node = station("n1")
     client = client_of(station, node, "s-1")
     until(lambda: client.news, client)
-    client.say("endpoint-0", KeepAlive(session="s-1", request=5))
+    client.send("endpoint-0", KeepAlive(session="s-1", request=5))
     until(lambda: node.arrivals, node)
 
     assert node.arrivals[0][0] == "s-1"
@@ -121,7 +121,7 @@ def test_a_client_speaks_to_whichever_node_answers_at_its_endpoint(station: Make
     assert envelope == Envelope(
         Address("n1/proxy"), Address("s-1/session"), KeepAlive(session="s-1", request=5)
     )
-    node.say("s-1", alive(5), role="session")
+    node.send("s-1", alive(5), role="session")
     until(lambda: client.arrivals, client)
     assert client.arrivals[0][0] == "endpoint-0"
     (envelope,) = client.arrivals[0][1].envelopes
@@ -134,14 +134,18 @@ def test_a_client_that_lists_one_node_twice_can_use_both_ways(station: Make) -> 
     client = station("s-1", listen=None, peers={"endpoint-0": end, "endpoint-1": end}, client=True)
     until(lambda: len(client.news) > 1, client, node)
     for link in ("endpoint-0", "endpoint-1"):
-        client.say(link, KeepAlive(session="s-1"))
+        client.send(link, KeepAlive(session="s-1"))
         until(lambda: node.arrivals, client, node)
         node.arrivals.clear()
-        node.say("s-1", alive(1), role="session")
+        node.send("s-1", alive(1), role="session")
         until(lambda: client.arrivals, client, node)
         assert [name for name, _ in client.arrivals] == [link]
         client.arrivals.clear()
     assert all(isinstance(event, LinkUp) for event in client.news)
+
+
+def alive_of(boot: int) -> KeepAlive:
+    return KeepAlive(session="s-1", request=boot)
 
 
 def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None:
@@ -149,29 +153,29 @@ def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None
     for boot in (1, 2):
         client = client_of(station, node, "s-1", boot)
         until(lambda c=client: c.news, client)  # type: ignore[misc]
-        say = partial(client.say, "endpoint-0", KeepAlive(session="s-1", request=boot))
-        say()
-        until(lambda b=boot: KeepAlive(session="s-1", request=b) in node.heard(), node, again=say)  # type: ignore[misc]
+        send = partial(client.send, "endpoint-0", alive_of(boot))
+        send()
+        until(lambda b=boot: alive_of(b) in node.received(), node, again=send)  # type: ignore[misc]
         if boot == 1:
             client.hub.close()  # While it is open, no other process can use its id.
-    node.say("s-1", alive(9), role="session")
-    until(client.heard, client, node)
-    assert client.heard() == [alive(9)]
+    node.send("s-1", alive(9), role="session")
+    until(client.received, client, node)
+    assert client.received() == [alive(9)]
 
 
 def test_an_answer_to_a_client_that_left_is_dropped_and_counted(station: Make) -> None:
     node = station("n1")
-    node.say("nobody", alive(1))
+    node.send("nobody", alive(1))
     assert node.counters["wire.unroutable"] == 1
     client = client_of(station, node, "s-1")
     until(lambda: client.news, client)
-    client.say("endpoint-0", KeepAlive(session="s-1"))
+    client.send("endpoint-0", KeepAlive(session="s-1"))
     until(lambda: node.arrivals, node)
     client.hub.close()
     until(
         lambda: node.counters["wire.unroutable"] > 1,
         node,
-        again=lambda: node.say("s-1", alive(1), role="session"),
+        again=lambda: node.send("s-1", alive(1), role="session"),
     )
 
 
@@ -181,7 +185,7 @@ def test_a_queue_that_is_full_drops_and_counts_and_does_not_block(station: Make)
     until(lambda: a.news, a)
     big = Alive(session="x" * 4000, node="n")
 
-    until(lambda: a.counters["wire.queue_full"], again=lambda: a.say("b", big))
+    until(lambda: a.counters["wire.queue_full"], again=lambda: a.send("b", big))
     a.hub.close()
     until(lambda: b.arrivals, b)
 
@@ -194,35 +198,35 @@ def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make)
 
 
 def two_processes(station: Make) -> tuple[Station, Station, Station]:
-    """Return a node and two processes under one client id, of which the first was heard."""
+    """Return a node and two processes with one client id; the first has sent a message."""
     node = station("n1")
     first, second = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
     until(lambda: first.news and second.news, first, second)
-    first.say("endpoint-0", KeepAlive(session="s-1", request=1))
+    first.send("endpoint-0", KeepAlive(session="s-1", request=1))
     until(lambda: node.arrivals, node)
     return node, first, second
 
 
 def test_no_other_process_can_use_the_id_of_a_connected_client(station: Make) -> None:
     node, victim, attacker = two_processes(station)
-    attacker.say("endpoint-0", KeepAlive(session="s-1", request=2))
+    attacker.send("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"], node)
-    node.say("s-1", alive(1), role="session")
-    until(victim.heard, victim, node)
-    assert victim.heard() == [alive(1)]
+    node.send("s-1", alive(1), role="session")
+    until(victim.received, victim, node)
+    assert victim.received() == [alive(1)]
     assert not attacker.arrivals
 
 
-def test_of_many_new_clients_a_turn_takes_one_before_some_after_known_ones(station: Make) -> None:
+def test_a_turn_takes_one_of_many_new_clients_before_some_after_known_ones(station: Make) -> None:
     node = station("n1")
     known = client_of(station, node, "known")
     until(lambda: known.news, known)
-    known.say("endpoint-0", KeepAlive(session="known"))
+    known.send("endpoint-0", KeepAlive(session="known"))
     until(lambda: node.arrivals, known, node)
     for number in range(2 * NEW_SHARE):
         name = f"new-{number}"
         node.dealer(f"{name}#1").send(raw_frame(KeepAlive(session=name), f"{name}/x"))
-    known.say("endpoint-0", KeepAlive(session="known"))
+    known.send("endpoint-0", KeepAlive(session="known"))
     while len(node.hub.waiting) < 2 * NEW_SHARE + 1:
         node.hub.poll(PATIENCE_S * 1000)
         node.hub.receive_members(100)
@@ -234,12 +238,12 @@ def test_of_many_new_clients_a_turn_takes_one_before_some_after_known_ones(stati
     assert counts == [NEW_SHARE + 1, NEW_SHARE]
 
 
-def test_a_second_process_with_the_id_of_a_client_is_refused_in_words_and_logged_once(
+def test_a_second_process_with_the_id_of_a_client_is_refused_with_a_reason_and_logged_once(
     station: Make, lines: Lines
 ) -> None:
     node, _, second = two_processes(station)
     for _ in range(3):
-        second.say("endpoint-0", KeepAlive(session="s-1", request=2))
+        second.send("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"] == 3, node)
     until(lambda: second.counters["wire.rejected"] > 0, second, node)
     until(lambda: isinstance(second.news[-1], LinkRefused), second)
@@ -282,7 +286,7 @@ def test_frames_of_the_same_group_reach_every_role() -> None:
 
 
 @pytest.mark.parametrize(("here", "there"), [(OURS, 0), (0, THEIRS)])
-def test_where_one_end_has_no_group_only_requests_and_bootstrap_pass(here: int, there: int) -> None:
+def test_only_requests_and_bootstrap_pass_where_one_end_has_no_group(here: int, there: int) -> None:
     checks = validator(here)
     if here == there or not there:
         admitted(checks, frame(OURS, "acceptor"))  # Known addresses do not help.
@@ -381,7 +385,7 @@ def test_a_doorbell_whose_ring_was_interrupted_rings_again(monkeypatch: pytest.M
     bell.close()
 
 
-def test_a_doorbell_that_is_closed_rings_for_nobody() -> None:
+def test_a_closed_doorbell_does_not_ring() -> None:
     bell = Doorbell()
     bell.close()
     bell.close()
@@ -389,7 +393,7 @@ def test_a_doorbell_that_is_closed_rings_for_nobody() -> None:
 
 
 @contextmanager
-def nothing_left_over() -> Generator[None]:
+def nothing_left() -> Generator[None]:
     process = psutil.Process()
     fds, threads = process.num_fds(), process.num_threads()
     yield
@@ -401,7 +405,7 @@ def nothing_left_over() -> Generator[None]:
 
 
 def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
-    with nothing_left_over():
+    with nothing_left():
         a, b = hub("a"), hub("b")
         c = hub("c", peers={"a": a.endpoint, "b": b.endpoint, "d": "tcp://127.0.0.1:1"})
         with closed_after(a, b, c):
@@ -428,10 +432,10 @@ def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
         (lambda: hub(cluster="line\nbreak"), "has U.000A"),
     ],
 )
-def test_a_bridge_that_cannot_be_built_says_why_and_leaves_nothing(
+def test_a_bridge_that_cannot_be_built_raises_why_and_leaves_nothing(
     build: Callable[[], SocketHub], words: str
 ) -> None:
-    with nothing_left_over(), pytest.raises((ConfigError, ValueError), match=words):
+    with nothing_left(), pytest.raises((ConfigError, ValueError), match=words):
         build()
 
 
@@ -444,7 +448,7 @@ def test_an_interrupt_amid_the_making_of_a_bridge_ends_it(monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(zmq.Socket, "get_monitor_socket", interrupted)
-    with nothing_left_over(), pytest.raises(KeyboardInterrupt):
+    with nothing_left(), pytest.raises(KeyboardInterrupt):
         hub(peers={"b": "tcp://127.0.0.1:1"})
     assert len(made) == 1
 

@@ -99,7 +99,7 @@ def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
     line = proxy(node.hub.endpoint)
     client = station("s-1", {"endpoint-0": line.endpoint}, client=True)
     until(lambda: client.news, client, node)
-    client.say("endpoint-0", KeepAlive(session="s-1", request=1))
+    client.send("endpoint-0", KeepAlive(session="s-1", request=1))
     until(lambda: node.arrivals, client, node)
 
     line.frozen.set()
@@ -111,11 +111,11 @@ def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
     line.frozen.clear()
     until(lambda: len(client.news) > 2, client, node)
     assert client.news[2:] == [LinkUp(node="endpoint-0")]
-    client.say("endpoint-0", KeepAlive(session="s-1", request=2))
+    client.send("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: len(node.arrivals) > 1, client, node)
-    node.say("s-1", alive(2), role="session")
+    node.send("s-1", alive(2), role="session")
     until(lambda: client.arrivals, client, node)
-    assert client.heard() == [alive(2)]
+    assert client.received() == [alive(2)]
 
 
 def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
@@ -130,7 +130,7 @@ def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
                 socket.send(raw_frame(KeepAlive(session="me")))
                 until(lambda: node.arrivals, node)
                 node.arrivals.clear()
-                node.say("me", alive(1), role="session")
+                node.send("me", alive(1), role="session")
                 assert socket.poll(PATIENCE_S * 1000)
                 assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
                 line.frozen.set()  # The node sees nothing of the first connection's end.
@@ -152,14 +152,14 @@ def test_frames_for_a_peer_that_does_not_read_are_bounded_in_bytes(
     peer = station("n2", {"n1": line.endpoint})
     until(peer.up, peer, node)
     for count in range(1, 3 * most // size):  # All of it is read: nothing is dropped.
-        peer.say("n1", large)
+        peer.send("n1", large)
         until(partial(has_got, node, count), peer, node)
     assert not peer.counters["wire.queue_full"]
 
     line.frozen.set()
     sent = 0
     while not peer.counters["wire.queue_full"]:
-        peer.say("n1", large)
+        peer.send("n1", large)
         sent += 1
         assert sent < 800, "libzmq would take a thousand frames"
     assert sent > most // size - 2
@@ -167,8 +167,8 @@ def test_frames_for_a_peer_that_does_not_read_are_bounded_in_bytes(
     line.frozen.clear()
     before = len(node.arrivals)
     until(lambda: len(node.arrivals) == before + sent - 1, peer, node)
-    peer.say("n1", alive(2))
-    until(lambda: node.heard()[-1] == alive(2), peer, node)
+    peer.send("n1", alive(2))
+    until(lambda: node.received()[-1] == alive(2), peer, node)
 
 
 # Links that are opened and closed while the hub runs, and nodes that are not members
@@ -184,11 +184,11 @@ def test_a_peer_that_is_added_later_is_reached_and_its_frames_may_be_large(stati
     b = station("b", peers={"a": a.hub.endpoint})
     a.hub.connect("b", b.hub.endpoint)
     until(lambda: a.up() and b.up(), a, b)
-    a.say("b", alive(1))
-    b.say("a", long(2))
+    a.send("b", alive(1))
+    b.send("a", long(2))
     until(lambda: a.arrivals and b.arrivals, a, b)
     assert a.news == [LinkUp(node="b")]
-    assert b.heard() == [alive(1)]
+    assert b.received() == [alive(1)]
     assert a.hub.waiting == {}  # It did not wait among those of clients.
 
 
@@ -197,7 +197,7 @@ def test_connecting_again_to_the_same_endpoint_keeps_the_link(station: Make) -> 
     a = station("a", peers={"b": b.hub.endpoint})
     until(a.up, a, b)
     a.hub.connect("b", b.hub.endpoint)
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     until(lambda: b.arrivals, a, b)
     assert a.news == [LinkUp(node="b")]
 
@@ -209,7 +209,7 @@ def test_another_endpoint_replaces_the_link(station: Make) -> None:
     a.hub.connect("b", new.hub.endpoint)
     until(lambda: len(a.news) > 2, a, old, new)
     assert a.news == [LinkUp(node="b"), LinkDown(node="b"), LinkUp(node="b")]
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     until(lambda: new.arrivals, a, old, new)
     assert old.arrivals == []
 
@@ -223,13 +223,13 @@ def test_a_peer_that_is_dropped_is_a_client_from_then_on(station: Make) -> None:
     a.hub.disconnect("b")
     until(lambda: len(a.news) > 1, a, b)
     assert a.news == [LinkUp(node="b"), LinkDown(node="b")]
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     assert a.counters["wire.unroutable"] == 1
-    b.say("a", alive(2))
+    b.send("a", alive(2))
     until(lambda: a.arrivals, a, b)
-    a.say("b", alive(3))  # By the connection that b opened.
+    a.send("b", alive(3))  # By the connection that b opened.
     until(lambda: b.arrivals, a, b)
-    b.say("a", long(4))
+    b.send("a", long(4))
     until(lambda: a.counters["wire.oversized"], a, b)
 
 
@@ -241,10 +241,10 @@ def test_many_changes_leave_no_socket_behind(station: Make) -> None:
         a.hub.connect("b", c.hub.endpoint)
         a.turn(0)
         a.hub.disconnect("b")
-    a.news.clear()  # The last may be that a link came up which is gone.
+    a.news.clear()  # The last may be that a link came up which has closed since.
     a.hub.connect("b", b.hub.endpoint)
     until(a.up, a, b)
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     until(lambda: b.arrivals, a, b)
 
 
@@ -254,7 +254,7 @@ def test_an_endpoint_that_cannot_be_parsed_is_refused_and_leaves_no_link(station
     until(a.up, a, b)
     with pytest.raises(ConfigError, match="cannot connect to 'tcp://nowhere'"):
         a.hub.connect("b", "tcp://nowhere")
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     assert a.counters["wire.unroutable"] == 1
 
 
@@ -262,12 +262,12 @@ def test_a_learner_without_a_link_to_it_is_answered_with_large_frames(station: M
     member = station("n1")
     learner = station("n4", peers={"n1": member.hub.endpoint})
     until(learner.up, learner, member)
-    learner.say("n1", alive(1), role="catchup")
+    learner.send("n1", alive(1), role="catchup")
     until(lambda: member.arrivals, learner, member)
     snapshot = long(2)
-    member.say("n4", snapshot, role="catchup")
+    member.send("n4", snapshot, role="catchup")
     until(lambda: learner.arrivals, learner, member)
-    assert learner.heard() == [snapshot]
+    assert learner.received() == [snapshot]
 
 
 def test_messages_to_nodes_that_take_us_for_a_client_are_sent_apart(station: Make) -> None:

@@ -44,18 +44,18 @@ from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 LOWEST = 1 - (1 << 63)
 
 
-def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Make) -> None:
+def test_a_client_of_another_cluster_is_notified_and_the_node_serves_on(station: Make) -> None:
     node = station("n1", cluster="left")
     stranger = station("s-1", {"endpoint-0": node.hub.endpoint}, cluster="right", client=True)
     friend = station("s-2", {"endpoint-0": node.hub.endpoint}, cluster="left", client=True)
     until(lambda: stranger.news and friend.news, stranger, friend, node)
 
     for _ in range(3):
-        stranger.say("endpoint-0", KeepAlive(session="s-1"))
+        stranger.send("endpoint-0", KeepAlive(session="s-1"))
     until(lambda: node.counters["wire.wrong_cluster"] == 3, node)
     until(lambda: stranger.counters["wire.rejected"] == 3, stranger, node)
     stranger.turn(20_000)  # News that waits ends a poll at once.
-    friend.say("endpoint-0", KeepAlive(session="s-2"))
+    friend.send("endpoint-0", KeepAlive(session="s-2"))
     until(lambda: node.arrivals, node)
 
     (up, refused) = stranger.news
@@ -69,11 +69,11 @@ def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Mak
     assert node.counters == {"wire.wrong_cluster": 3}
 
 
-def test_a_peer_of_another_cluster_is_told_too(station: Make) -> None:
+def test_a_peer_of_another_cluster_is_notified_too(station: Make) -> None:
     b = station("b", cluster="right")
     a = station("a", {"b": b.hub.endpoint}, cluster="left")
     until(lambda: a.news, a)
-    a.say("b", alive(1))
+    a.send("b", alive(1))
     until(lambda: len(a.news) > 1, a, b)
     assert isinstance(a.news[1], LinkRefused)
     assert "'left'" in a.news[1].detail
@@ -121,7 +121,7 @@ def test_a_bad_frame_is_counted_dropped_and_not_answered(
         socket.send(FRAME)
         until(lambda: node.arrivals, node)
         assert node.counters == {counter: len(BAD[counter])}
-    node.say("me", alive(1), role="session")
+    node.send("me", alive(1), role="session")
     assert socket.poll(PATIENCE_S * 1000)
     assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
 
@@ -146,7 +146,7 @@ def test_a_frame_in_parts_and_a_link_without_a_name_are_dropped(
         (b"\x83\x18\x63\xa0\xf6", Mismatch.VERSION, "version 99.* 1"),
     ],
 )
-def test_the_sender_of_a_strange_frame_is_told_both_values(
+def test_the_sender_of_a_strange_frame_learns_both_values(
     wire: tuple[Station, zmq.Socket[bytes]], raw: bytes, code: Mismatch, words: str
 ) -> None:
     node, socket = wire
@@ -222,18 +222,18 @@ def test_a_frame_that_is_no_request_is_not_answered(
     until(lambda: node.counters["wire.malformed"], node)
     socket.send(FRAME)
     until(lambda: node.arrivals, node)
-    node.say("me", alive(1), role="session")
+    node.send("me", alive(1), role="session")
     assert socket.poll(PATIENCE_S * 1000)
     assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
 
 
-def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
+def test_a_node_of_another_version_is_reported(station: Make) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as future:
         future.setsockopt(zmq.LINGER, 0)
         port = future.bind_to_random_port("tcp://127.0.0.1")
         a = station("a", {"b": f"tcp://127.0.0.1:{port}"})
         until(lambda: a.news, a)
-        a.say("b", alive(1))
+        a.send("b", alive(1))
         assert future.poll(PATIENCE_S * 1000)
         identity, _ = future.recv_multipart()
         for _ in range(2):
@@ -356,7 +356,7 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
 
 
 @pytest.mark.parametrize("client", [False, True])
-def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(client: bool) -> None:
+def test_a_frame_like_earlier_ones_is_judged_as_if_it_were_the_first(client: bool) -> None:
     experienced = FrameValidator("n1", "test", client=client)
     for one in MESSAGES:
         experienced.admit("me", raw_frame(one))
@@ -371,7 +371,7 @@ def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(client: b
     assert len(outcomes) == 7, outcomes
 
 
-def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
+def test_a_frame_that_passed_on_one_link_is_spoofed_on_another() -> None:
     admission = FrameValidator("n1", "test", client=False)
     raw = raw_frame(MESSAGES[0])
     for _ in range(3):

@@ -76,7 +76,7 @@ def one(yields: Yields, pipe: tuple[int, int]) -> Poller:
     return one
 
 
-def test_after_a_brief_wait_news_is_found_without_sleeping(
+def test_news_after_a_brief_wait_is_found_without_sleeping(
     one: Poller, yields: Yields, pipe: tuple[int, int]
 ) -> None:
     yields.does = lambda: os.write(pipe[1], b"x")
@@ -86,7 +86,7 @@ def test_after_a_brief_wait_news_is_found_without_sleeping(
     assert yields.times == 1
 
 
-def test_after_a_long_wait_it_sleeps_at_once(one: Poller, yields: Yields) -> None:
+def test_a_poller_sleeps_at_once_after_a_long_wait(one: Poller, yields: Yields) -> None:
     assert one.poll(BEYOND_BRIEF_MS) == set()
     spun = yields.times
     assert spun > 0
@@ -96,7 +96,7 @@ def test_after_a_long_wait_it_sleeps_at_once(one: Poller, yields: Yields) -> Non
     assert yields.times == spun
 
 
-def test_after_a_long_turn_it_sleeps_at_once(
+def test_a_poller_sleeps_at_once_after_a_long_turn(
     one: Poller, yields: Yields, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "perf_counter_ns", lambda: time.perf_counter_ns() + ENOUGH_NS)
@@ -106,8 +106,8 @@ def test_after_a_long_turn_it_sleeps_at_once(
     assert yields.times == 0
 
 
-def test_where_the_processor_is_wanted_it_sleeps_at_once(one: Poller, yields: Yields) -> None:
-    yields.does = lambda: time.sleep(0.001)  # Somebody else's turn.
+def test_a_poller_sleeps_at_once_where_the_processor_is_wanted(one: Poller, yields: Yields) -> None:
+    yields.does = lambda: time.sleep(0.001)  # The turn of another.
 
     assert one.poll(BEYOND_BRIEF_MS) == set()
 

@@ -122,7 +122,7 @@ def test_a_client_that_does_not_read_is_dropped_when_it_is_sent_more() -> None:
         assert here.events[-1] == Disconnected(connection=1)
 
 
-def test_one_client_too_many_is_told_so() -> None:
+def test_one_client_too_many_is_refused_with_the_reason() -> None:
     with station(most=1) as here, here.connect():
         host, _, port = here.server.address.removeprefix("tcp://").rpartition(":")
         with tcp.create_connection((host, int(port)), WAIT_MS / 1_000) as second:

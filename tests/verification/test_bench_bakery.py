@@ -29,7 +29,7 @@ PAIRS = 100
 
 
 class CountedCluster:
-    """Nodes that count what they are told that clients did; none of them runs."""
+    """Nodes that count the jobs of clients that they are given; none of them runs."""
 
     cluster = "bench"
     connect = "tcp://127.0.0.1:1"
@@ -94,7 +94,7 @@ class ClusterStage:
         return self.sides[folder.name]
 
     def measured(self, folder: Path, jobs: list[Job]) -> list[dict[str, float]]:
-        """Do the jobs: `bakery` says its messages, each of a step so often in a pair."""
+        """Do the jobs: `bakery` sends its messages, each of a step so often in a pair."""
         protocol, job = folder.name, jobs[0]
         self.jobs += [(protocol, one) for one in jobs]
         if job.kind is JobKind.PAIR:

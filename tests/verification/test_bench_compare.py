@@ -89,7 +89,7 @@ def test_a_bar_is_the_median_of_each_rounds_ratio(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_a_missed_bar_fails_the_run_and_says_which(tmp_path: Path) -> None:
+def test_a_missed_bar_fails_the_run_and_is_named(tmp_path: Path) -> None:
     path = saved(
         tmp_path, fencelock=figures(700, 6000, 800, 0.7), redlock=figures(500, 2000, 300, 0)
     )
@@ -121,7 +121,7 @@ def test_two_holders_at_once_fail_the_run(tmp_path: Path) -> None:
     assert ended.returncode == 1
 
 
-def test_a_package_that_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_skipped_with_a_line(tmp_path: Path) -> None:
     ended = run("--rounds", "0", "--peers", "redis,etcd", path=str(tmp_path))
     assert "redis: skipped: apt-get install redis-server" in ended.stdout
     assert "etcd: skipped: apt-get install etcd-server" in ended.stdout
@@ -164,9 +164,9 @@ def test_an_interrupted_run_shows_what_it_has_and_leaves_no_process() -> None:
             assert comparison.poll() is None
             children = psutil.Process(comparison.pid).children(recursive=True)
         comparison.send_signal(signal.SIGINT)
-        said, _ = comparison.communicate(timeout=LONG_S)
+        output, _ = comparison.communicate(timeout=LONG_S)
         assert comparison.returncode == 130
-    assert "2x64 distinct" in said
+    assert "2x64 distinct" in output
     assert psutil.wait_procs(children, timeout=LONG_S)[1] == []
 
 
@@ -179,7 +179,7 @@ def test_an_interrupted_run_shows_what_it_has_and_leaves_no_process() -> None:
         ({1: 2**63 - 1}, b"\x08" + b"\xff" * 8 + b"\x7f"),
     ],
 )
-def test_protobuf_is_written_as_its_pages_say(
+def test_protobuf_is_written_as_its_documentation_states(
     fields: dict[int, int | bytes], written: bytes
 ) -> None:
     assert encode(fields) == written

@@ -94,7 +94,7 @@ def test_a_silent_relay_forwards_nothing_until_it_is_healed(relays: Relays) -> N
         assert received(client, 3) == b"two"
 
 
-def test_a_silent_relay_accepts_and_tells_nothing_and_closes_that_when_healed(
+def test_a_silent_relay_accepts_and_sends_nothing_and_closes_that_when_healed(
     relays: Relays,
 ) -> None:
     relays.silence([LINK])

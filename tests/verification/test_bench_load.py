@@ -65,7 +65,7 @@ def test_a_mix_has_a_name_or_shares(text: str, shares: dict[Operation, int]) -> 
 
 
 @pytest.mark.parametrize("text", ["", "gets", "get", "get=-1", "get=0", "scan=1", "get=99999999"])
-def test_another_mix_is_refused_in_words(text: str) -> None:
+def test_another_mix_is_refused_with_a_reason(text: str) -> None:
     if text == "get":
         assert mix_of(text) == {Operation.GET: 1}
         return
@@ -83,7 +83,7 @@ def test_another_mix_is_refused_in_words(text: str) -> None:
         {"rate": 0.5},
     ],
 )
-def test_a_load_beyond_its_limits_is_refused_in_words(wrong: dict[str, int]) -> None:
+def test_a_load_beyond_its_limits_is_refused_with_a_reason(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"--\w+ is .*, and must be from"):
         LoadOptions(**wrong)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
@@ -125,7 +125,7 @@ def test_a_noisy_run_is_not_called_flat_and_a_short_one_has_no_trend() -> None:
     assert trend_of([1.0] * (BATCHES - 1)) is None
 
 
-def test_charts_stand_alone_and_say_what_they_show() -> None:
+def test_charts_stand_alone_and_are_labelled() -> None:
     lines = line_chart("A <title>", {"put": [(1, 5), (64, 9)], "get": [(1, 50)]}, "x", "y")
     root = ElementTree.fromstring(lines)
     texts = [one.text for one in root.iter(f"{SVG}text")]
@@ -152,14 +152,14 @@ def test_the_process_behind_an_address_is_found_if_it_is_ours() -> None:
         ("", {"cpu.max": "1500 10000"}),
     ],
 )
-def test_a_share_of_a_core_is_said_in_both_versions_of_control_groups(
+def test_a_share_of_a_core_is_read_from_both_versions_of_control_groups(
     tmp_path: Path, layout: str, limits: dict[str, str]
 ) -> None:
     (tmp_path / layout).mkdir(exist_ok=True)
     CoreShares(0.15, tmp_path).limit(4711)
     (group,) = (tmp_path / layout).iterdir()
-    said = {file.name: file.read_text(encoding="ascii") for file in group.iterdir()}
-    assert said == {**limits, "cgroup.procs": "4711"}
+    written = {file.name: file.read_text(encoding="ascii") for file in group.iterdir()}
+    assert written == {**limits, "cgroup.procs": "4711"}
 
 
 def test_a_limited_process_gets_its_share_of_a_core_and_leaves_no_group() -> None:
@@ -256,9 +256,9 @@ def test_an_early_end_shows_what_was_measured() -> None:
             if line.startswith("measuring, 2"):
                 break
         os.killpg(running.pid, signal.SIGINT)
-        said, _ = running.communicate(timeout=LONG_S)
+        output, _ = running.communicate(timeout=LONG_S)
     assert running.returncode == 0
-    assert "p99 us" in said
+    assert "p99 us" in output
 
 
 def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
         (("--redis", "redis://127.0.0.1:1", "--nodes", "3"), "exclude each other"),
         (("--redis", "redis://127.0.0.1:1", "--node-cores", "0.5"), "leave out --redis"),
@@ -298,14 +298,16 @@ def test_operations_of_a_rate_begin_while_the_node_stands_still(tmp_path: Path) 
         (("--connect", "tcp://127.0.0.1:1", "--seconds", "1"), "no node answered"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_words(options: tuple[str, ...], told: str) -> None:
+def test_a_run_that_cannot_be_measured_is_refused_with_a_reason(
+    options: tuple[str, ...], error: str
+) -> None:
     done = bench("load", *options)
     assert done.returncode == 2
-    assert told in " ".join(done.stderr.split())
+    assert error in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_is_no_result_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_file_that_is_no_result_is_refused_with_a_reason(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text(json.dumps({"plan": 1}))
     with pytest.raises(ConfigError, match=r"other\.json is no result of"):

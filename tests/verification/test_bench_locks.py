@@ -96,7 +96,7 @@ def test_a_cluster_of_every_protocol_can_be_configured(protocol: str, durable: b
     assert config.settings.paxos_memory == (protocol == "paxos" and not durable)
 
 
-def test_the_leader_is_whom_most_nodes_name() -> None:
+def test_the_leader_is_the_node_that_most_nodes_name() -> None:
     def status(node: str, leader: str) -> NodeStatus:
         return replace(READY, node=node, leader=leader)
 
@@ -114,7 +114,7 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_title_says_what_is_kept_on_disk() -> None:
+def test_a_title_names_what_is_kept_on_disk() -> None:
     assert LockBenchPlan().in_words() == "paxos, 3 nodes, fsync"
     assert LockBenchPlan(durable=False, nodes=5).in_words() == "paxos, 5 nodes, memory"
     assert LockBenchPlan(protocol="central").in_words() == "central, 3 nodes, journal"
@@ -131,7 +131,7 @@ def test_failover_is_measured_where_a_member_may_come_back() -> None:
     assert all(LockBenchPlan(protocol="lamport").has(part) for part in (Part.PAIR, Part.TASKS))
 
 
-def test_memory_is_what_the_system_says_is_resident() -> None:
+def test_memory_is_what_the_system_reports_as_resident() -> None:
     mine = resident_bytes(os.getpid())
     assert abs(mine - psutil.Process().memory_info().rss) < mine / 2
     with pytest.raises(BenchFailedError, match="memory of process"):
@@ -159,10 +159,10 @@ def test_a_table_shows_the_spread_of_rounds() -> None:
 
 def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     with bench("--seconds", "0.3", "--kills", "1", "--held", "2000", "--json") as running:
-        said, told = running.communicate(timeout=LONG_S)
-    assert running.returncode == 0, told
+        output, error = running.communicate(timeout=LONG_S)
+    assert running.returncode == 0, error
     assert not processes_left_of(running.pid)
-    report = json.loads(said.splitlines()[-1])
+    report = json.loads(output.splitlines()[-1])
     figures = report["figures"]
     measured = {name: value for name, value in figures.items() if name != "false_elections"}
     assert all(value > 0 for value in measured.values()), figures
@@ -183,16 +183,16 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     assert len(report["rounds"]["failover_gap_ms"]) == 1
     assert report["machine"]["cores"] >= 1
     assert report["plan"]["protocol"] == "paxos"
-    assert "measuring pair" in told
+    assert "measuring pair" in error
 
 
 @pytest.mark.parametrize("options", [("--protocol", "central"), ("--durability", "memory")])
-def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
+def test_a_missing_part_is_not_measured(options: tuple[str, ...]) -> None:
     parts = ("--only", "pair", "--only", "failover")
     with bench(*options, "--seconds", "0.3", "--json", *parts) as running:
-        said, told = running.communicate(timeout=LONG_S)
-    assert running.returncode == 0, told
-    figures = set(json.loads(said.splitlines()[-1])["figures"]) - {"false_elections"}
+        output, error = running.communicate(timeout=LONG_S)
+    assert running.returncode == 0, error
+    figures = set(json.loads(output.splitlines()[-1])["figures"]) - {"false_elections"}
     assert figures == {"pair_p50_us", "pair_p99_us"}
     assert not processes_left_of(running.pid)
 
@@ -205,17 +205,17 @@ def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
             if "measuring throughput" in line:
                 break
         running.send_signal(number)
-        said = running.communicate(timeout=LONG_S)
-    assert running.returncode == 128 + number, said
+        output = running.communicate(timeout=LONG_S)
+    assert running.returncode == 128 + number, output
     assert not processes_left_of(running.pid)
 
 
-def test_a_subject_that_cannot_be_measured_is_refused_in_words() -> None:
+def test_a_subject_that_cannot_be_measured_is_refused_with_a_reason() -> None:
     with bench("--protocol", "raft", "--json") as running:
-        _, told = running.communicate(timeout=LONG_S)
+        _, error = running.communicate(timeout=LONG_S)
     assert running.returncode == 2
-    assert "raft" in told
-    assert "Traceback" not in told
+    assert "raft" in error
+    assert "Traceback" not in error
 
 
 # `fencelock bench objects`: its figures, and the loads behind them
@@ -279,14 +279,14 @@ def test_a_benchmark_explains_itself(
     monkeypatch.setattr(sys, "argv", [program, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(PROGRAMS / program), run_name="__main__")
-    told = capsys.readouterr()
-    assert (ended.value.code, told.err) == (0, "")
-    assert told.out.startswith(f"usage: {program}")
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.err) == (0, "")
+    assert printed.out.startswith(f"usage: {program}")
 
 
 def test_a_benchmark_is_started_as_a_process() -> None:
     """Each imports its neighbours, which only Python's own start of a program makes possible."""
     command = [sys.executable, str(PROGRAMS / "compare.py"), "--help"]
-    told = run_to_end(command)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith("usage: compare.py")
+    done = run_to_end(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: compare.py")

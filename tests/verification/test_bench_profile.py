@@ -109,7 +109,7 @@ def test_the_way_of_a_request_is_followed_back_from_its_answer() -> None:
     assert way[-1] == Span(CLIENT, "wake", 10)
 
 
-def test_an_answer_that_nobody_sent_has_no_way() -> None:
+def test_a_reply_that_was_never_sent_has_no_way() -> None:
     known = logs()
     assert way_of(known, BACK, BACK + 10) is None
     assert way_of({CLIENT: known[CLIENT]}, CALL, BACK) is None
@@ -144,14 +144,14 @@ def test_steps_are_means_of_the_middle_half_and_add_up() -> None:
     assert named[5, CLIENT, "client wake-up"] == pytest.approx(0.010)
 
 
-def test_where_nobody_is_leader_places_and_roles_have_their_own_names() -> None:
+def test_places_and_roles_have_their_own_names_where_there_is_no_leader() -> None:
     pairs = [(at + CALL, at + BACK, at + 5_000 + BACK) for at in range(0, 400_000, 10_000)]
     steps, _, _ = steps_of(logs(80), pairs, "")
     assert list(dict.fromkeys(step.place for step in steps)) == [CLIENT, "n1", "n2"]
     assert {"proxy", "replica", "commander"} <= {step.step for step in steps}
 
 
-def test_a_few_pairs_say_nothing() -> None:
+def test_a_few_pairs_prove_nothing() -> None:
     with pytest.raises(BenchFailedError, match="1 of 1 pairs"):
         steps_of(logs(2), [(CALL, BACK, 5_000 + BACK)], "n1")
 
@@ -185,8 +185,8 @@ def test_frames_are_marked_with_the_link_that_they_took(station: Make) -> None:
     marks.links(a.hub)
     until(lambda: a.up() and b.up(), a, b)
 
-    a.say("b", alive(1))
-    b.say("a", alive(2))
+    a.send("b", alive(1))
+    b.send("a", alive(2))
     until(lambda: a.arrivals and b.arrivals, a, b)
 
     marked = {(what, detail) for what, _, _, detail in marks.marks if detail}

@@ -13,7 +13,7 @@ SLOWER_MAX = 4
 cost of a search of ten thousand."""
 
 
-def test_a_request_costs_a_node_the_same_whoever_else_is_there() -> None:
+def test_a_request_costs_a_node_the_same_however_many_clients_there_are() -> None:
     parts = ("--only", "sessions", "--only", "waiters", "--only", "age")
     found, status = run_program("node_scale.py", *parts, "--age", "5000", "--rounds", "2")
     ratios = {figure["name"]: figure["ratio"] for figure in found["figures"]}
