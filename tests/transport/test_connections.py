@@ -23,6 +23,7 @@ from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
+from fencelock.transport.sockets import PART_BYTES_MAX, bound_router
 
 ALONE = "FENCELOCK_TEST_ALONE"
 """Set in the process of its own in which a test changes a limit of the process."""
@@ -374,3 +375,22 @@ def test_a_reserve_is_filled_again() -> None:
     with pytest.raises(OSError, match="open files"):
         reserve.spend(opening)
     reserve.close()
+
+
+def test_libzmq_ends_a_connection_that_sends_a_part_beyond_the_limit() -> None:
+    with (
+        zmq.Context() as context,
+        bound_router(context, "tcp://127.0.0.1:0") as router,
+        context.socket(zmq.DEALER) as peer,
+        peer.get_monitor_socket(zmq.EVENT_DISCONNECTED) as ended,
+    ):
+        peer.connect(router.getsockopt_string(zmq.LAST_ENDPOINT))
+        peer.send(b"x" * PART_BYTES_MAX)
+        assert router.poll(1_000 * PATIENCE_S)
+        assert len(router.recv_multipart()[1]) == PART_BYTES_MAX
+        assert not ended.poll(0)
+
+        peer.send(b"x" * (PART_BYTES_MAX + 1))
+
+        assert ended.poll(1_000 * PATIENCE_S)
+        assert not router.poll(0)
