@@ -376,8 +376,12 @@ WAS_OVERTAKEN = 1_200_479
 former had proposed something else."""
 
 
+ASKS_ANEW = 1_401_141
+"""A leader asks for its change again: a later leader's batch is in the slot of the first one."""
+
+
 @pytest.mark.parametrize(
-    "seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN, ASKS_TOO_EARLY, WAS_OVERTAKEN]
+    "seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN, ASKS_TOO_EARLY, WAS_OVERTAKEN, ASKS_ANEW]
 )
 def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_target_plan(seed))

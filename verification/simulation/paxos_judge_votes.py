@@ -492,7 +492,9 @@ class AcceptorJudge:
         for earlier in range(slot - WINDOW + 1, slot):
             of_slot = self.choices.votes.get(earlier, {}).get(accept.ballot)
             chosen = self.choices.chosen.get(earlier)
-            batch = of_slot[0] if of_slot is not None else chosen
+            batch = chosen if of_slot is None else of_slot[0]
+            if chosen not in (None, batch):
+                continue  # This leader was overtaken, so its own change can come no more.
             if batch is not None and change_in(batch) is not None:
                 self.violation_report(
                     "one-change-at-a-time", f"slot {earlier} has a change, yet {accept}"
