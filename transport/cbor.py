@@ -65,14 +65,11 @@ def load(data: bytes) -> Any:
     """
     if len(data) > FRAME_BYTES_MAX:
         raise UndecodableError(f"{len(data)} bytes, at most {FRAME_BYTES_MAX}")
-    value, mark = _loads(_PAIR + data + _MARKED)
+    value, mark = _loads(array_head(2) + data + _MARKED)
     if mark != _MARK:
         raise UndecodableError("more bytes after the value")
     return value
 
-
-_PAIR = b"\x82"
-"""The head of an array of two."""
 
 _MARK = os.urandom(16)
 """Follows each value that is read. cbor2 reads bytes in half the time that it needs for a file, but

@@ -15,7 +15,7 @@ for at most one frame of each other client. The frames of one owner stay in orde
 
     lane    owners                             served in a turn
     ------  ---------------------------------  ------------------------------------------------
-    new     those whose client is not known    one first; more after `known`, to NEW_SHARE
+    new     those whose client is not known    one first; after `known`, up to NEW_SHARE
     known   all others                         all that wait, in turn
     behind  those of which much has waited     BEHIND_SHARE, if their bucket is not in debt
 

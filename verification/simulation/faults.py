@@ -151,7 +151,7 @@ class Survival:
     """Whether each hold has its own deadline, after which its holder knows of its loss. Sessions
     then matter to a client only, and no proxy has a table of locks."""
     drift_ppm: int = PPM
-    """Largest clock error for that (millionths); above it holds may overlap, and fences be late."""
+    """Largest clock error for that (millionths). Above it holds overlap, and fences come late."""
 
     @property
     def table(self) -> bool:
