@@ -27,6 +27,9 @@ refusal of a `Cancel` has its number with the other sign."""
 Natural = Annotated[int, Meta(ge=0, le=INT_MAX)]
 """An integer of the wire that is not negative."""
 
+Fence = Annotated[int, Meta(ge=1, le=INT_MAX)]
+"""The fence of a grant. Fences begin with 1."""
+
 Address = NewType("Address", str)
 """The address of a role, as ``node/role``; unique in a cluster for all time."""
 

@@ -45,7 +45,7 @@ from fencelock.actors.api.request import (
 )
 from fencelock.actors.api.role_request import Counted, RoleDescription
 from fencelock.actors.error import RefusedError, UnavailableError
-from fencelock.actors.message import Int64, Local, Message, Refusal, declared
+from fencelock.actors.message import Fence, Int64, Local, Message, Refusal, declared
 
 
 class Reason(IntEnum):
@@ -195,8 +195,7 @@ class LockRequest(OwnerMessage, Request):
 class CancellableRequest(LockRequest, Command):
     """A request that a `Cancel` with the same number ends. Its outcome may come after a wait."""
 
-    WAITS: ClassVar[bool] = True
-    """Whether the request can wait. If so, it has ``wait_ms`` and ``label``."""
+    WAITS = True
 
     if TYPE_CHECKING:  # Every subclass that waits declares them as fields.
         wait_ms: int | None = declared()
@@ -402,7 +401,7 @@ class Granted(LockReply, Outcome, tag=0x18):
     It holds it ``count`` times at once; acquiring again does not change the fence.
     """
 
-    fence: Int64
+    fence: Fence
     count: Int64 = 1
     hold_ms: Int64 = 0  # 0 for no deadline.
     grace_ms: Int64 = 0

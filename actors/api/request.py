@@ -46,6 +46,9 @@ class Request(Message):
     OPERATOR: ClassVar[bool] = False
     """Whether it is for operators: where keys are used, a client's key is not enough."""
 
+    WAITS: ClassVar[bool] = False
+    """Whether it can wait for an object. If so, it has ``wait_ms`` and ``label``."""
+
     if TYPE_CHECKING:
         lock: str = declared()
         """The name in the table of the object that it is about; empty for no object."""

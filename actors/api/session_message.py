@@ -43,7 +43,7 @@ from fencelock.actors.api.request import (
     TableReply,
 )
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64
+from fencelock.actors.message import Fence, Int64
 
 
 class CloseReason(IntEnum):
@@ -393,7 +393,7 @@ class Renew(LockRequest, Command, tag=0x69):
 class Renewed(LockReply, Outcome, tag=0x6A):
     """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
-    fence: Int64
+    fence: Fence
     hold_ms: Int64
     grace_ms: Int64
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
 from fencelock.actors.api.account import Purge, Purged, QuotaSet, SetQuota
 from fencelock.actors.api.backup_message import BackupPart, LockQuery, ReadBackup
 from fencelock.actors.api.membership_message import (
@@ -43,6 +41,7 @@ from fencelock.actors.api.session_message import (
     Renewed,
     SessionClosed,
 )
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, ms_between, role_of
 from fencelock.actors.session.requests import LockKey, Pending, UserRequest, lock_key_named
 
@@ -207,28 +206,15 @@ def lost(lock_key: LockKey, fence: int, detail: str) -> Rejection:
     return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
 
 
-def as_requested(reply: SessionReply, request: UserRequest) -> SessionReply:
-    """Return ``reply`` with the owner and the number that the user sent."""
-    if isinstance(reply, LockReply):
-        owner = getattr(request, "owner", "")
-        return replace(reply, owner=owner, request=request.request)
-    return replace(reply, request=request.request)
-
-
-Fenced = Granted | Renewed
-
-
 def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
     """Return whether ``reply`` is a possible reply to the request of ``pending``."""
-    request = pending.request
+    request, lock_key = pending.request, pending.lock_key
     if not (isinstance(request, reply.REPLIES_TO) or isinstance(reply, Refused)):
         late = isinstance(reply, Renewed) and isinstance(request, AcquireRequest)
         if not late:  # See `holds.is_late`.
             return False
-    if isinstance(reply, Fenced) and reply.fence <= 0:
-        return False
-    if pending.lock_key is not None:
-        return isinstance(reply, LockReply) and pending.lock_key == (reply.lock, reply.owner)
+    if lock_key is not None:
+        return isinstance(reply, LockReply) and lock_key == (reply.lock, reply.owner)
     if isinstance(request, Inspect | Evict):
         return isinstance(reply, LockStatus | Evicted | Refused) and reply.lock == request.lock
     return True
@@ -242,55 +228,80 @@ HOLDS_MAX = 100_000
 """Maximum locks one client may hold at a time; a session in the cluster has the same limit."""
 
 
-def lock_key_of(state: SessionState, user: Address, request: UserRequest) -> LockKey | None:
-    """Check the fields of ``request``; return its lock key, or None if it needs no session.
+CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
+
+
+def check_claim(
+    state: SessionState, user: Address, claim: CancellableRequest, now: Instant
+) -> LockKey | Rejection:
+    """Return the lock key of an acquire or an update, or why it is not sent to any endpoint.
 
     An acquire that names no owner is a separate owner; its fence is enough to release it.
+    """
+    if state.closing.begun:
+        return CLOSED
+    try:
+        lock_key = checked_lock_key(claim.lock, claim.owner or role_of(user))
+        if claim.WAITS:
+            check_wait(claim.wait_ms)
+    except InvalidRequestError as problem:
+        return Rejection(Reason.INVALID, str(problem))
+    if isinstance(claim, AcquireRequest):
+        no = _why_not_acquire(state, claim, lock_key)
+    else:
+        no = _why_not_update(state, lock_key)
+    return no or _why_not_sent(state, now) or lock_key
+
+
+def check_release(state: SessionState, release: ReleaseRequest) -> LockKey | Rejection:
+    """Return the lock key of a release, or why it is not sent to any endpoint."""
+    if state.closing.begun:
+        return CLOSED
+    try:
+        lock_key = _hold_key(state, release)
+    except InvalidRequestError as problem:
+        return Rejection(Reason.INVALID, str(problem))
+    return _why_not_release(state, release, lock_key) or lock_key
+
+
+def check_request(
+    state: SessionState, request: UserRequest, now: Instant
+) -> LockKey | Rejection | None:
+    """Return the lock key of any other request, or why it is not sent to any endpoint.
+
+    None if it needs no session.
+    """
+    if state.closing.begun:
+        return CLOSED
+    try:
+        match request:
+            case Renew():
+                lock_key = _hold_key(state, request)
+                return why_not_renew(state, request, lock_key) or lock_key
+            case Inspect() | Evict():
+                checked_lock_key(request.lock, "")  # So the name is checked once.
+            case ChangeMembers():
+                request.check()
+            case _:
+                pass
+    except InvalidRequestError as problem:
+        return Rejection(Reason.INVALID, str(problem))
+    return _why_not_sent(state, now)
+
+
+def _hold_key(state: SessionState, request: ReleaseRequest | Renew) -> LockKey:
+    """Return the lock key of the hold that ``request`` is about.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    match request:
-        case CancellableRequest():
-            lock_key = checked_lock_key(request.lock, request.owner or role_of(user))
-            if request.WAITS and request.wait_ms is not None:
-                check_wait(request.wait_ms)
-            return lock_key
-        case ReleaseRequest() | Renew():
-            owner = request.owner or state.owner_of(request.lock, request.fence)
-            return checked_lock_key(request.lock, owner)
-        case Inspect() | Evict():
-            checked_lock_key(request.lock, "")  # So the name is checked once.
-        case ChangeMembers():
-            request.check()
-        case _:
-            pass
-    return None
+    owner = request.owner or state.owner_of(request.lock, request.fence)
+    return checked_lock_key(request.lock, owner)
 
 
-def why_not(
-    state: SessionState, request: UserRequest, lock_key: LockKey | None, now: Instant
-) -> Rejection | None:
-    """Return why ``request`` is not sent to any endpoint, or None if it is.
-
-    ``lock_key`` is the lock key of ``request``, or None if it needs no session.
-    """
-    if lock_key is not None:
-        no = None
-        match request:
-            case AcquireRequest():
-                no = _why_not_acquire(state, request, lock_key)
-            case ReleaseRequest():
-                return _why_not_release(state, request, lock_key)
-            case UpdateRequest():
-                no = _why_not_update(state, lock_key)
-            case Renew():
-                return why_not_renew(state, request, lock_key)
-            case _:
-                pass
-        if no is not None:
-            return no
+def _why_not_sent(state: SessionState, now: Instant) -> Rejection | None:
+    """Return why nothing can be sent to any endpoint now, or None if it can."""
     endpoints, in_flight = state.endpoints, state.in_flight
     if endpoints.table[endpoints.current].refused and endpoints.all_refused():
         return wrong_cluster(endpoints, now)

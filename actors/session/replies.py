@@ -68,7 +68,7 @@ def on_reply(
     if pending is None:
         return effects
     state.in_flight.drop(pending)
-    return effects + state.reply(pending, reply)
+    return effects + state.reply(pending, reply) + state.in_flight.send_held_back(now)
 
 
 def _expected(
@@ -76,18 +76,22 @@ def _expected(
 ) -> tuple[list[Effect], Pending | None]:
     """Return the request to which ``reply`` replies, or None, and the effects of its arrival."""
     session_lease, unanswered = state.session_lease, state.in_flight.pending
-    if reply.session not in (session_lease.name, session_lease.assigned):
+    pending, session = unanswered.get(reply.request), reply.session
+    if (
+        pending is not None
+        and pending.sent_at is not None
+        and session == (session_lease.assigned if pending.lock_key else session_lease.name)
+        and is_reply_to(pending, reply)
+    ):
+        effects = note_life(state, sender, now)
+        if effects and reply.request not in unanswered:  # `note_life` has just moved it.
+            return [*effects, Observe("client.late_answer_dropped")], None
+        return effects, pending
+    if session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")], None
-    pending = unanswered.get(reply.request)
     if pending is None:
         return _on_late(state, sender, reply, now), None
-    session = session_lease.name if pending.lock_key is None else session_lease.assigned
-    if pending.sent_at is None or reply.session != session or not is_reply_to(pending, reply):
-        return [Observe("client.unfit_answer_dropped")], None
-    effects = note_life(state, sender, now)
-    if effects and reply.request not in unanswered:  # `note_life` has just moved it.
-        return [*effects, Observe("client.late_answer_dropped")], None
-    return effects, pending
+    return [Observe("client.unfit_answer_dropped")], None
 
 
 def on_status(
@@ -352,7 +356,7 @@ def _on_refused(
     state.in_flight.drop(pending)
     effects = state.reply(pending, reply)
     if lock_key is None:
-        return effects
+        return effects + state.in_flight.send_held_back(now)
     effects = [*let_go(state, lock_key, pending, reply), *effects, *_rest_of(state, lock_key, now)]
     state.match_state(lock_key)
     return effects

@@ -180,17 +180,14 @@ def lock_key_named(lock: str, owner: str) -> LockKey:
 
 def as_sent(pending: Pending, session: str, now: Instant) -> UserRequest:
     """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
-    request = pending.request
-    owner = pending.lock_key.owner if pending.lock_key is not None else ""
-    match request:
-        case CancellableRequest() if request.WAITS:
-            wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            number = pending.number
-            return replace(request, session=session, owner=owner, request=number, wait_ms=wait_ms)
-        case CancellableRequest() | ReleaseRequest() | Renew():
-            return replace(request, session=session, owner=owner, request=pending.number)
-        case _:
-            return replace(request, session=session, request=pending.number)
+    request, number, lock_key = pending.request, pending.number, pending.lock_key
+    if lock_key is None:
+        return replace(request, session=session, request=number)
+    if not request.WAITS:
+        return replace(request, session=session, owner=lock_key.owner, request=number)
+    ends_at = pending.ends_at
+    wait_ms = None if ends_at is None else ms_between(now, ends_at)
+    return replace(request, session=session, owner=lock_key.owner, request=number, wait_ms=wait_ms)
 
 
 def cancel_of(cancel_key: CancelKey, pending_cancel: PendingCancel, session: str) -> Cancel:
@@ -508,11 +505,7 @@ class SessionRequests(Struct):
 
     def _end(self, pending: Pending) -> Instant | None:
         request = pending.request
-        if (
-            pending.ends_at is None
-            or not isinstance(request, CancellableRequest)
-            or not request.WAITS
-        ):
+        if pending.ends_at is None or not request.WAITS:
             return pending.ends_at
         if not self.endpoints.any_usable():
             return pending.ends_at  # No node can judge the wait, or grant it.
@@ -559,8 +552,11 @@ class SessionRequests(Struct):
         if lock_key is not None:
             number = pending.number
             releases = self.releases.get(lock_key)  # Numbers only rise: the first is the least.
-            earlier = self.waits.get(lock_key, number) < number
-            if earlier or not session_lease.ready or (releases and releases[0] < number):
+            if (
+                self.waits.get(lock_key, number) < number
+                or (releases is not None and releases[0] < number)
+                or not session_lease.ready
+            ):
                 return []
             if (
                 self.cancels
@@ -573,18 +569,10 @@ class SessionRequests(Struct):
         pending.times_sent += 1
         if pending.sent_at is None:
             pending.sent_at = now
-        times_sent = as_sent(pending, session, now)
+        request = as_sent(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
-        if session_lease.kept and isinstance(times_sent, CancellableRequest) and times_sent.WAITS:
-            return [Send(pending.endpoint, times_sent)]
-        return [
-            self.send(
-                pending.endpoint,
-                times_sent,
-                now,
-                owes=lock_key is not None or not is_watch(times_sent),
-            )
-        ]
+        late = session_lease.kept and request.WAITS if lock_key is not None else is_watch(request)
+        return [self.send(pending.endpoint, request, now, owes=not late)]
 
     def _window(self, pending: Pending) -> ReadWindow | None:
         request = pending.request

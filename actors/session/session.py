@@ -93,13 +93,12 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints, holds, replies, upkeep
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, Endpoint, Endpoints
-from fencelock.actors.session.holds import ClientHold, judge_belief
+from fencelock.actors.session.holds import ClientHold, HoldState, judge_belief
 from fencelock.actors.session.lease import (
     Ending,
     SessionLease,
@@ -122,10 +121,11 @@ from fencelock.actors.session.message import (
 from fencelock.actors.session.refusals import (
     Rejection,
     SessionReply,
-    lock_key_of,
+    check_claim,
+    check_release,
+    check_request,
     refused,
     unfinished,
-    why_not,
 )
 from fencelock.actors.session.requests import (
     ANSWER_MS,
@@ -284,17 +284,14 @@ class ClientSession(Role[Event | SessionTick]):
     def handle(self, sender: Address, event: Event | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""
         state = self.session_state
-        lost: list[Effect] = []
+        lost: list[Effect] | None = None
         expires_at = state.expires_at
         if now >= state.session_lease.until or (expires_at is not None and now >= expires_at):
             # nothing-held-beyond-trust: before any message that came meanwhile.
             lost = judge_belief(state, now)
-        if isinstance(event, SessionTick):
-            return [*lost, *self._on_tick(event, now)]
+        if type(event) is SessionTick:
+            return [*(lost or ()), *self._on_tick(event, now)]
         effects = HANDLERS[type(event)](state, sender, event, now)
-        linearizable, bounded = state.in_flight.windows
-        if linearizable.held_back or bounded.held_back:
-            effects += state.in_flight.send_held_back(now)
         if state.closing.due_at is not None:
             effects += finish_closing(state, now)
         if lost:
@@ -336,63 +333,67 @@ class ClientSession(Role[Event | SessionTick]):
         return [Wake(after_ms, SessionTick(round=self.round))]
 
 
+STRANGER = Observe("client.stranger_dropped")
+
+
 def on_unawaited(
     state: SessionState, user: Address, event: ReleaseUnawaited, now: Instant
 ) -> list[Effect]:
-    """Release a hold as `on_request` does, without a time by which it must be confirmed."""
-    return on_request(state, user, event.release, now, release_ms=None)
+    """Release a hold as `on_release` does, without a time by which it must be confirmed."""
+    return on_release(state, user, event.release, now, limit_ms=None)
 
 
-def on_request(
-    state: SessionState,
-    user: Address,
-    request: UserRequest,
-    now: Instant,
-    *,
-    release_ms: int | None = ANSWER_MS,
+def on_claim(
+    state: SessionState, user: Address, claim: CancellableRequest, now: Instant
 ) -> list[Effect]:
-    """Refuse a user's request, or file it and send it to an endpoint.
-
-    A release must be confirmed within ``release_ms``; None for no limit.
-    """
+    """Refuse an acquire or an update, or file it and send it to an endpoint."""
     if not user.startswith(state.home):
-        return [Observe("client.stranger_dropped")]
-    lock_key: LockKey | None = None
-    if state.closing.begun:
-        no: Rejection | None = CLOSED
-    else:
-        try:
-            lock_key = lock_key_of(state, user, request)
-            no = why_not(state, request, lock_key, now)
-        except InvalidRequestError as problem:
-            no = Rejection(Reason.INVALID, str(problem))
-    if no is not None:
-        return [Send(user, refused(request, state.session_lease.name, no))]
-    if isinstance(request, ReleaseRequest):
-        assert lock_key is not None
-        return _release(state, user, request, lock_key, now, release_ms)
-    limit_ms: int | None = ANSWER_MS
-    endpoint = state.endpoints.choose()
-    if isinstance(request, CancellableRequest):
-        limit_ms = request.wait_ms if request.WAITS else ANSWER_MS
-        state.session_lease.need(now)
-    elif isinstance(request, ReadBackup):
-        endpoint = state.endpoints.choose_on(request.node)
-    elif is_watch(request):
-        limit_ms = WATCH_MS + ANSWER_MS
-    in_flight = state.in_flight
-    effects = in_flight.ask(user, request, lock_key, endpoint.address, now, limit_ms=limit_ms)
+        return [STRANGER]
+    lock_key = check_claim(state, user, claim, now)
+    if isinstance(lock_key, Rejection):
+        return [Send(user, refused(claim, state.session_lease.name, lock_key))]
+    state.session_lease.need(now)
+    in_flight, endpoint = state.in_flight, state.endpoints.choose().address
+    limit_ms = claim.wait_ms if claim.WAITS else ANSWER_MS
+    effects = in_flight.ask(user, claim, lock_key, endpoint, now, limit_ms=limit_ms)
     return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
 
-def _release(
+def on_request(
+    state: SessionState, user: Address, request: UserRequest, now: Instant
+) -> list[Effect]:
+    """Refuse a user's request that takes no hold and ends none, or send it to an endpoint."""
+    if not user.startswith(state.home):
+        return [STRANGER]
+    lock_key = check_request(state, request, now)
+    if isinstance(lock_key, Rejection):
+        return [Send(user, refused(request, state.session_lease.name, lock_key))]
+    limit_ms = WATCH_MS + ANSWER_MS if is_watch(request) else ANSWER_MS
+    if isinstance(request, ReadBackup):
+        endpoint = state.endpoints.choose_on(request.node)
+    else:
+        endpoint = state.endpoints.choose()
+    in_flight = state.in_flight
+    return in_flight.ask(user, request, lock_key, endpoint.address, now, limit_ms=limit_ms)
+
+
+def on_release(
     state: SessionState,
     user: Address,
     release: ReleaseRequest,
-    lock_key: LockKey,
     now: Instant,
-    limit_ms: int | None,
+    *,
+    limit_ms: int | None = ANSWER_MS,
 ) -> list[Effect]:
+    """Refuse a release, or file it and send it to an endpoint.
+
+    It must be confirmed within ``limit_ms``; None for no limit.
+    """
+    if not user.startswith(state.home):
+        return [STRANGER]
+    lock_key = check_release(state, release)
+    if isinstance(lock_key, Rejection):
+        return [Send(user, refused(release, state.session_lease.name, lock_key))]
     in_flight = state.in_flight
     state.session_lease.need(now)
     for number in in_flight.releases.get(lock_key, ()):
@@ -406,16 +407,17 @@ def _release(
             pending.owed = False
             in_flight.hurry(pending.endpoint, now)
             return in_flight.repeat(now)
-    endpoint = state.endpoint_for(state.holds[lock_key])
-    effects = in_flight.ask(user, release, lock_key, endpoint, now, limit_ms=limit_ms)
-    state.match_state(lock_key)
-    return effects
+    hold = state.holds[lock_key]
+    if hold.state is not HoldState.RELEASING:
+        hold.move(HoldState.RELEASING)
+    endpoint = state.endpoint_for(hold)
+    return in_flight.ask(user, release, lock_key, endpoint, now, limit_ms=limit_ms)
 
 
 def on_survey(state: SessionState, user: Address, survey: Survey, now: Instant) -> list[Effect]:
     """Ask every endpoint to describe itself."""
-    no = CLOSED if state.closing.begun else why_not(state, Describe(), None, now)
-    if no is not None:
+    no = check_request(state, Describe(), now)
+    if isinstance(no, Rejection):
         return [Send(user, refused(Describe(), state.session_lease.name, no))]
     state.surveys_begun += 1
     number = state.surveys_begun
@@ -450,7 +452,7 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     An acquire that its user is releasing already needs nothing more.
     """
     if not user.startswith(state.home):
-        return [Observe("client.stranger_dropped")]
+        return [STRANGER]
     lock_key = LockKey(cancel.lock, cancel.owner or role_of(user))
     effects: list[Effect] = []
     number = state.in_flight.waits.get(lock_key)
@@ -501,13 +503,11 @@ def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant)
         for acquisition in hold.acquisitions:
             if acquisition.user == user:
                 effects += state.give_back(lock_key, acquisition, now)
-    return effects
+    return [*effects, *state.in_flight.send_held_back(now)]
 
 
 CLOSE_MS = 2_000
 """Timeout for confirmations of releases and cancels, or of the session's end (ms)."""
-
-CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
 
 
 def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> list[Effect]:
@@ -604,6 +604,8 @@ HANDLERS = Handlers(
     {
         # From users, who live on the session's own node.
         Request: on_request,
+        CancellableRequest: on_claim,
+        ReleaseRequest: on_release,
         ReleaseUnawaited: on_unawaited,
         Cancel: on_cancel,
         Abandon: on_abandon,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from fencelock.actors.api.message import NodeStatus, Release, ReleaseRequest
+from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.endpoints import Endpoints, Probing
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
-from fencelock.actors.session.refusals import Rejection, SessionReply, as_requested, refused
+from fencelock.actors.session.refusals import Rejection, SessionReply, refused
 from fencelock.actors.session.requests import (
     LockKey,
     Pending,
@@ -139,10 +140,14 @@ class SessionState(Struct):
         self.unreported.add(lock_key, hold.fence, times, detail)
 
     def reply(self, pending: Pending, reply: SessionReply) -> list[Effect]:
-        """Reply to the user, under its own number; do nothing if no user waits."""
-        if pending.user is None:
+        """Reply to the user, with the owner and number it sent; do nothing if no user waits."""
+        user, request = pending.user, pending.request
+        if user is None:
             return []
-        return [Send(pending.user, as_requested(reply, pending.request))]
+        if isinstance(reply, LockReply):
+            owner = getattr(request, "owner", "")
+            return [Send(user, replace(reply, owner=owner, request=request.request))]
+        return [Send(user, replace(reply, request=request.request))]
 
     def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
         """Reply to the user with the refusal ``no``."""

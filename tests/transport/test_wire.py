@@ -173,6 +173,8 @@ def test_an_error_names_message_field_and_value() -> None:
         decode(cbor2.dumps([0x18, "s", 2, "a", "o", "x", 1, 0, 0]))
     with pytest.raises(MalformedFrameError, match=r"Granted\.fence: 9\d*: expected `int` <= 9"):
         decode(cbor2.dumps([0x18, "s", 2, "a", "o", 1 << 63]))
+    with pytest.raises(MalformedFrameError, match=r"Granted\.fence: 0: expected `int` >= 1"):
+        decode(cbor2.dumps([0x18, "s", 2, "a", "o", 0]))
     with pytest.raises(MalformedFrameError, match=r"Refused\.reason: 99: invalid enum value 99"):
         decode(cbor2.dumps([0x1B, "s", 2, "a", "o", 99, "d"]))
     with pytest.raises(MalformedFrameError, match="Granted: expected `array` of at least length 6"):
@@ -185,6 +187,7 @@ def test_an_error_names_message_field_and_value() -> None:
     ("wrong", "words"),
     [
         (Granted(lock="a", fence=cast("int", True)), r"Granted\.fence: True: expected `int`"),
+        (Granted(lock="a", fence=0), r"Granted\.fence: 0: expected `int` >= 1"),
         (Granted(lock="a", fence=1 << 63), r"Granted\.fence: .*: expected `int` <= "),
         (Granted(lock=cast("str", None), fence=1), r"Granted\.lock: None: expected `str`"),
         (Acquire(lock="a", wait_ms=cast("int", 1.5)), r"Acquire\.wait_ms: 1\.5: expected `int"),
