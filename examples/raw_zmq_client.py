@@ -69,7 +69,7 @@ class Client:
 
     def send(self, number: int, message: list[Any]) -> None:
         """Send one message to the proxy of the connected node; drop it if none is connected."""
-        envelope = ["*/proxy", f"{self.name}/session", message]
+        envelope = ["*/proxy", f"{self.name}/session", [message]]
         frame = [VERSION, self.cluster, 0, 0, [envelope]]
         self.sent_at.setdefault(number, time.clock_gettime(CLOCK))
         with contextlib.suppress(zmq.Again):  # Not connected: it is sent again in a moment.
@@ -80,7 +80,7 @@ class Client:
         if not self.socket.poll(max(0, int(wait_s * 1000))):
             return []
         version, cluster, _view, _stamp, envelopes = cbor2.loads(self.socket.recv())
-        messages = [message for _to, _sender, message in envelopes]
+        messages = [message for _to, _sender, several in envelopes for message in several]
         for message in messages:
             if message[0] == REJECTED:
                 sys.exit(f"the node does not take our frames: {message[2]}")

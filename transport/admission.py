@@ -27,11 +27,11 @@ from fencelock.transport.frame import (
     ForeignClusterError,
     Frame,
     Mismatch,
+    ReceivedFrame,
     Rejected,
     WrongVersionError,
     check_node,
     check_received_address,
-    decode_frame,
     open_frame,
     read_frame,
 )
@@ -160,31 +160,28 @@ class FrameValidator:
                 return Dropped(
                     "wire.malformed", detail="more arrays than a frame has", hostile=True
                 )
-            frame = read_frame(raw, self.cluster)
+            frame, newer = read_frame(raw, self.cluster)
             same = frame.group == self.group
             if not same and frame.group and self.group:
                 return _refused(frame, self._other_group(frame.group))
-            if not member and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
-                return Dropped("wire.oversized")
             same = same or self.client
             passed = self._passed if same else self._passed_ungrouped
             envelopes: list[EnvelopeItems] = []
-            last_to = last_sender = None
-            here = there = Address("")
-            for to, sender, message in frame.envelopes:
-                if type(message) is Rejected:
-                    return Dropped("wire.rejected", message.code, message.detail)
-                if to != last_to or sender != last_sender:  # Mostly the same as before.
-                    addresses = passed.get((link, to, sender))
-                    if addresses is None:
-                        addresses = self._completed(link, to, sender)
-                        if not same and role_of(to) not in UNGROUPED:
-                            continue
-                        if len(passed) >= NAMES_KEPT:
-                            passed.clear()
-                        passed[link, to, sender] = addresses
-                    (here, there), last_to, last_sender = addresses, to, sender
-                envelopes.append((here, there, message))
+            for to, sender, messages in frame.envelopes:
+                if type(first := messages[0]) is Rejected:  # It is always alone.
+                    return Dropped("wire.rejected", first.code, first.detail)
+                addresses = passed.get((link, to, sender))
+                if addresses is None:
+                    addresses = self._completed(link, to, sender)
+                    if not same and role_of(to) not in UNGROUPED:
+                        continue
+                    if len(passed) >= NAMES_KEPT:
+                        passed.clear()
+                    passed[link, to, sender] = addresses
+                here, there = addresses
+                envelopes += [(here, there, message) for message in messages]
+            if not member and len(envelopes) > CLIENT_ENVELOPES_MAX:
+                return Dropped("wire.oversized")
         except _MisaddressedError as error:
             return Dropped(error.counter)
         except WrongVersionError as error:
@@ -198,7 +195,7 @@ class FrameValidator:
         except Exception as error:  # noqa: BLE001  # A bug of ours; nothing was changed.
             self.note_fault(f"a frame of {link}", error)
             return Dropped("wire.malformed", detail=repr(error))
-        return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), frame.newer)
+        return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), newer)
 
     def _completed(self, link: str, to: Address, sender: Address) -> tuple[Address, Address]:
         """Check the addresses of an envelope, and complete those without a node."""
@@ -235,14 +232,14 @@ class FrameValidator:
         """
         replies: list[Envelope] = []
         try:
-            for to, sender, items in open_frame(raw)[-1] if len(raw) <= SMALL_BYTES else ():
-                no = _field_refusal(items)
-                if no is None:
+            for to, sender, messages in open_frame(raw)[-1] if len(raw) <= SMALL_BYTES else ():
+                refusals = [no for items in messages if (no := _field_refusal(items)) is not None]
+                if not refusals:
                     continue
                 check_received_address(sender)
                 proxy = address_of(self.node, PROXY)
                 if to in (proxy, address_of(ANY_NODE, PROXY)) and node_of(sender) == link:
-                    replies.append(Envelope(sender, proxy, no))
+                    replies += [Envelope(sender, proxy, no) for no in refusals]
         except (MalformedFrameError, ValueError, TypeError):  # Not even arrays as in a frame.
             return None
         except Exception as error:  # noqa: BLE001  # As in `admit`.
@@ -306,14 +303,15 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
     """Return why a frame of another cluster is dropped; refusals in it get no reply."""
     dropped = Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error), cluster=error.found)
     try:
-        return _refused(decode_frame(raw), dropped)
+        frame, _ = read_frame(raw, None)
     except MalformedFrameError:
         return dropped
+    return _refused(frame, dropped)
 
 
-def _refused(frame: Frame, dropped: Dropped) -> Dropped:
+def _refused(frame: ReceivedFrame, dropped: Dropped) -> Dropped:
     """Return why ``frame`` is dropped; a refusal in it gets no reply."""
-    for _, _, message in frame.envelopes:
+    for message in chain.from_iterable(messages for _, _, messages in frame.envelopes):
         if type(message) is Rejected:
             return Dropped("wire.rejected", message.code, message.detail, cluster=dropped.cluster)
     return dropped

@@ -1,9 +1,12 @@
 """Frames, the unit that travels between two processes, and the names in them. Pure.
 
-A frame is ``[version, cluster, group, stamp, [envelope, ...]]`` and an envelope
-``[to, from, [tag, field, ...]]``, see ``transport/README.md``. The version always comes first, so
-that it can be checked before anything else is interpreted. Then msgspec checks and converts the
-whole frame in one call.
+A frame is ``[version, cluster, group, stamp, [envelope, ...]]``, an envelope
+``[to, from, [message, ...]]`` and a message ``[tag, field, ...]``, see ``transport/README.md``. The
+version always comes first, so that it can be checked before anything else is interpreted. Then
+msgspec checks and converts the whole frame in one call.
+
+In a process each message has its own `Envelope`. On the wire messages that follow each other from
+one role to another share one: two addresses cost a codec as much as a small message.
 """
 
 from collections.abc import Callable, Sequence
@@ -155,18 +158,21 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
         TypeError: a message has a field that is not of its declared type.
 
     """
-    envelopes = frame.envelopes
-    if len(envelopes) > ENVELOPES_MAX:
-        raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
+    if len(frame.envelopes) > ENVELOPES_MAX:
+        raise FrameTooLargeError(f"{len(frame.envelopes)} messages, at most {ENVELOPES_MAX}")
     if not 0 <= frame.group | frame.stamp <= INT_MAX:
         raise ValueError(f"group {frame.group} or stamp {frame.stamp}: 0 to {INT_MAX} are allowed")
-    if alias:
-        envelopes = [(_unaliased(to, alias), sender, message) for to, sender, message in envelopes]
-    for to, sender, _ in envelopes:
-        _valid(to)
-        _valid(sender)
+    shared: list[tuple[Address, Address, list[Message]]] = []
+    last_to = last_sender = ""
+    messages: list[Message] = []
+    for to, sender, message in frame.envelopes:
+        if to != last_to or sender != last_sender or not shared:
+            last_to, last_sender, messages = to, sender, []
+            there = _unaliased(to, alias) if alias else _valid(to)
+            shared.append((there, _valid(sender), messages))
+        messages.append(message)
     cluster = _valid_cluster(frame.cluster)
-    raw = [WIRE_VERSION, cluster, frame.group, frame.stamp, plain(envelopes)]
+    raw = [WIRE_VERSION, cluster, frame.group, frame.stamp, plain(shared)]
     if check:
         try:
             convert(raw, _received_type(len(REGISTRY)), builtin_types=NATIVE)
@@ -211,11 +217,13 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
         MalformedFrameError: the base of both; raised for anything else that is wrong.
 
     """
-    frame = read_frame(data, cluster)
-    for to, sender, _ in frame.envelopes:
+    frame, newer = read_frame(data, cluster)
+    envelopes: list[EnvelopeItems] = []
+    for to, sender, messages in frame.envelopes:
         check_received_address(to)
         check_received_address(sender)
-    return frame
+        envelopes += [(to, sender, message) for message in messages]
+    return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), newer)
 
 
 def open_frame(data: bytes) -> list[Any]:
@@ -242,16 +250,18 @@ def _check_version(version: int) -> None:
         raise WrongVersionError(version)
 
 
-class _ReceivedFrame(Struct, array_like=True, forbid_unknown_fields=True):
+class ReceivedFrame(Struct, array_like=True, forbid_unknown_fields=True):
+    """A frame as it is on the wire; its addresses are unchecked."""
+
     version: Int64
     cluster: str
     group: Natural
     stamp: Natural
-    envelopes: tuple[EnvelopeItems, ...]
+    envelopes: tuple[tuple[Address, Address, tuple[Message, ...]], ...]
 
 
 @lru_cache(maxsize=1)
-def _received_type(declared: int) -> type[_ReceivedFrame]:
+def _received_type(declared: int) -> type[ReceivedFrame]:
     """Return the type of a frame with any of the messages that are ``declared`` by now.
 
     msgspec remembers what it has to do for a struct, and for no other type: so a union is always
@@ -259,17 +269,21 @@ def _received_type(declared: int) -> type[_ReceivedFrame]:
     """
     message: Any = Union[tuple(REGISTRY.values())]  # noqa: UP007
     define: Any = defstruct
-    envelope: Any = tuple[Address, Address, message]
+    messages: Any = Annotated[tuple[message, ...], Meta(min_length=1, max_length=ENVELOPES_MAX)]
+    envelope: Any = tuple[Address, Address, messages]
     envelopes: Any = Annotated[tuple[envelope, ...], Meta(max_length=ENVELOPES_MAX)]
-    frame: type[_ReceivedFrame] = define(
-        "Frame", [("envelopes", envelopes)], bases=(_ReceivedFrame,)
-    )
+    frame: type[ReceivedFrame] = define("Frame", [("envelopes", envelopes)], bases=(ReceivedFrame,))
     prepare(frame)
     return frame
 
 
-def read_frame(data: bytes, cluster: str | None) -> Frame:
-    """Return what `decode_frame` does, with addresses unchecked; raise what it does."""
+def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int]:
+    """Return a frame, and the number of its messages with more fields than are declared here.
+
+    Raises:
+        MalformedFrameError: as `decode_frame` does, but for addresses.
+
+    """
     items: list[Any] = load(data) if data.startswith(USUAL_START) else open_frame(data)
     if len(items) != FRAME_ITEMS:
         raise MalformedFrameError(f"a frame has {FRAME_ITEMS} items, not {len(items)}")
@@ -282,28 +296,33 @@ def read_frame(data: bytes, cluster: str | None) -> Frame:
         frame = convert(items, _received_type(len(REGISTRY)), builtin_types=NATIVE)
     except ValidationError as error:
         raise _explained(items, error) from error
-    newer = 0
-    for (_, _, message), (_, _, fields) in zip(frame.envelopes, items[-1], strict=True):
-        extra = len(fields) - message.ITEMS
-        if extra > 0:
-            newer += 1
-            if extra > EXTRA_FIELDS_MAX:
-                name = type(message).__name__
-                text = f"{name} has {message.ITEMS - 1} fields, not {len(fields) - 1}"
-                raise MalformedFrameError(text)
-    return Frame(frame.cluster, frame.group, frame.stamp, frame.envelopes, newer)
+    count = newer = 0
+    for (_, _, messages), (_, _, arrays) in zip(frame.envelopes, items[-1], strict=True):
+        count += len(messages)
+        for message, fields in zip(messages, arrays, strict=True):
+            extra = len(fields) - message.ITEMS
+            if extra > 0:
+                newer += 1
+                if extra > EXTRA_FIELDS_MAX:
+                    name = type(message).__name__
+                    text = f"{name} has {message.ITEMS - 1} fields, not {len(fields) - 1}"
+                    raise MalformedFrameError(text)
+    if count > ENVELOPES_MAX:
+        raise MalformedFrameError(f"{count} messages, at most {ENVELOPES_MAX}")
+    return frame, newer
 
 
 def _explained(items: list[Any], error: ValidationError) -> MalformedFrameError:
     """Return msgspec's ``error`` about a frame in words that name the field and its value."""
     try:
-        for _, _, message in items[-1]:
-            unpack(class_of(message), message)
+        for _, _, messages in items[-1]:
+            for message in messages:
+                unpack(class_of(message), message)
     except MalformedFrameError as wrong:
         return wrong
     except (TypeError, ValueError):
-        pass  # The envelopes are no arrays of three items.
-    return explained("Frame", _ReceivedFrame.__struct_fields__, items, error)
+        pass  # The envelopes are no arrays of three items, with an array as the last.
+    return explained("Frame", ReceivedFrame.__struct_fields__, items, error)
 
 
 def _check_name_of(check: Callable[[str], None], name: object) -> None:

@@ -367,7 +367,7 @@ class PersistingClerk(Role[Acquire | BlockThread]):
                 record = Granted(lock="persist", fence=self.persisted)
                 return [Persist(record), Send(sender, record)]
             case Acquire(lock="part"):
-                record = Granted(lock="part", fence=self.persisted)
+                record = Granted(lock="part", fence=1)
                 return [CheckpointPart((record,), first=True), Send(sender, record)]
             case Acquire():
                 return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]

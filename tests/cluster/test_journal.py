@@ -16,7 +16,7 @@ from support.expect import PATIENCE_S
 from support.programs import Child
 from support.role_harness import BlockThread, StartRoles, blocked, dispatchers
 
-from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.role import Host, Role
@@ -212,8 +212,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")
 
 
-def record(number: int) -> Granted:
-    return Granted(lock="record", fence=number)
+def record(number: int) -> Release:
+    return Release(lock="record", fence=number)
 
 
 class CheckpointClerk(Role[Acquire | BlockThread]):

@@ -72,8 +72,8 @@ MUTANTS = {
     "frames lose their stamp": HostMutant(
         FrameValidator,
         "admit",
-        "Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), frame.newer)",
-        "Frame(frame.cluster, frame.group, 0, tuple(envelopes), frame.newer)",
+        "Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), newer)",
+        "Frame(frame.cluster, frame.group, 0, tuple(envelopes), newer)",
         stamps,
         "",
     ),

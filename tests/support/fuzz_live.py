@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +131,11 @@ class Peer:
         self._context.destroy(linger=0)
 
     def frame(self, to: str, sender: str, message: Message) -> bytes:
-        items = [to, sender, plain(message)]
-        return cbor2.dumps([1, self._members.cluster, self.group, 1, [items]])
+        envelope = [to, sender, [plain(message)]]
+        return cbor2.dumps([1, self._members.cluster, self.group, 1, [envelope]])
 
     def ask(self, node: str, message: Message) -> list[Any] | None:
-        """Send a request as a client; return the reply's envelope, or None."""
+        """Send a request as a client; return the array of its reply, or None."""
         socket = self.sockets[node]
         socket.send(self.frame("*/proxy", f"{self.name}/x", message))
         ends = time.monotonic() + ANSWER_S
@@ -144,9 +144,9 @@ class Peer:
             if socket.poll(int(left * 1_000)):
                 frame = cbor2.loads(socket.recv())
                 self.seen_group = frame[2]
-                for envelope in frame[4]:
-                    if wanted in envelope[2][1:]:
-                        return list(envelope)
+                for reply in chain.from_iterable(messages for _, _, messages in frame[4]):
+                    if wanted in reply[1:]:
+                        return list(reply)
         return None
 
     def open(self) -> None:

@@ -60,11 +60,11 @@ class Attacker:
     def ask(self, *message: object, wait_ms: int = WAIT_MS) -> list[Any] | None:
         """Return the first reply to ``message`` without its addresses, None if there is none."""
         self.socket.send(
-            cbor2.dumps([1, self.cluster, 0, 0, [["*/proxy", f"{self.name}/x", message]]])
+            cbor2.dumps([1, self.cluster, 0, 0, [["*/proxy", f"{self.name}/x", [message]]]])
         )
         if not self.socket.poll(wait_ms):
             return None
-        reply: list[Any] = cbor2.loads(self.socket.recv())[4][0][2]
+        reply: list[Any] = cbor2.loads(self.socket.recv())[4][0][2][0]
         return reply
 
     def close(self) -> None:

@@ -70,13 +70,14 @@ def test_a_frame_is_pinned_byte_for_byte() -> None:
         "83"  # [
         "686e312f70726f7879"  # "n1/proxy",
         "6b732d312f73657373696f6e"  # "s-1/session",
+        "81"  # [
         "8a10"  # [0x10 (Acquire),
         "63732d31"  # "s-1",
         "01"  # 1,
         "616f"  # "o",
         "696f72646572732f3432"  # "orders/42",
         "191388"  # 5000,
-        "01600000"  # 1, "", 0, 0]]]]
+        "01600000"  # 1, "", 0, 0]]]]]
     )
     assert decode_frame(encode_frame(FRAME)) == FRAME
 
@@ -120,6 +121,10 @@ def enveloped(at: int, value: object) -> bytes:
         (changed(4, [NOTHING]), "length 3, got 0"),
         (changed(4, [["n1/proxy", "s-1/session"]]), "length 3, got 2"),
         (changed(4, [RAW[4][0]] * (ENVELOPES_MAX + 1)), "length <= 4096"),
+        (enveloped(2, RAW[4][0][2] * (ENVELOPES_MAX + 1)), "length <= 4096"),
+        (changed(4, [[*RAW[4][0][:2], RAW[4][0][2] * 2050]] * 2), "4100 messages, at most 4096"),
+        (enveloped(2, NOTHING), "length >= 1"),
+        (enveloped(2, RAW[4][0][2][0]), "16 is no array that begins with an int"),
         (enveloped(0, 5), "expected `str`, got `int`"),
         (enveloped(0, "proxy"), "node/role"),
         (enveloped(0, "n1/proxy/x"), "node/role"),
@@ -128,9 +133,9 @@ def enveloped(at: int, value: object) -> bytes:
         (enveloped(1, "n" * 129 + "/x"), "129 bytes"),
         (enveloped(1, "n/" + "x" * 129), "129 bytes"),
         (enveloped(1, "n\n/x"), "has U.000A"),
-        (enveloped(2, [0x7777]), "0x7777"),
-        (enveloped(2, ["10"]), "begins with an int"),
-        (enveloped(2, [*RAW[4][0][2][:5], -1.5]), r"Acquire\.wait_ms: -1\.5: expected `int"),
+        (enveloped(2, [[0x7777]]), "0x7777"),
+        (enveloped(2, [["10"]]), "begins with an int"),
+        (enveloped(2, [[*RAW[4][0][2][0][:5], -1.5]]), r"Acquire\.wait_ms: -1\.5: expected `int"),
         (encode_frame(FRAME) + b"\x00", "more bytes after"),
         (encode_frame(FRAME)[:-1], "CBOR"),
         (b"\x00" * (FRAME_BYTES_MAX + 1), f"at most {FRAME_BYTES_MAX}"),
@@ -164,7 +169,7 @@ def test_the_cluster_is_judged_before_the_envelopes() -> None:
 
 
 def test_a_frame_above_the_limits_does_not_leave() -> None:
-    with pytest.raises(FrameTooLargeError, match="4097 envelopes, at most 4096"):
+    with pytest.raises(FrameTooLargeError, match="4097 messages, at most 4096"):
         encode_frame(replace(FRAME, envelopes=(ENVELOPE,) * 4097))
     large = Envelope(ENVELOPE.to, ENVELOPE.sender, Granted(lock="x" * 600_000, fence=1))
     encode_frame(replace(FRAME, envelopes=(large,)))
@@ -447,7 +452,7 @@ TO, SENDER = Address("*/proxy"), Address("me/session")
 RELEASE: list[Any] = [0x11, "me.1", 1, "o", 7, "lock"]
 INSPECT: list[Any] = [0x13, "me.1", 1, None, "lock"]
 ITEMS: list[Any] = [0x10, "me.1", 1, "o", "lock", None, 1, "l", 0, 0]
-PLAIN_ENVELOPE: list[Any] = [TO, SENDER, RELEASE]
+PLAIN_ENVELOPE: list[Any] = [TO, SENDER, [RELEASE]]
 
 
 def valid_frame_of(*messages: Message) -> bytes:
@@ -462,7 +467,7 @@ def experienced() -> FrameValidator:
 
 
 def with_item(at: int, value: Any) -> list[Any]:
-    return [TO, SENDER, [*RELEASE[:at], value, *RELEASE[at + 1 :]]]
+    return [TO, SENDER, [[*RELEASE[:at], value, *RELEASE[at + 1 :]]]]
 
 
 TAGS: list[Any] = [17.0, True, None, "17", [17], {}, 0x12, 0x70, 1 << 63]
@@ -473,26 +478,30 @@ ODD: list[Any] = [
     PLAIN_ENVELOPE[:2],
     [*PLAIN_ENVELOPE, 0],
     [TO, SENDER, *RELEASE],
-    [TO, SENDER, []],
-    [TO, SENDER, RELEASE[:1]],
-    [TO, SENDER, RELEASE[:2]],
-    [TO, SENDER, [*RELEASE, *range(17)]],
-    [TO, SENDER, [*RELEASE[:3], 5, 7, "lock", "more"]],
-    [TO, SENDER, dict.fromkeys(RELEASE)],
-    [TO, SENDER, dict(enumerate(RELEASE))],
+    [TO, SENDER, NOTHING],
+    [TO, SENDER, [NOTHING]],
+    [TO, SENDER, RELEASE],
+    [TO, SENDER, None],
+    [TO, SENDER, [RELEASE, None]],
+    [TO, SENDER, [RELEASE[:1]]],
+    [TO, SENDER, [RELEASE[:2]]],
+    [TO, SENDER, [[*RELEASE, *range(17)]]],
+    [TO, SENDER, [[*RELEASE[:3], 5, 7, "lock", "more"]]],
+    [TO, SENDER, [dict.fromkeys(RELEASE)]],
+    [TO, SENDER, [dict(enumerate(RELEASE))]],
     dict(enumerate(PLAIN_ENVELOPE)),
     "".join(("*/proxy", "me/session")),
     b"bytes of no meaning",
     None,
     0x11,
     *(with_item(0, tag) for tag in TAGS),
-    *([to, SENDER, RELEASE] for to in (None, 1, [TO], "n2/proxy", "*", "")),
-    *([TO, sender, RELEASE] for sender in (None, 1, [SENDER], "you/session", "", TO)),
-    [None, None, RELEASE],
-    ["", "", RELEASE],
+    *([to, SENDER, [RELEASE]] for to in (None, 1, [TO], "n2/proxy", "*", "")),
+    *([TO, sender, [RELEASE]] for sender in (None, 1, [SENDER], "you/session", "", TO)),
+    [None, None, [RELEASE]],
+    ["", "", [RELEASE]],
     *(with_item(5, lock) for lock in (None, 1, b"lock", ["lock"])),
     *(with_item(4, fence) for fence in (None, "7", True, 7.0, 1 << 63, -(1 << 63))),
-    *([TO, SENDER, [*INSPECT[:3], age_ms, "lock"]] for age_ms in AGES),
+    *([TO, SENDER, [[*INSPECT[:3], age_ms, "lock"]]] for age_ms in AGES),
 ]
 
 
@@ -512,8 +521,7 @@ def test_an_odd_frame_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) 
 def test_a_message_of_another_version_passes_as_if_it_were_the_first(
     of_another_version: list[Any], newer: int, behind: int
 ) -> None:
-    odd = [TO, SENDER, of_another_version]
-    raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
+    raw = cbor2.dumps([1, "test", 0, 0, [[TO, SENDER, [RELEASE] * behind + [of_another_version]]]])
     judged = checked(Frame, experienced().admit("me", raw))
     assert judged.newer == newer
     assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
@@ -525,7 +533,7 @@ def test_a_message_of_another_version_passes_as_if_it_were_the_first(
 
 @pytest.mark.parametrize("number", [0, 1, 255, (1 << 63) - 1, -1, 1 - (1 << 63)])
 def test_every_number_of_64_bits_passes(number: int) -> None:
-    for odd in (with_item(2, number), [TO, SENDER, [*INSPECT[:3], number, "lock"]]):
+    for odd in (with_item(2, number), [TO, SENDER, [[*INSPECT[:3], number, "lock"]]]):
         raw = cbor2.dumps([1, "test", 0, 0, [odd, PLAIN_ENVELOPE]])
         judged = checked(Frame, experienced().admit("me", raw))
         assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)

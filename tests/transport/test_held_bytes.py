@@ -129,7 +129,7 @@ def test_other_connections_of_that_address_are_ended_with_it(node: Station) -> N
 def test_a_client_that_sends_megabytes_of_frames_keeps_its_connection(node: Station) -> None:
     honest = node.stranger("honest")
     raw = describe("honest", 250)
-    view = memoryview(whole(raw) * 1000)
+    view = memoryview(whole(raw) * 2000)
     assert len(view) > held_bytes.CLIENT_HELD_MAX
     sent = 0
     while sent < len(view):  # Part of it at a time: a slow node would find the limit at once.

@@ -163,7 +163,7 @@ def test_the_sender_of_a_strange_frame_learns_both_values(
 
 
 def request(*message: object, sender: str = "me/session", to: str = "*/proxy") -> bytes:
-    return cbor2.dumps([1, "test", 0, 0, [[to, sender, message]]])
+    return cbor2.dumps([1, "test", 0, 0, [[to, sender, [message]]]])
 
 
 @pytest.mark.parametrize(
@@ -276,14 +276,14 @@ def test_every_reply_to_a_wrong_request_can_be_sent(cls: type[Request], number: 
     values = [number if "int" in kind else STAND_INS.get(kind, []) for _, kind in declared]
     for wrong in (n for n, (name, _) in enumerate(declared) if name != "request"):
         items = [*values[:wrong], 3.5, *values[wrong + 1 :]]
-        raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [cls.TAG, *items]]]])
+        raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [[cls.TAG, *items]]]]])
         replies = validator.field_refusals("me", raw)
         assert replies is None or encode_frame(replies)
 
 
 def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
     raw = cbor2.dumps(
-        [1, "test", 0, 0, [["*/proxy", "me/s", [Cancel.TAG, "me", LOWEST, "o", "a"]]]]
+        [1, "test", 0, 0, [["*/proxy", "me/s", [[Cancel.TAG, "me", LOWEST, "o", "a"]]]]]
     )
     (_, _, cancel), *_ = decode_frame(raw).envelopes
     assert isinstance(cancel, Cancel)
@@ -293,7 +293,7 @@ def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
 
 
 def test_integers_can_be_negated() -> None:
-    raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", [Cancel.TAG, "me", LOWEST - 1, "o", "a"]]]])
+    raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", [[Cancel.TAG, "me", LOWEST - 1, "o", "a"]]]]])
     with pytest.raises(MalformedFrameError, match=r"Cancel\.request: .* expected `int` >= "):
         decode_frame(raw)
 

@@ -398,7 +398,7 @@ RULES = """\
 ; more at the end of a message. `python tests/transport/test_wire.py --rewrite` writes this file.
 
 frame = [version: 1, cluster: tstr, group: int64, stamp: int64, envelopes: [* envelope]]
-envelope = [to: tstr, from: tstr, message: message]
+envelope = [to: tstr, from: tstr, messages: [+ message]]
 int64 = int  ; -(2^63 - 1) to 2^63 - 1
 """
 CDDL = {"int": "int64", "text": "tstr", "bytes": "bstr", "bool": "bool"}
@@ -445,7 +445,7 @@ def test_the_schema_accepts_what_the_codec_writes_and_nothing_else(cls: type[Mes
     own = Schema(small)
 
     def check(message: list[Any], version: int = 1) -> None:
-        frame = [version, "fencelock", 0, 0, [["*/proxy", "me/me", message]]]
+        frame = [version, "fencelock", 0, 0, [["*/proxy", "me/me", [message]]]]
         own.validate_cbor(cbor2.dumps(frame))
 
     items = cbor2.loads(encode(sample(cls)))

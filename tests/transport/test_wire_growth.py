@@ -54,7 +54,7 @@ WHOLE = GrownOrder(lock="a", many=3, label="l", limit=None, places=(Point(7, 8),
 
 
 def framed(*messages: list[Any]) -> bytes:
-    return cbor2.dumps([1, "test", 0, 0, [[TO, SENDER, items] for items in messages]])
+    return cbor2.dumps([1, "test", 0, 0, [[TO, SENDER, messages]]])
 
 
 def received(*messages: list[Any]) -> tuple[list[Message], int]:

@@ -78,8 +78,9 @@ def attacker(address: str, name: str, options: Mapping[int, int] = QUEUED_FEW) -
     return dealer
 
 
-def frame(*envelopes: Sequence[object], cluster: str = CLUSTER) -> bytes:
-    return cbor2.dumps([1, cluster, 0, 0, [list(one) for one in envelopes]])
+def frame(*sent: tuple[str, str, object], cluster: str = CLUSTER) -> bytes:
+    """Return a frame of messages with their addresses, each message in an envelope of its own."""
+    return cbor2.dumps([1, cluster, 0, 0, [[to, sender, [one]] for to, sender, one in sent]])
 
 
 def nested_arrays(size: int) -> bytes:

@@ -182,7 +182,7 @@ def unread_lists(addresses: Sequence[str], seconds: float) -> None:
         kept.append(dealer)
         for first in range(0, UNREAD_LISTS, 50):
             envelopes = [
-                ["*/proxy", f"{name}/x", [LIST_ENTRIES, "large", "", "", 1000, name, number + 1]]
+                ("*/proxy", f"{name}/x", [LIST_ENTRIES, "large", "", "", 1000, name, number + 1])
                 for number in range(first, first + 50)
             ]
             dealer.send(frame(*envelopes, cluster=NodeProcesses.cluster))
