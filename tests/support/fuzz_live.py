@@ -153,8 +153,8 @@ class Peer:
         """Open a session, where the cluster keeps them."""
         for node in self.sockets:
             reply = self.ask(node, Open(session=self.name, ttl_ms=60_000, request=10**9))
-            if reply is not None and reply[2][0] == Opened.TAG:
-                self.session = str(reply[2][2])
+            if reply is not None and reply[0] == Opened.TAG:
+                self.session = str(reply[2])
                 return
 
     def answers(self, node: str) -> bool:
