@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import cbor2
@@ -65,7 +65,10 @@ def load(data: bytes) -> Any:
     """
     if len(data) > FRAME_BYTES_MAX:
         raise UndecodableError(f"{len(data)} bytes, at most {FRAME_BYTES_MAX}")
-    value, mark = _loads(array_head(2) + data + _MARKED)
+    try:
+        value, mark = _read(_PAIR + data + _MARKED)
+    except _UNREADABLE as error:
+        raise UndecodableError(f"no CBOR that we speak: {error}") from error
     if mark != _MARK:
         raise UndecodableError("more bytes after the value")
     return value
@@ -90,26 +93,10 @@ def load_each(items: Sequence[bytes]) -> list[Any] | None:
     if len(joined) > FRAME_BYTES_MAX:
         return None
     try:
-        values = _loads(joined)
-    except UndecodableError:
+        values = _read(joined)
+    except _UNREADABLE:
         return None
     return values[::2] if values[1::2] == [_MARK] * len(items) else None
-
-
-def _loads(joined: bytes) -> list[Any]:
-    """Return the array in ``joined``, which we have put around values from elsewhere."""
-    try:
-        values: list[Any] = cbor2.loads(
-            joined,
-            semantic_decoders=_REFUSED,
-            tag_hook=_refuse_tag,
-            max_depth=1 + DEPTH_MAX,
-            allow_indefinite=False,
-            strict_hashable_types=True,
-        )
-    except (cbor2.CBORDecodeError, MalformedFrameError, ValueError, RecursionError) as error:
-        raise UndecodableError(f"no CBOR that we speak: {error}") from error
-    return values
 
 
 @lru_cache(maxsize=1024)
@@ -118,10 +105,22 @@ def array_head(length: int) -> bytes:
     return dump([None] * length)[:-length] if length else dump([])
 
 
+_PAIR = array_head(2)
+
+
 def _refuse(*_: Any) -> NoReturn:
     raise MalformedFrameError("tags are not spoken here")
 
 
-_refuse_tag: Any = _refuse
-_REFUSED: Any = dict.fromkeys((*range(0x400), 0xA7F8, 55799), _refuse)
-"""Every tag that cbor2 decodes by itself, and room for later ones: they are refused here."""
+_read: Callable[[bytes], list[Any]] = partial(
+    cbor2.loads,
+    # Every tag that cbor2 decodes by itself, and room for later ones.
+    semantic_decoders=dict.fromkeys((*range(0x400), 0xA7F8, 55799), _refuse),
+    tag_hook=_refuse,
+    max_depth=1 + DEPTH_MAX,
+    allow_indefinite=False,
+    strict_hashable_types=True,
+)
+"""Reads the array that we have put around values from elsewhere."""
+
+_UNREADABLE = (cbor2.CBORDecodeError, MalformedFrameError, ValueError, RecursionError)
