@@ -179,7 +179,8 @@ class FrameValidator:
                         passed.clear()
                     passed[link, to, sender] = addresses
                 here, there = addresses
-                envelopes += [(here, there, message) for message in messages]
+                for message in messages:
+                    envelopes.append((here, there, message))
             if not member and len(envelopes) > CLIENT_ENVELOPES_MAX:
                 return Dropped("wire.oversized")
         except _MisaddressedError as error:
