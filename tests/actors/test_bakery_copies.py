@@ -36,7 +36,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Instant, Message
+from fencelock.actors.message import NS_PER_MS, Instant, Message
 from fencelock.verification.simulation.network import Cut
 
 NOW = Instant(10**12)
@@ -216,6 +216,25 @@ def test_a_leader_that_does_not_answer_is_replaced_by_copies_within_a_moment() -
     assert COPY_AFTER_MS <= took_ms < 10 * COPY_AFTER_MS
     copied = [name for name in harness.others() if len(harness.leader(name).tickets)]
     assert copied
+
+
+def test_a_release_is_sent_again_to_copies_that_missed_it() -> None:
+    harness = whole(5)
+    leader, _, silent = harness.serving()
+    copies, timing = harness.others(), harness.leader(leader).epoch_state.timing
+    held = harness.lock(leader, hold_ms=LONG_MS)
+    harness.run(timing.resend_ms)  # The requests of the acquire are over.
+
+    def cut(name: str, ms: int) -> None:
+        ends = harness.world.time + ms * NS_PER_MS
+        harness.world.network.cut([(leader, name)], Cut(ends, holds=False))
+
+    for copy in copies:  # So it loses what is sent to them at first, and once more.
+        cut(copy, 3 * timing.resend_ms + timing.resend_ms // 2)
+    cut(silent, 100 * timing.resend_ms)
+    harness.release(leader, held)
+    took_ms = harness.until(lambda: bool(harness.answers(Released)))
+    assert 3 * timing.resend_ms < took_ms < 6 * timing.resend_ms
 
 
 def test_three_members_or_four_have_no_copies() -> None:

@@ -22,6 +22,7 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.bakery.backend import ANSWER_MS
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.event import ListTickets, Tally
 from fencelock.actors.bakery.message import (
@@ -111,6 +112,15 @@ def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(harness: ProxyH
     assert undone[0].to == leader
     assert isinstance(undone[0].message, Unlock)
     assert undone[0].message.waiting  # It may be held through another proxy.
+
+
+def test_the_end_of_a_wait_is_sent_to_a_silent_leader_for_a_while_only(
+    harness: ProxyHarness,
+) -> None:
+    harness.acquire(wait_ms=500)
+    assert len(of(Unlock, harness.run(ANSWER_MS))) > 1
+    harness.run(1_000)
+    assert of(Unlock, harness.run(ANSWER_MS)) == []
 
 
 def test_a_request_that_a_caller_inside_gave_up_is_undone_at_its_leader_whatever_it_has(

@@ -234,6 +234,15 @@ def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -
     assert (table.key_session.claims, table.key_session.owner_states) == (0, {})
 
 
+def test_the_deadline_of_a_key_that_was_waited_for_begins_with_its_grant(table: LockTable) -> None:
+    applied(table, acquire("k"))
+    applied(table, wait("k", b"v", ttl_ms=1))
+    advanced(table, 50)
+    applied(table, release("k", 1))
+    assert read(table, "k") == [("k", b"v", 1)]
+    assert advanced(table, 52) == ["HoldLost 2"]
+
+
 def test_the_wait_of_a_door_ends_like_any_other(table: LockTable) -> None:
     applied(table, acquire("k"))
     timed, cancelled, lasting = wait("k", b"a", wait_ms=50), wait("k", b"b"), wait("k", b"c")
