@@ -369,8 +369,10 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if ballot < (promised := max(self.promised, self.kept)):
             return (Send(commander, Preempted(ballot=promised)),)
         reply: Effects = ()
-        # Votes on a decided slot no longer count.
-        if accept.committed <= slot and slot in self.seat:
+        # No vote counts on a slot that the leader knows to be decided. If only this node knows it,
+        # the vote may be in no view of its own any more. A leader that lags behind still needs it,
+        # and counts it only if the view that decides the slot has this journal.
+        if accept.committed <= slot and (slot in self.seat or slot < self.applied):
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             reply = (Send(commander, accepted),)
         votes = self.votes
