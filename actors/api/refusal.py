@@ -36,7 +36,7 @@ class Cause(IntEnum):
     NO_DEADLINE = 10
     """The hold has no deadline."""
     LATER_REQUEST = 11
-    """The owner has sent a later request."""
+    """Its session has sent a later request."""
     AT_LIMIT = 12
     """Numbers: how often the owner holds it, the fence, and how often it may."""
     TOO_FEW = 13

@@ -63,7 +63,7 @@ SENTENCES = {
     Cause.WRONG_FENCE: "fence {0} was shown, which does not hold it; {seen}",
     Cause.GUARD: "nothing was changed: {guard} is not held under fence {0}; {seen}",
     Cause.NO_DEADLINE: f"this hold has no deadline; {HAVE_DEADLINES}",
-    Cause.LATER_REQUEST: "this owner has sent a later request, so nothing is done now",
+    Cause.LATER_REQUEST: "its session has sent a later request, so nothing is done now",
     Cause.AT_LIMIT: "this owner is at its limit: held {0} times under fence {1}, {2} are allowed",
     Cause.PARTY_LEFT: "generation {0} of {1} parties is broken: a party stopped waiting, or its "
     "session ended",

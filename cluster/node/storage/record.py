@@ -326,7 +326,16 @@ def scan(content: bytes, name: str, kind: FileKind) -> Scan:
 def scan_groups(
     content: bytes, name: str, *, salt: bytes, offset: int, sequence: int
 ) -> list[Group]:
-    """Return the sound groups from ``offset`` on, the first of which has that ``sequence``."""
+    """Return the sound groups from ``offset`` on, the first of which has that ``sequence``.
+
+    What follows them is an unfinished write, unless this raises. If the prefix of a group cannot be
+    read, its length is unknown: bytes behind it may be its body.
+
+    Raises:
+        JournalDamagedError: something was written after a group that cannot be read, or a group has
+            another sequence than its place demands.
+
+    """
     groups: list[Group] = []
     view = memoryview(content)
     while (group := _group_at(content, salt, offset)) is not None:
