@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.message import Reason, Refused
@@ -41,7 +41,10 @@ CLIENT_BYTES_MAX = 72 << 10
 of a member may have `FRAME_BYTES_MAX`."""
 
 CLIENT_ENVELOPES_MAX = 256
-"""Limit of envelopes in a client's frame: as many as a gateway puts into one frame."""
+"""Limit of messages in a client's frame: as many as a gateway puts into one frame."""
+
+REFUSALS_MAX = 16
+"""The most requests of a frame that are refused for a field of a wrong type; more get no reply."""
 
 SMALL_BYTES = 1024
 """A frame up to this size is decoded unchecked: that takes a quarter of a millisecond at worst."""
@@ -160,10 +163,12 @@ class FrameValidator:
                 return Dropped(
                     "wire.malformed", detail="more arrays than a frame has", hostile=True
                 )
-            frame, newer = read_frame(raw, self.cluster)
+            frame, count, newer = read_frame(raw, self.cluster)
             same = frame.group == self.group
             if not same and frame.group and self.group:
                 return _refused(frame, self._other_group(frame.group))
+            if not member and count > CLIENT_ENVELOPES_MAX:
+                return Dropped("wire.oversized")
             same = same or self.client
             passed = self._passed if same else self._passed_ungrouped
             envelopes: list[EnvelopeItems] = []
@@ -181,8 +186,6 @@ class FrameValidator:
                 here, there = addresses
                 for message in messages:
                     envelopes.append((here, there, message))
-            if not member and len(envelopes) > CLIENT_ENVELOPES_MAX:
-                return Dropped("wire.oversized")
         except _MisaddressedError as error:
             return Dropped(error.counter)
         except WrongVersionError as error:
@@ -229,18 +232,20 @@ class FrameValidator:
     def field_refusals(self, link: str, raw: bytes) -> Frame | None:
         """Return a frame of refusals of requests of ``link`` that have a field of a wrong type.
 
-        None if there is none in ``raw``, its number cannot be read, or ``raw`` is not small.
+        None if there is none in ``raw``, its number cannot be read, or ``raw`` is not small. At
+        most `REFUSALS_MAX` are refused.
         """
         replies: list[Envelope] = []
         try:
             for to, sender, messages in open_frame(raw)[-1] if len(raw) <= SMALL_BYTES else ():
-                refusals = [no for items in messages if (no := _field_refusal(items)) is not None]
-                if not refusals:
+                room = REFUSALS_MAX - len(replies)
+                refusals = (no for items in messages if (no := _field_refusal(items)) is not None)
+                if not (chosen := list(islice(refusals, room))):
                     continue
                 check_received_address(sender)
                 proxy = address_of(self.node, PROXY)
                 if to in (proxy, address_of(ANY_NODE, PROXY)) and node_of(sender) == link:
-                    replies += [Envelope(sender, proxy, no) for no in refusals]
+                    replies += [Envelope(sender, proxy, no) for no in chosen]
         except (MalformedFrameError, ValueError, TypeError):  # Not even arrays as in a frame.
             return None
         except Exception as error:  # noqa: BLE001  # As in `admit`.
@@ -304,7 +309,7 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
     """Return why a frame of another cluster is dropped; refusals in it get no reply."""
     dropped = Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error), cluster=error.found)
     try:
-        frame, _ = read_frame(raw, None)
+        frame, _, _ = read_frame(raw, None)
     except MalformedFrameError:
         return dropped
     return _refused(frame, dropped)

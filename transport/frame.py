@@ -152,7 +152,7 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
             with one wrong message as a whole.
 
     Raises:
-        FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` envelopes.
+        FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` messages.
         ValueError: the cluster id or an address is not well-formed, or the group or the
             stamp is negative or beyond 63 bits.
         TypeError: a message has a field that is not of its declared type.
@@ -217,7 +217,7 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
         MalformedFrameError: the base of both; raised for anything else that is wrong.
 
     """
-    frame, newer = read_frame(data, cluster)
+    frame, _, newer = read_frame(data, cluster)
     envelopes: list[EnvelopeItems] = []
     for to, sender, messages in frame.envelopes:
         check_received_address(to)
@@ -277,8 +277,8 @@ def _received_type(declared: int) -> type[ReceivedFrame]:
     return frame
 
 
-def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int]:
-    """Return a frame, and the number of its messages with more fields than are declared here.
+def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, int]:
+    """Return a frame, its number of messages, and of those with more fields than are declared here.
 
     Raises:
         MalformedFrameError: as `decode_frame` does, but for addresses.
@@ -309,7 +309,7 @@ def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int]:
                     raise MalformedFrameError(text)
     if count > ENVELOPES_MAX:
         raise MalformedFrameError(f"{count} messages, at most {ENVELOPES_MAX}")
-    return frame, newer
+    return frame, count, newer
 
 
 def _explained(items: list[Any], error: ValidationError) -> MalformedFrameError:

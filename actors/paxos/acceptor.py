@@ -140,7 +140,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.trusted = votes
         """Whether its journal is not an old copy, as far as is known."""
         self.seat = self.config.seat(self.acceptor, voter)
-        """The slots on which it votes."""
+        """The slots on which it votes. It begins where this journal got its seat, and also has the
+        slots that former views decide: a leader that lags behind needs the votes on them."""
         self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
         self.version = version
@@ -247,13 +248,20 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         ]
 
     def _on_seat_changed(self, event: SeatEvent) -> Effects:
-        """Vote on the slots of the views that count this journal, and on no others."""
+        """Vote on the slots of the views that count this journal, and on no others.
+
+        A journal that has voted without a break goes on with the slots of views that are over here.
+        Another one does not: it lacks what the former promised.
+        """
+        former = self.seat if self.is_voter else range(0)
         if isinstance(event, StopVoting):
             self.trusted, self.promised, self.kept = False, NO_BALLOT, NO_BALLOT
         elif isinstance(event, StartVoting):
             self.trusted, self.promised = True, max(self.promised, self.kept)
-        self.seat = self.config.seat(self.acceptor, self.voter)
-        self.is_voter = self.trusted and len(self.seat) > 0
+        seat = self.config.seat(self.acceptor, self.voter)
+        if len(seat) and len(former) and former.start <= seat.start <= former.stop:
+            seat = range(former.start, seat.stop)
+        self.seat, self.is_voter = seat, self.trusted and len(seat) > 0
         return ()
 
     def _refuse_stranger(self, sender: Address, event: LeaderMessage) -> Effects:
@@ -369,10 +377,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if ballot < (promised := max(self.promised, self.kept)):
             return (Send(commander, Preempted(ballot=promised)),)
         reply: Effects = ()
-        # No vote counts on a slot that the leader knows to be decided. If only this node knows it,
-        # the vote may be in no view of its own any more. A leader that lags behind still needs it,
-        # and counts it only if the view that decides the slot has this journal.
-        if accept.committed <= slot and (slot in self.seat or slot < self.applied):
+        # No vote counts on a slot that the leader knows to be decided.
+        if accept.committed <= slot and slot in self.seat:
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             reply = (Send(commander, accepted),)
         votes = self.votes

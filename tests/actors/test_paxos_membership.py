@@ -58,6 +58,8 @@ from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_o
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     UNWILLING,
+    Accept,
+    Accepted,
     Ballot,
     Batch,
     Heartbeat,
@@ -213,6 +215,42 @@ def test_a_member_with_a_new_journal_votes_on_no_earlier_slot(views: LogConfig) 
 
     assert views.seat(acceptor_of("c"), 9).start == 40 + WINDOW
     assert not views.seat(acceptor_of("c"), 3)
+
+
+def accepted_after(views: LogConfig, change: Membership, name: str, voter: int) -> list[Accepted]:
+    """Return the answer of an acceptor that applied ``change`` to a leader that did not.
+
+    The leader proposes the slot before the change comes into force, which is decided by now.
+    """
+    acceptor = Acceptor(
+        acceptor_of(name), HOST, node=name, config=views, recovered=Recovered(), voter=voter
+    )
+    acceptor.begin(T0)
+    views.change(10, change)
+    acceptor.handle(replica_of(name), ViewChanged(), T0)
+    views.advance(10 + WINDOW)
+    views.applied = 10 + WINDOW
+    acceptor.handle(replica_of(name), Applied(slot=views.applied), T0)
+    acceptor.handle(replica_of(name), ViewChanged(), T0)
+    late = Accept(ballot=Ballot(5, leader_of("a")), slot=9 + WINDOW, batch=batch(), committed=10)
+    effects = acceptor.handle(address_of("a", "commander-5"), late, T0)
+    return [
+        one.message
+        for one in effects
+        if isinstance(one, Send) and isinstance(one.message, Accepted)
+    ]
+
+
+def test_a_journal_goes_on_voting_on_slots_that_a_former_view_decides(views: LogConfig) -> None:
+    change = THREE.with_member(D)
+    assert views.seat(acceptor_of("b"), B.journal).start == 0
+    (vote,) = accepted_after(views, change, "b", B.journal)
+    assert (vote.slot, vote.voter) == (9 + WINDOW, B.journal)
+    assert views.seat(acceptor_of("b"), B.journal).start == 10 + WINDOW
+
+
+def test_a_journal_that_got_its_seat_later_does_not_vote_on_them(views: LogConfig) -> None:
+    assert accepted_after(views, THREE.with_member(D), "d", D.journal) == []
 
 
 def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided() -> None:

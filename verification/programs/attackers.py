@@ -316,7 +316,8 @@ class Asker:
         """Count the replies that have come, after waiting for the first."""
         while self.socket.poll(wait_ms):
             wait_ms = 0
-            for _, _, (tag, *fields) in cbor2.loads(self.socket.recv())[4]:
+            envelopes = cbor2.loads(self.socket.recv())[4]
+            for tag, *fields in (message for _, _, several in envelopes for message in several):
                 if tag == REFUSED:
                     self.refused[fields[4]] = self.refused.get(fields[4], 0) + 1
                 elif tag == OPENED:
