@@ -422,6 +422,19 @@ def test_a_clients_frame_has_no_more_envelopes_than_a_gateway_sends() -> None:
     assert isinstance(admission.admit("n2", frame_of(ENVELOPES_MAX, "n2", describe)), Frame)
 
 
+def test_messages_that_would_be_left_out_count_for_the_limit_of_a_clients_frame() -> None:
+    """A node that knows its group takes nothing but requests over a link without one."""
+    admission = node()
+    admission.group = 7
+    describe = Describe(session="me", request=1)
+    requests = [Envelope(Address("n1/proxy"), Address("me/session"), describe)] * 200
+    for others, passed in ((56, 200), (57, None)):
+        left_out = [Envelope(Address("n1/acceptor"), Address("me/session"), describe)] * others
+        judged = admission.admit("me", encode_frame(Frame("test", 0, 0, [*requests, *left_out])))
+        assert (len(judged.envelopes) if isinstance(judged, Frame) else None) == passed
+    assert judged == Dropped("wire.oversized")
+
+
 @pytest.mark.parametrize("lock", ["orders/42", "é" * 120, "訂單" * 40, "🔒" * 60])
 def test_frames_of_ours_pass_in_whatever_script_their_names_are(lock: str) -> None:
     acquire = Acquire(lock=lock, session="me", owner=lock, request=1 << 40, label=lock)

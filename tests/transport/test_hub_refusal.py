@@ -25,6 +25,7 @@ from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     Granted,
+    Inspect,
     KeepAlive,
     LockStatus,
     Reason,
@@ -35,7 +36,7 @@ from fencelock.actors.api.request import Request
 from fencelock.actors.message import REGISTRY, Address, Message
 from fencelock.actors.role_message import LinkRefused, LinkUp
 from fencelock.transport import client_queue
-from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.admission import REFUSALS_MAX, Dropped, FrameValidator
 from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError, UndecodableError
 from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
 from fencelock.transport.frame import Frame, Mismatch, Rejected, decode_frame, encode_frame
@@ -279,6 +280,14 @@ def test_every_reply_to_a_wrong_request_can_be_sent(cls: type[Request], number: 
         raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [[cls.TAG, *items]]]]])
         replies = validator.field_refusals("me", raw)
         assert replies is None or encode_frame(replies)
+
+
+def test_no_more_than_a_few_requests_of_a_frame_are_refused_for_a_field() -> None:
+    wrong = [Inspect.TAG, "me", 1, "soon", "a"]
+    raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [wrong] * 40]] * 4])
+    replies = FrameValidator("n1", "test", client=False).field_refusals("me", raw)
+    assert replies is not None
+    assert len(replies.envelopes) == REFUSALS_MAX
 
 
 def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
