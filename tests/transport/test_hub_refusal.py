@@ -284,7 +284,7 @@ def test_every_reply_to_a_wrong_request_can_be_sent(cls: type[Request], number: 
 
 def test_no_more_than_a_few_requests_of_a_frame_are_refused_for_a_field() -> None:
     wrong = [Inspect.TAG, "me", 1, "soon", "a"]
-    raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [wrong] * 40]] * 4])
+    raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [wrong] * 15]] * 4])
     replies = FrameValidator("n1", "test", client=False).field_refusals("me", raw)
     assert replies is not None
     assert len(replies.envelopes) == REFUSALS_MAX
