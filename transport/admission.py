@@ -40,7 +40,7 @@ CLIENT_BYTES_MAX = 72 << 10
 """Maximum size of a client's frame (bytes, 72 KiB): the largest command and its addresses. A frame
 of a member may have `FRAME_BYTES_MAX`."""
 
-CLIENT_ENVELOPES_MAX = 256
+CLIENT_MESSAGES_MAX = 256
 """Limit of messages in a client's frame: as many as a gateway puts into one frame."""
 
 REFUSALS_MAX = 16
@@ -167,7 +167,7 @@ class FrameValidator:
             same = frame.group == self.group
             if not same and frame.group and self.group:
                 return _refused(frame, self._other_group(frame.group))
-            if not member and count > CLIENT_ENVELOPES_MAX:
+            if not member and count > CLIENT_MESSAGES_MAX:
                 return Dropped("wire.oversized")
             same = same or self.client
             passed = self._passed if same else self._passed_ungrouped

@@ -41,7 +41,7 @@ from fencelock.transport.codec import (
 WIRE_VERSION = 1
 """Raised when a node of the previous version could misread a frame of this one."""
 
-ENVELOPES_MAX = 4096
+MESSAGES_MAX = 4096
 """Limit of messages in one frame: more than one turn should send to one peer."""
 
 FRAME_ITEMS = 5
@@ -152,14 +152,14 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
             with one wrong message as a whole.
 
     Raises:
-        FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` messages.
+        FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `MESSAGES_MAX` messages.
         ValueError: the cluster id or an address is not well-formed, or the group or the
             stamp is negative or beyond 63 bits.
         TypeError: a message has a field that is not of its declared type.
 
     """
-    if len(frame.envelopes) > ENVELOPES_MAX:
-        raise FrameTooLargeError(f"{len(frame.envelopes)} messages, at most {ENVELOPES_MAX}")
+    if len(frame.envelopes) > MESSAGES_MAX:
+        raise FrameTooLargeError(f"{len(frame.envelopes)} messages, at most {MESSAGES_MAX}")
     if not 0 <= frame.group | frame.stamp <= INT_MAX:
         raise ValueError(f"group {frame.group} or stamp {frame.stamp}: 0 to {INT_MAX} are allowed")
     shared: list[tuple[Address, Address, list[Message]]] = []
@@ -269,9 +269,9 @@ def _received_type(declared: int) -> type[ReceivedFrame]:
     """
     message: Any = Union[tuple(REGISTRY.values())]  # noqa: UP007
     define: Any = defstruct
-    messages: Any = Annotated[tuple[message, ...], Meta(min_length=1, max_length=ENVELOPES_MAX)]
+    messages: Any = Annotated[tuple[message, ...], Meta(min_length=1, max_length=MESSAGES_MAX)]
     envelope: Any = tuple[Address, Address, messages]
-    envelopes: Any = Annotated[tuple[envelope, ...], Meta(max_length=ENVELOPES_MAX)]
+    envelopes: Any = Annotated[tuple[envelope, ...], Meta(max_length=MESSAGES_MAX)]
     frame: type[ReceivedFrame] = define("Frame", [("envelopes", envelopes)], bases=(ReceivedFrame,))
     prepare(frame)
     return frame
@@ -307,8 +307,8 @@ def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, in
                     name = type(message).__name__
                     text = f"{name} has {message.ITEMS - 1} fields, not {len(fields) - 1}"
                     raise MalformedFrameError(text)
-    if count > ENVELOPES_MAX:
-        raise MalformedFrameError(f"{count} messages, at most {ENVELOPES_MAX}")
+    if count > MESSAGES_MAX:
+        raise MalformedFrameError(f"{count} messages, at most {MESSAGES_MAX}")
     return frame, count, newer
 
 

@@ -140,8 +140,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.trusted = votes
         """Whether its journal is not an old copy, as far as is known."""
         self.seat = self.config.seat(self.acceptor, voter)
-        """The slots on which it votes. It begins where this journal got its seat, and also has the
-        slots that former views decide: a leader that lags behind needs the votes on them."""
+        """The slots on which it votes: all since this journal got its seat, also those of views
+        that ended. A leader that lags behind still needs the votes on them."""
         self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
         self.version = version
@@ -250,8 +250,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def _on_seat_changed(self, event: SeatEvent) -> Effects:
         """Vote on the slots of the views that count this journal, and on no others.
 
-        A journal that has voted without a break goes on with the slots of views that are over here.
-        Another one does not: it lacks what the former promised.
+        A journal that has voted without a break also keeps the slots of views that ended. A new
+        journal does not get them: it lacks what the former one promised.
         """
         former = self.seat if self.is_voter else range(0)
         if isinstance(event, StopVoting):

@@ -284,13 +284,13 @@ class ClientSession(Role[Event | SessionTick]):
     def handle(self, sender: Address, event: Event | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""
         state = self.session_state
-        lost: list[Effect] | None = None
+        lost: list[Effect] = []
         expires_at = state.expires_at
         if now >= state.session_lease.until or (expires_at is not None and now >= expires_at):
             # nothing-held-beyond-trust: before any message that came meanwhile.
             lost = judge_belief(state, now)
         if type(event) is SessionTick:
-            return [*(lost or ()), *self._on_tick(event, now)]
+            return [*lost, *self._on_tick(event, now)]
         effects = HANDLERS[type(event)](state, sender, event, now)
         if state.closing.due_at is not None:
             effects += finish_closing(state, now)
@@ -334,6 +334,14 @@ class ClientSession(Role[Event | SessionTick]):
 
 
 STRANGER = Observe("client.stranger_dropped")
+"""A request came from outside the session's own node."""
+
+
+def _refuse(
+    state: SessionState, user: Address, request: UserRequest, no: Rejection
+) -> list[Effect]:
+    """Refuse a request that was not filed."""
+    return [Send(user, refused(request, state.session_lease.name, no))]
 
 
 def on_unawaited(
@@ -349,13 +357,13 @@ def on_claim(
     """Refuse an acquire or an update, or file it and send it to an endpoint."""
     if not user.startswith(state.home):
         return [STRANGER]
-    lock_key = check_claim(state, user, claim, now)
-    if isinstance(lock_key, Rejection):
-        return [Send(user, refused(claim, state.session_lease.name, lock_key))]
+    checked = check_claim(state, user, claim, now)
+    if isinstance(checked, Rejection):
+        return _refuse(state, user, claim, checked)
     state.session_lease.need(now)
     in_flight, endpoint = state.in_flight, state.endpoints.choose().address
     limit_ms = claim.wait_ms if claim.WAITS else ANSWER_MS
-    effects = in_flight.ask(user, claim, lock_key, endpoint, now, limit_ms=limit_ms)
+    effects = in_flight.ask(user, claim, checked, endpoint, now, limit_ms=limit_ms)
     return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
 
@@ -365,16 +373,16 @@ def on_request(
     """Refuse a user's request that takes no hold and ends none, or send it to an endpoint."""
     if not user.startswith(state.home):
         return [STRANGER]
-    lock_key = check_request(state, request, now)
-    if isinstance(lock_key, Rejection):
-        return [Send(user, refused(request, state.session_lease.name, lock_key))]
+    checked = check_request(state, request, now)
+    if isinstance(checked, Rejection):
+        return _refuse(state, user, request, checked)
     limit_ms = WATCH_MS + ANSWER_MS if is_watch(request) else ANSWER_MS
     if isinstance(request, ReadBackup):
         endpoint = state.endpoints.choose_on(request.node)
     else:
         endpoint = state.endpoints.choose()
     in_flight = state.in_flight
-    return in_flight.ask(user, request, lock_key, endpoint.address, now, limit_ms=limit_ms)
+    return in_flight.ask(user, request, checked, endpoint.address, now, limit_ms=limit_ms)
 
 
 def on_release(
@@ -391,10 +399,10 @@ def on_release(
     """
     if not user.startswith(state.home):
         return [STRANGER]
-    lock_key = check_release(state, release)
-    if isinstance(lock_key, Rejection):
-        return [Send(user, refused(release, state.session_lease.name, lock_key))]
-    in_flight = state.in_flight
+    checked = check_release(state, release)
+    if isinstance(checked, Rejection):
+        return _refuse(state, user, release, checked)
+    lock_key, in_flight = checked, state.in_flight
     state.session_lease.need(now)
     for number in in_flight.releases.get(lock_key, ()):
         pending = in_flight.pending[number]
@@ -418,7 +426,7 @@ def on_survey(state: SessionState, user: Address, survey: Survey, now: Instant) 
     """Ask every endpoint to describe itself."""
     no = check_request(state, Describe(), now)
     if isinstance(no, Rejection):
-        return [Send(user, refused(Describe(), state.session_lease.name, no))]
+        return _refuse(state, user, Describe(), no)
     state.surveys_begun += 1
     number = state.surveys_begun
     effects: list[Effect] = []

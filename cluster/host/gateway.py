@@ -20,7 +20,7 @@ from fencelock.transport.log import note
 if TYPE_CHECKING:
     from fencelock.transport.listener import Arrival
 
-FRAME_ENVELOPES_MAX = 256
+FRAME_MESSAGES_MAX = 256
 """Limit of messages in one frame, which a receiver handles at once; far below the byte limit."""
 
 TURN_MAX = 4_096
@@ -239,7 +239,7 @@ class Gateway:
         links = self._links
         self._scheduler.frames_out += len(outgoing)
         for link, envelopes in outgoing.items():
-            if len(envelopes) > FRAME_ENVELOPES_MAX:
+            if len(envelopes) > FRAME_MESSAGES_MAX:
                 self._send_halves(link, stamp, envelopes)
                 continue
             try:
@@ -260,10 +260,10 @@ class Gateway:
             elif error is not None:
                 self._scheduler.note_fault(f"sending {envelopes[0]!r}", error)
             return
-        half = min(FRAME_ENVELOPES_MAX, len(envelopes) // 2)
+        half = min(FRAME_MESSAGES_MAX, len(envelopes) // 2)
         for part in (envelopes[:half], envelopes[half:]):
             try:
-                if len(part) > FRAME_ENVELOPES_MAX:
+                if len(part) > FRAME_MESSAGES_MAX:
                     self._send_halves(link, stamp, part)
                 else:
                     links = self._links

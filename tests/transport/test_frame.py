@@ -22,7 +22,7 @@ from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport import frame as frame_module
 from fencelock.transport.admission import (
     CLIENT_BYTES_MAX,
-    CLIENT_ENVELOPES_MAX,
+    CLIENT_MESSAGES_MAX,
     SMALL_BYTES,
     Dropped,
     FrameValidator,
@@ -40,7 +40,7 @@ from fencelock.transport.cbor import (
 )
 from fencelock.transport.codec import encode
 from fencelock.transport.frame import (
-    ENVELOPES_MAX,
+    MESSAGES_MAX,
     WIRE_VERSION,
     Envelope,
     ForeignClusterError,
@@ -120,8 +120,8 @@ def enveloped(at: int, value: object) -> bytes:
         (changed(4, [1]), "expected `array`, got `int`"),
         (changed(4, [NOTHING]), "length 3, got 0"),
         (changed(4, [["n1/proxy", "s-1/session"]]), "length 3, got 2"),
-        (changed(4, [RAW[4][0]] * (ENVELOPES_MAX + 1)), "length <= 4096"),
-        (enveloped(2, RAW[4][0][2] * (ENVELOPES_MAX + 1)), "length <= 4096"),
+        (changed(4, [RAW[4][0]] * (MESSAGES_MAX + 1)), "length <= 4096"),
+        (enveloped(2, RAW[4][0][2] * (MESSAGES_MAX + 1)), "length <= 4096"),
         (changed(4, [[*RAW[4][0][:2], RAW[4][0][2] * 2050]] * 2), "4100 messages, at most 4096"),
         (enveloped(2, NOTHING), "length >= 1"),
         (enveloped(2, RAW[4][0][2][0]), "16 is no array that begins with an int"),
@@ -414,12 +414,12 @@ def test_only_a_member_may_send_more_than_64_kib() -> None:
 
 def test_a_clients_frame_has_no_more_envelopes_than_a_gateway_sends() -> None:
     describe = Describe(session="me", request=1)
-    assert isinstance(node().admit("me", frame_of(CLIENT_ENVELOPES_MAX, "me", describe)), Frame)
-    raw = frame_of(CLIENT_ENVELOPES_MAX + 1, "me", describe)
+    assert isinstance(node().admit("me", frame_of(CLIENT_MESSAGES_MAX, "me", describe)), Frame)
+    raw = frame_of(CLIENT_MESSAGES_MAX + 1, "me", describe)
     admission = node()
     for _ in range(2):  # A frame that is like others is judged in another way.
         assert admission.admit("me", raw) == Dropped("wire.oversized")
-    assert isinstance(admission.admit("n2", frame_of(ENVELOPES_MAX, "n2", describe)), Frame)
+    assert isinstance(admission.admit("n2", frame_of(MESSAGES_MAX, "n2", describe)), Frame)
 
 
 def test_messages_that_would_be_left_out_count_for_the_limit_of_a_clients_frame() -> None:
