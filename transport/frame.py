@@ -5,8 +5,8 @@ A frame is ``[version, cluster, group, stamp, [envelope, ...]]``, an envelope
 version always comes first, so that it can be checked before anything else is interpreted. Then
 msgspec checks and converts the whole frame in one call.
 
-In a process each message has its own `Envelope`. On the wire messages that follow each other from
-one role to another share one: two addresses cost a codec as much as a small message.
+In a process each message has its own `Envelope`. On the wire, consecutive messages from one role to
+another share an envelope, since two addresses cost the codec as much as a small message.
 """
 
 from collections.abc import Callable, Sequence
