@@ -1,11 +1,14 @@
 """Messages to CBOR, and back from bytes that are not trusted.
 
 A message is an array of its tag and its fields, as `fencelock.actors.message.Message` says. msgspec
-makes the array of a message, and the message of an array. It checks each value of what comes
-against the type that the field declares. Of what leaves it checks a user's arguments, what is
-written to a log or a journal, and frames between members: a member drops a frame with one wrong
-message as a whole, and with it the requests of other clients. A frame from or to a client has the
-messages of that client only.
+makes the message of an array. It checks each value of what comes against the type that the field
+declares. Of what leaves it checks a user's arguments, what is written to a log or a journal, and
+frames between members: a member drops a frame with one wrong message as a whole, and with it the
+requests of other clients. A frame from or to a client has the messages of that client only.
+
+What leaves passes through MessagePack, which msgspec writes and reads without a Python object in
+between: `pack` writes it, a decoder of the declared type checks it, and `unpack` makes of it the
+lists that are written as CBOR.
 
 A message in a frame may have more fields than are declared here, up to `EXTRA_FIELDS_MAX`. They
 are ignored: the sender is of a newer version. A record of a journal, a part of a snapshot and a
@@ -18,12 +21,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec.msgpack import Decoder, Encoder
 
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Message
@@ -43,8 +45,11 @@ more within one wire version should be a new message."""
 NATIVE = (bytes,)
 """Types beyond JSON's that CBOR has, so msgspec leaves their values alone."""
 
-plain: Callable[[Any], Any] = partial(to_builtins, builtin_types=NATIVE)
-"""Returns a value with an array in place of each message."""
+pack: Callable[[Any], bytes] = Encoder().encode
+"""Writes a value as MessagePack, with an array for each message."""
+
+lists_of: Callable[[bytes], Any] = Decoder().decode
+"""Reads what `pack` wrote, with a list for each array."""
 
 _ERROR = re.compile(r"(?P<text>.*?)(?: - at `\$(?:\[(?P<place>\d+)\])?.*`)?", re.DOTALL)
 """An error's text. The place of the wrong value begins with that of its field."""
@@ -79,13 +84,14 @@ def encode(message: Message, *, check: bool = True) -> bytes:
         FrameTooLargeError: the result is larger than `FRAME_BYTES_MAX`.
 
     """
+    cls = type(message)
     try:
-        data = dump(check_types(message) if check else plain(message))
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"{type(message).__name__}: the text {error.object[:80]!a} has a surrogate, which is "
-            "no character"
-        ) from None
+        packed = pack(message)
+        if check:
+            (_checks.get(cls) or prepare(cls))(packed)
+    except _UNFIT as error:
+        raise _reason(message, error) from error
+    data = dump(lists_of(packed))
     if len(data) > FRAME_BYTES_MAX:
         name = type(message).__name__
         raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -110,19 +116,23 @@ def decode(data: bytes) -> Message:
 
 
 _preparing = RLock()
-_prepared: set[type[Struct]] = set()
+_checks: dict[type[Struct], Callable[[bytes], object]] = {}
+"""By class, what refuses a value that `pack` wrote if it is no value of that class."""
 
 
-def prepare(cls: type[Struct]) -> None:
+def prepare(cls: type[Struct]) -> Callable[[bytes], object]:
     """Let msgspec gather what it has to do for ``cls`` and for all structs in it.
 
     msgspec does that at the first use of a class, without a lock: the process crashes if two
     threads, of two nodes for example, begin with one class at the same time.
+
+    Returns:
+        What raises `msgspec.ValidationError` if a value that `pack` wrote is none of ``cls``.
+
     """
     with _preparing:
-        with suppress(ValidationError):
-            convert(None, cls, builtin_types=NATIVE)
-        _prepared.add(cls)
+        check = _checks[cls] = Decoder(cls).decode
+    return check
 
 
 def unpack(cls: type[M], items: list[Any]) -> M:
@@ -133,7 +143,7 @@ def unpack(cls: type[M], items: list[Any]) -> M:
         MalformedFrameError: a field is missing.
 
     """
-    if cls not in _prepared:
+    if cls not in _checks:
         prepare(cls)
     try:
         return convert(items, cls, builtin_types=NATIVE)
@@ -168,21 +178,35 @@ def first_of(value: Any) -> int:
     return first
 
 
-def check_types(message: Message) -> Any:
-    """Return ``message`` as an array, if each field has a value that its declaration allows.
+def check_types(message: Message) -> None:
+    """Refuse ``message`` if a field has a value that its declaration does not allow.
 
     Raises:
         TypeError: naming the field and the value.
+        InvalidRequestError: a text has a surrogate.
 
     """
-    cls, items = type(message), plain(message)
-    if cls not in _prepared:
-        prepare(cls)
+    cls = type(message)
     try:
-        convert(items, cls, builtin_types=NATIVE)
-    except ValidationError as error:
-        raise TypeError(str(_explained(cls, items, error))) from error
-    return items
+        (_checks.get(cls) or prepare(cls))(pack(message))
+    except _UNFIT as error:
+        raise _reason(message, error) from error
+
+
+_UNFIT = ValidationError, OverflowError, UnicodeEncodeError
+
+
+def _reason(message: Message, error: Exception) -> Exception:
+    """Return ``error`` about a message that should leave in words that name the field."""
+    name = type(message).__name__
+    if isinstance(error, UnicodeEncodeError):
+        text = f"the text {error.object[:80]!a} has a surrogate, which is no character"
+        return InvalidRequestError(f"{name}: {text}")
+    try:
+        unpack(type(message), to_builtins(message, builtin_types=NATIVE))
+    except MalformedFrameError as reason:
+        return TypeError(str(reason))
+    return TypeError(f"{name}: {error}")
 
 
 def _explained(cls: type[Message], items: list[Any], error: ValidationError) -> MalformedFrameError:

@@ -30,10 +30,12 @@ from fencelock.transport.cbor import (
 from fencelock.transport.codec import (
     EXTRA_FIELDS_MAX,
     NATIVE,
+    check_types,
     class_of,
     explained,
     first_of,
-    plain,
+    lists_of,
+    pack,
     prepare,
     unpack,
 )
@@ -172,13 +174,15 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
             shared.append((there, _valid(sender), messages))
         messages.append(message)
     cluster = _valid_cluster(frame.cluster)
-    raw = [WIRE_VERSION, cluster, frame.group, frame.stamp, plain(shared)]
-    if check:
-        try:
-            convert(raw, _received_type(len(REGISTRY)), builtin_types=NATIVE)
-        except ValidationError as error:
-            raise TypeError(str(_explained(raw, error))) from error
-    data = dump(raw)
+    try:
+        packed = pack((WIRE_VERSION, cluster, frame.group, frame.stamp, shared))
+        if check:
+            _check_of_sent(len(REGISTRY))(packed)
+    except (ValidationError, OverflowError):
+        for _, _, message in frame.envelopes:
+            check_types(message)
+        raise
+    data = dump(lists_of(packed))
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
     return data
@@ -275,6 +279,12 @@ def _received_type(declared: int) -> type[ReceivedFrame]:
     frame: type[ReceivedFrame] = define("Frame", [("envelopes", envelopes)], bases=(ReceivedFrame,))
     prepare(frame)
     return frame
+
+
+@lru_cache(maxsize=1)
+def _check_of_sent(declared: int) -> Callable[[bytes], object]:
+    """Return what checks a frame that `pack` wrote as its receiver will."""
+    return prepare(_received_type(declared))
 
 
 def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, int]:

@@ -53,6 +53,7 @@ from fencelock.actors.paxos.message import (
     Commit,
     Heartbeat,
     HeartbeatAck,
+    LeaderMessage,
     Located,
     Pledge,
     Pledged,
@@ -69,10 +70,6 @@ from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Facts, Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level
 from fencelock.actors.table.wire import LOG_VERSION
-
-LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
-"""Messages that a leader, its scout or its commander sends."""
-
 
 SeatEvent = ViewChanged | StartVoting | StopVoting
 """Events that change on which slots the acceptor votes."""
@@ -210,7 +207,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
 
     def handle(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
         effects: Effects
-        if isinstance(event, OwnEvent):
+        if not isinstance(event, LeaderMessage):
             effects = self._on_own(event)
         elif isinstance(event, Prepare) and not self.is_voter:
             effects = (Observe("paxos.non_voter_asked"), *self._correct(sender, event))
@@ -231,6 +228,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
                     effects = self._on_heartbeat(sender, event, now)
                 case Release():
                     effects = self._on_release(event, now)
+                case _:
+                    effects = ()
         return effects if self.is_voter else self._without_votes(effects)
 
     def summary(self) -> Summary:

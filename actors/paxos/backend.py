@@ -318,8 +318,8 @@ class PaxosBackend(MembersBackend):
                     effects.append(self._notice(notice_of(outcome)))
                 continue
             effects.append(Send(known.sender, outcome))
-        counts = {"granted": granted, "released": released, "refused": denied}
-        for name, count in {**counts, "unknown_session": unknown}.items():
+        counts = ("granted", granted), ("released", released), ("refused", denied)
+        for name, count in (*counts, ("unknown_session", unknown)):
             if count:
                 effects.append(Observe(f"proxy.{name}", count))
         return effects

@@ -133,13 +133,18 @@ class Vote(NamedTuple):
     batch: Batch
 
 
-class Prepare(Message, tag=0x20):
+class LeaderMessage(Message):
+    """What a leader, its scout or its commander sends under its ``ballot``."""
+
+    ballot: Ballot
+
+
+class Prepare(LeaderMessage, tag=0x20):
     """PMMC p1a: promise to accept no lower ballot; report your votes from slot ``first`` on.
 
     ``view`` is the number of the newest view that the sender knows.
     """
 
-    ballot: Ballot
     first: Int64
     view: Int64 = 0
 
@@ -167,14 +172,13 @@ class Preempted(Message, tag=0x22):
     ballot: Ballot
 
 
-class Accept(Message, tag=0x23):
+class Accept(LeaderMessage, tag=0x23):
     """PMMC p2a: accept ``batch`` for ``slot``; all slots before ``committed`` are decided.
 
     It is also the journal's record of the vote. From it recovery knows which votes under
     ``ballot`` had won by then, and replays them after a restart.
     """
 
-    ballot: Ballot
     slot: Int64
     batch: Batch
     committed: Int64
@@ -188,14 +192,13 @@ class Accepted(Message, tag=0x24):
     voter: Int64 = 0
 
 
-class Commit(Message, tag=0x25):
+class Commit(LeaderMessage, tag=0x25):
     """All slots before ``committed`` are decided; sent when no `Accept` carries that."""
 
-    ballot: Ballot
     committed: Int64
 
 
-class Heartbeat(Message, tag=0x26):
+class Heartbeat(LeaderMessage, tag=0x26):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
     Every member has applied all slots before ``min_applied``. ``acked`` has for each member, in
@@ -204,7 +207,6 @@ class Heartbeat(Message, tag=0x26):
     none yet). ``view`` is the number of the newest view, whose members are meant.
     """
 
-    ballot: Ballot
     number: Int64
     committed: Int64
     min_applied: Int64
@@ -351,10 +353,8 @@ class TakeOver(Message, tag=0xA2):
     ballot: Ballot
 
 
-class Release(Message, tag=0xA3):
+class Release(LeaderMessage, tag=0xA3):
     """Leader to acceptor: I no longer rely on the lease of ``ballot``; end it."""
-
-    ballot: Ballot
 
 
 class Figure(NamedTuple):

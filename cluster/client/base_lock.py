@@ -359,8 +359,11 @@ class BaseLock(Notifying, Generic[H]):
     def _submit(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
     ) -> None:
-        fields = {"wait_ms": wait_ms} if asked.WAITS else {}
-        acquire = replace(asked, owner=own.owner, request=call.token, **fields)
+        owner, token = own.owner, call.token
+        if asked.WAITS:
+            acquire = replace(asked, owner=owner, request=token, wait_ms=wait_ms)
+        else:
+            acquire = replace(asked, owner=owner, request=token)
         self._channel.submit(acquire, call)
         if call.cancels != self._cancels:  # The session may have looked for it too early.
             self._end_wait(own, call.token)

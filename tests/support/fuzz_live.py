@@ -22,7 +22,7 @@ from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.cluster.keys import read_key
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.codec import plain
+from fencelock.transport.codec import lists_of, pack
 from fencelock.verification.bench.members import NodeProcesses, described
 
 STALL_S = 0.2
@@ -131,7 +131,7 @@ class Peer:
         self._context.destroy(linger=0)
 
     def frame(self, to: str, sender: str, message: Message) -> bytes:
-        envelope = [to, sender, [plain(message)]]
+        envelope = [to, sender, [lists_of(pack(message))]]
         return cbor2.dumps([1, self._members.cluster, self.group, 1, [envelope]])
 
     def ask(self, node: str, message: Message) -> list[Any] | None:

@@ -192,6 +192,13 @@ def test_a_frame_with_an_unfit_head_does_not_leave(frame: Frame) -> None:
         encode_frame(frame)
 
 
+@pytest.mark.parametrize("number", [1 << 63, 1 << 70])
+def test_a_frame_with_a_number_beyond_its_field_does_not_leave(number: int) -> None:
+    wrong = ENVELOPE._replace(message=Granted(lock="a", fence=number))
+    with pytest.raises(TypeError, match=rf"Granted\.fence: {number}: "):
+        encode_frame(replace(FRAME, envelopes=(ENVELOPE, wrong)))
+
+
 @pytest.mark.parametrize(
     "bomb",
     [

@@ -14,12 +14,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from functools import partial
 from types import NoneType
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import NODEFAULT, inspect
 from msgspec.structs import replace
@@ -28,9 +29,10 @@ from support.paths import PINS, ROOT
 import fencelock.actors
 import fencelock.actors.api as api_package
 from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Int64, Message
-from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError
-from fencelock.transport.codec import check_types, decode, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError, dump
+from fencelock.transport.codec import check_types, decode, encode, lists_of, pack
 from fencelock.transport.frame import Rejected
 
 pycddl: Any = importlib.import_module("pycddl")  # It has no types.
@@ -38,7 +40,6 @@ Schema, ValidationError = pycddl.Schema, pycddl.ValidationError
 
 _SAMPLES: dict[type, Any] = {int: 7, str: "word", bytes: b"\x00\xff", bool: True}
 _VALUES: dict[type, st.SearchStrategy[Any]] = {
-    int: st.integers(1 - (1 << 63), (1 << 63) - 1),
     str: st.text(max_size=40),
     bytes: st.binary(max_size=40),
     bool: st.booleans(),
@@ -55,7 +56,7 @@ def declared() -> list[type[Message]]:
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     names = cast("Any", cls)
     order = names._fields if hasattr(cls, "_fields") else names.__struct_fields__
     return {name: hints[name] for name in order}
@@ -78,6 +79,9 @@ def sample(hint: Any) -> Any:
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for every value of the declared type ``hint``."""
     hint = getattr(hint, "__supertype__", hint)
+    if get_origin(hint) is Annotated:
+        kind, limits = get_args(hint)
+        return st.integers(limits.ge, limits.le) if kind is int else values(kind)
     if hint in _VALUES:
         return _VALUES[hint]
     if hint is NoneType:
@@ -189,6 +193,7 @@ def test_an_error_names_message_field_and_value() -> None:
         (Granted(lock="a", fence=cast("int", True)), r"Granted\.fence: True: expected `int`"),
         (Granted(lock="a", fence=0), r"Granted\.fence: 0: expected `int` >= 1"),
         (Granted(lock="a", fence=1 << 63), r"Granted\.fence: .*: expected `int` <= "),
+        (Granted(lock="a", fence=1 << 70), r"Granted\.fence: 1180591620717411303424: "),
         (Granted(lock=cast("str", None), fence=1), r"Granted\.lock: None: expected `str`"),
         (Acquire(lock="a", wait_ms=cast("int", 1.5)), r"Acquire\.wait_ms: 1\.5: expected `int"),
         (Acquire(lock=cast("str", object())), "unsupported"),
@@ -199,6 +204,27 @@ def test_a_field_of_the_wrong_type_does_not_leave(wrong: Message, words: str) ->
         check(Granted(lock="a", fence=1))
         with pytest.raises(TypeError, match=words):
             check(wrong)
+
+
+def test_a_text_with_a_surrogate_does_not_leave() -> None:
+    for check in (check_types, encode, partial(encode, check=False)):
+        with pytest.raises(
+            InvalidRequestError, match=r"Granted: the text '\\udcff' has a surrogate"
+        ):
+            check(Granted(lock="\udcff", fence=1))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text() | st.binary(),
+    lambda items: st.lists(items) | st.lists(items).map(tuple),
+)
+
+
+@example([b"\x01\x71\x12\x20" + bytes(32), "\xd8*"])  # A content id, for libipld.
+@example(b"\x12\x20" + bytes(32))
+@given(ANYTHING)
+def test_what_leaves_is_encoded_as_cbor2_encodes_it(value: object) -> None:
+    assert dump(lists_of(pack(value))) == cbor2.dumps(value)
 
 
 def test_a_message_above_the_limit_does_not_leave() -> None:

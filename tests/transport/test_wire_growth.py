@@ -29,7 +29,7 @@ from fencelock.cluster.node.storage.record import Entry
 from fencelock.transport import frame as frame_module
 from fencelock.transport.admission import FrameValidator
 from fencelock.transport.cbor import MalformedFrameError
-from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, plain
+from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, lists_of, pack
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 TO, SENDER = Address("n1/proxy"), Address("me/session")
@@ -124,7 +124,7 @@ def test_known_fields_are_checked_and_structures_do_not_grow(
 
 def test_a_message_in_a_message_grows_like_others() -> None:
     status = LockStatus(lock="a", holder=None, waiters=(), waits_for=())
-    items = plain(status)
+    items = lists_of(pack(status))
     report = NodeStatus(
         node="n1",
         protocol="paxos",
@@ -136,13 +136,13 @@ def test_a_message_in_a_message_grows_like_others() -> None:
         locks=(status,),
     )
     for nested in (items[:9], [*items, "more"]):
-        sent = [[nested] if one == (items,) else one for one in plain(report)]
+        sent = [[nested] if one == [items] else one for one in lists_of(pack(report))]
         (got,), _ = received(sent)
         assert got == report
 
 
 def test_a_batch_which_is_part_of_records_has_no_unknown_fields() -> None:
-    *head, batch, committed = plain(ACCEPT)
+    *head, batch, committed = lists_of(pack(ACCEPT))
     with pytest.raises(MalformedFrameError, match=r"Accept\.batch: .* of at most length 3"):
         decode_frame(framed([*head, [*batch, 0], committed]))
 
