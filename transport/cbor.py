@@ -1,6 +1,6 @@
 """The subset of CBOR on our wire: integers, text, bytes, booleans, null, arrays.
 
-libipld writes it, in a tenth of the time that cbor2 takes, and cbor2 reads it. cbor2 accepts far
+libipld writes what is small, since cbor2 needs long for each array. cbor2 reads it. It accepts far
 more, and some of it is an attack: a tag that becomes a fraction of two numbers of half a megabyte
 keeps it busy for minutes. So every tag is refused before its content is read, depth is bounded, and
 lengths must be definite. Other values, such as maps and floats, fail the check against the declared
@@ -49,23 +49,32 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
 
 
+_TAG = b"\xd8"
 _CID = b"\xd8\x2a"
-"""Tag 42, with which libipld writes bytes that look like a content id of IPLD."""
+"""The head of tag 42, with which libipld writes bytes that look like a content id of IPLD."""
+
+LIBIPLD_BYTES_MAX = 8 << 10
+"""Above this, cbor2 is as fast: to look for a tag takes longer than libipld itself."""
 
 
-def dump(value: Any) -> bytes:
+def dump(value: Any, size: int = 0) -> bytes:
     """Return a value made of lists and plain values as CBOR.
 
     The encoding is the canonical one: shortest heads, definite lengths (RFC 8949, section 4.2.1),
     so that equal messages are equal bytes.
 
+    Args:
+        value: ints, texts, bytes, booleans, None, and lists of them.
+        size: about how many bytes it will take.
+
     Raises:
-        ValueError: ``value`` has a tuple, or something else that is not of our subset.
-        UnicodeEncodeError: a text has a surrogate.
+        ValueError: ``value`` has a tuple or a text with a surrogate.
 
     """
+    if size > LIBIPLD_BYTES_MAX:
+        return cbor2.dumps(value)
     data = encode_dag_cbor(value)
-    return cbor2.dumps(value) if _CID in data else data  # We write no tags.
+    return cbor2.dumps(value) if _TAG in data and _CID in data else data  # We write no tags.
 
 
 def load(data: bytes) -> Any:

@@ -6,9 +6,8 @@ declares. Of what leaves it checks a user's arguments, what is written to a log 
 frames between members: a member drops a frame with one wrong message as a whole, and with it the
 requests of other clients. A frame from or to a client has the messages of that client only.
 
-What leaves passes through MessagePack, which msgspec writes and reads without a Python object in
-between: `pack` writes it, a decoder of the declared type checks it, and `unpack` makes of it the
-lists that are written as CBOR.
+What leaves passes through MessagePack, which msgspec writes in one call: `pack`. A decoder of the
+declared type checks that, and `lists_of` makes of it the lists that are written as CBOR.
 
 A message in a frame may have more fields than are declared here, up to `EXTRA_FIELDS_MAX`. They
 are ignored: the sender is of a newer version. A record of a journal, a part of a snapshot and a
@@ -91,7 +90,7 @@ def encode(message: Message, *, check: bool = True) -> bytes:
             (_checks.get(cls) or prepare(cls))(packed)
     except _UNFIT as error:
         raise _reason(message, error) from error
-    data = dump(lists_of(packed))
+    data = dump(lists_of(packed), len(packed))
     if len(data) > FRAME_BYTES_MAX:
         name = type(message).__name__
         raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -117,7 +116,7 @@ def decode(data: bytes) -> Message:
 
 _preparing = RLock()
 _checks: dict[type[Struct], Callable[[bytes], object]] = {}
-"""By class, what refuses a value that `pack` wrote if it is no value of that class."""
+"""By class, the check of a value that `pack` wrote; see `prepare`."""
 
 
 def prepare(cls: type[Struct]) -> Callable[[bytes], object]:
@@ -127,7 +126,8 @@ def prepare(cls: type[Struct]) -> Callable[[bytes], object]:
     threads, of two nodes for example, begin with one class at the same time.
 
     Returns:
-        What raises `msgspec.ValidationError` if a value that `pack` wrote is none of ``cls``.
+        The check of a value that `pack` wrote. It raises `msgspec.ValidationError` if the value
+        does not fit ``cls``.
 
     """
     with _preparing:
@@ -197,16 +197,20 @@ _UNFIT = ValidationError, OverflowError, UnicodeEncodeError
 
 
 def _reason(message: Message, error: Exception) -> Exception:
-    """Return ``error`` about a message that should leave in words that name the field."""
-    name = type(message).__name__
+    """Return what to raise for a message that cannot leave: it names the field and its value."""
+    cls = type(message)
     if isinstance(error, UnicodeEncodeError):
         text = f"the text {error.object[:80]!a} has a surrogate, which is no character"
-        return InvalidRequestError(f"{name}: {text}")
+        return InvalidRequestError(f"{cls.__name__}: {text}")
+    if isinstance(error, OverflowError):  # It does not tell which number is too large.
+        items = to_builtins(message, builtin_types=NATIVE)
+    else:
+        items = lists_of(pack(message))
     try:
-        unpack(type(message), to_builtins(message, builtin_types=NATIVE))
+        unpack(cls, items)
     except MalformedFrameError as reason:
         return TypeError(str(reason))
-    return TypeError(f"{name}: {error}")
+    return error
 
 
 def _explained(cls: type[Message], items: list[Any], error: ValidationError) -> MalformedFrameError:

@@ -176,13 +176,16 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
     cluster = _valid_cluster(frame.cluster)
     try:
         packed = pack((WIRE_VERSION, cluster, frame.group, frame.stamp, shared))
-        if check:
-            _check_of_sent(len(REGISTRY))(packed)
-    except (ValidationError, OverflowError):
+    except OverflowError:
         for _, _, message in frame.envelopes:
             check_types(message)
         raise
-    data = dump(lists_of(packed))
+    if check:
+        try:
+            _check_of_sent(len(REGISTRY))(packed)
+        except ValidationError as error:
+            raise TypeError(str(_explained(lists_of(packed), error))) from error
+    data = dump(lists_of(packed), len(packed))
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
     return data
@@ -191,7 +194,7 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
 @lru_cache(maxsize=64)
 def _valid_cluster(cluster: str) -> str:
     check_cluster(cluster)
-    return cluster
+    return str(cluster)  # A subclass cannot be encoded.
 
 
 @lru_cache(maxsize=NAMES_KEPT)

@@ -54,7 +54,9 @@ class LockMachine:
             return written
         if len(known) >= KNOWN_MAX:
             known.clear()  # Most were for a leader elsewhere, and come back as new bytes.
-        known[written] = command
+        # A message that a local caller made may hold a `bytearray` or a list, which may change.
+        if (own := read_command(written) if check else command) is not None:
+            known[written] = own
         return written
 
     def admits(self, command: bytes) -> bool:

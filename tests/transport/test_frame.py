@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cbor2
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.expect import checked
 
+from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Release
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import Address, Message
@@ -192,6 +193,26 @@ def test_a_frame_with_an_unfit_head_does_not_leave(frame: Frame) -> None:
         encode_frame(frame)
 
 
+class Name(str):
+    __slots__ = ()
+
+
+def test_a_cluster_may_be_of_a_subclass_of_text() -> None:
+    assert decode_frame(encode_frame(replace(FRAME, cluster=Name("test")))) == FRAME
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (replace(FRAME, group=True), r"Frame\.group: True: expected `int`"),
+        (replace(FRAME, envelopes=(ENVELOPE._replace(message=cast("Message", None)),)), "None"),
+    ],
+)
+def test_a_frame_of_wrong_types_does_not_leave(frame: Frame, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        encode_frame(frame)
+
+
 @pytest.mark.parametrize("number", [1 << 63, 1 << 70])
 def test_a_frame_with_a_number_beyond_its_field_does_not_leave(number: int) -> None:
     wrong = ENVELOPE._replace(message=Granted(lock="a", fence=number))
@@ -354,6 +375,18 @@ def test_items_as_deep_as_may_be_are_read() -> None:
 def test_bytes_of_a_peer_are_never_read_otherwise_than_one_by_one(items: list[bytes]) -> None:
     together = load_each(items)
     assert together is None or together == [read_from_file(item) for item in items]
+
+
+def test_what_a_local_caller_changes_after_its_request_changes_no_table() -> None:
+    value = bytearray(b"first")
+    opening = Open(session="me", ttl_ms=5_000)
+    put = PutEntry(session="me.1", request=1, map="m", entry_key="k", value=cast("bytes", value))
+    here, there = LockMachine(), LockMachine()
+    written = [here.write(opening), here.write(put)]
+    value[:] = b"other"
+    for machine in (here, there):
+        machine.apply(1_000, written)
+    assert here.digest() == there.digest()
 
 
 def test_a_machine_applies_commands_together_as_one_by_one() -> None:

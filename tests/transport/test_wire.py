@@ -195,6 +195,10 @@ def test_an_error_names_message_field_and_value() -> None:
         (Granted(lock="a", fence=1 << 63), r"Granted\.fence: .*: expected `int` <= "),
         (Granted(lock="a", fence=1 << 70), r"Granted\.fence: 1180591620717411303424: "),
         (Granted(lock=cast("str", None), fence=1), r"Granted\.lock: None: expected `str`"),
+        (
+            Granted(lock=cast("str", bytearray(b"a")), fence=1),
+            r"Granted\.lock: b'a': expected `str`",
+        ),
         (Acquire(lock="a", wait_ms=cast("int", 1.5)), r"Acquire\.wait_ms: 1\.5: expected `int"),
         (Acquire(lock=cast("str", object())), "unsupported"),
     ],
@@ -224,7 +228,9 @@ ANYTHING = st.recursive(
 @example(b"\x12\x20" + bytes(32))
 @given(ANYTHING)
 def test_what_leaves_is_encoded_as_cbor2_encodes_it(value: object) -> None:
-    assert dump(lists_of(pack(value))) == cbor2.dumps(value)
+    packed = pack(value)
+    for size in (0, len(packed), FRAME_BYTES_MAX):
+        assert dump(lists_of(packed), size) == cbor2.dumps(value)
 
 
 def test_a_message_above_the_limit_does_not_leave() -> None:
