@@ -7,7 +7,7 @@ from support.log_workload import Counted, HowMany, LogCounter, SoMany
 from support.role_harness import T0, at, sent
 from support.table_scene import HERE, LISTENER, replica_of_a
 
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
@@ -145,6 +145,13 @@ def test_the_listener_receives_outcomes_once_and_far_clients_directly(leading: R
 
     assert own == [happened(2, 2)]
     assert others == [Send(OTHER, Counted(number=3)), happened(3, 3)]
+
+
+def test_an_exception_that_cost_a_command_is_reported_once(leading: Replica) -> None:
+    fault = Fault("the command x", ValueError())
+    leading.machine.faults.append(fault)
+    assert fault in decide(leading, 2, b"x")
+    assert fault not in decide(leading, 3, b"y")
 
 
 def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -> None:
