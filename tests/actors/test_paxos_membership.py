@@ -735,6 +735,18 @@ def test_silence_counts_from_the_beginning_of_the_leadership() -> None:
     assert "c has not answered a for 5 s: d is to replace it" in notice.text
 
 
+def test_what_an_operator_reads_is_no_step_towards_the_target() -> None:
+    keeper, facts = Keeper(), facts_of("b", d=WILLING)
+    keeper.check(0, facts)
+    assert not keeper.check(SILENT_MS - 1, facts)
+    described = NodesDescribed(leader="a", nodes=facts, stored=keeper.config.newest_first)
+    keeper.role.handle(members_of("b"), ReadMembers(), at(SILENT_MS))
+    effects = keeper.role.handle(monitor_of("a"), described, at(SILENT_MS))
+    assert sent(effects, MembersRead)
+    assert not proposed(effects)
+    assert proposed(keeper.check_after_pause(SILENT_MS, facts))
+
+
 def test_a_new_member_is_not_silent_before_it_could_answer() -> None:
     """The other one is removed, although the new one has not answered either."""
     keeper = Keeper()
