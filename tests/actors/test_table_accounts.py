@@ -93,14 +93,23 @@ def why(out: list[Result]) -> str:
     return text_of(no)
 
 
-def test_a_refusal_names_the_quota_the_value_the_limit_and_the_next_step() -> None:
+@pytest.mark.parametrize(
+    ("account", "session", "who", "name"),
+    [
+        ("shop", SHOP, "key 'shop' has", "shop"),
+        ("", PLAIN, "clients without a key have", "--no-key"),
+    ],
+)
+def test_a_refusal_names_the_quota_the_value_the_limit_and_the_next_step(
+    account: str, session: str, who: str, name: str
+) -> None:
     log = Log()
-    log.limit("shop", Quota(entries=1))
-    assert not why(log.put(SHOP, "a"))
-    assert why(log.put(SHOP, "b")) == (
-        "map 'm': key 'shop' has 1 entries of maps, and the quota entries is 1: delete some "
+    log.limit(account, Quota(entries=1))
+    assert not why(log.put(session, "a"))
+    assert why(log.put(session, "b")) == (
+        f"map 'm': {who} 1 entries of maps, and the quota entries is 1: delete some "
         '("fencelock map delete"), or let an operator raise the quota '
-        '("fencelock keys quota shop --entries N")'
+        f'("fencelock keys quota {name} --entries N")'
     )
     assert not why(log.put(TILL, "b"))
 
