@@ -181,8 +181,9 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
             check_types(message)
         raise
     if check:
+        _, refuse_wrong = _frame_type(len(REGISTRY))
         try:
-            _check_of_sent(len(REGISTRY))(packed)
+            refuse_wrong(packed)
         except ValidationError as error:
             raise TypeError(str(_explained(lists_of(packed), error))) from error
     data = dump(lists_of(packed), len(packed))
@@ -268,8 +269,10 @@ class ReceivedFrame(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 @lru_cache(maxsize=1)
-def _received_type(declared: int) -> type[ReceivedFrame]:
+def _frame_type(declared: int) -> tuple[type[ReceivedFrame], Callable[[bytes], object]]:
     """Return the type of a frame with any of the messages that are ``declared`` by now.
+
+    The second item is its check, see `prepare`.
 
     msgspec remembers what it has to do for a struct, and for no other type: so a union is always
     the type of a struct's field.
@@ -280,14 +283,7 @@ def _received_type(declared: int) -> type[ReceivedFrame]:
     envelope: Any = tuple[Address, Address, messages]
     envelopes: Any = Annotated[tuple[envelope, ...], Meta(max_length=MESSAGES_MAX)]
     frame: type[ReceivedFrame] = define("Frame", [("envelopes", envelopes)], bases=(ReceivedFrame,))
-    prepare(frame)
-    return frame
-
-
-@lru_cache(maxsize=1)
-def _check_of_sent(declared: int) -> Callable[[bytes], object]:
-    """Return what checks a frame that `pack` wrote as its receiver will."""
-    return prepare(_received_type(declared))
+    return frame, prepare(frame)
 
 
 def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, int]:
@@ -305,8 +301,9 @@ def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, in
         _check_name_of(check_cluster, found)
         if cluster is not None:
             raise ForeignClusterError(found, cluster)
+    kind, _ = _frame_type(len(REGISTRY))
     try:
-        frame = convert(items, _received_type(len(REGISTRY)), builtin_types=NATIVE)
+        frame = convert(items, kind, builtin_types=NATIVE)
     except ValidationError as error:
         raise _explained(items, error) from error
     count = newer = 0

@@ -184,7 +184,7 @@ def test_any_message_passes_between_any_two_versions(data: st.DataObject) -> Non
     expected = [first, *(known + defaults[theirs:])[:ours]]
 
     REGISTRY[GROWING] = VERSIONS[ours]
-    frame_module._received_type.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    frame_module._frame_type.cache_clear()  # pyright: ignore[reportPrivateUsage]
     (envelope,) = (frame := decode_frame(raw)).envelopes
     assert type(envelope[2]) is VERSIONS[ours]
     assert list(astuple(envelope[2])) == expected
