@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from support.paths import EXAMPLES
 from support.programs import run_to_end
 
 import fencelock
+from fencelock.cluster.testing.ports import PORTS, free_ports
 from fencelock.testing import LocalCluster, delay, expire, local, lose, partition
 
 
@@ -184,3 +186,31 @@ def test_the_example_of_a_tested_service_passes(tmp_path: Path) -> None:
     for name in ("report_service.py", "test_report_service.py"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())
     assert "6 passed" in pytest_of(tmp_path)
+
+
+DRAWS = """
+from fencelock.cluster.testing.ports import free_ports
+for _ in range(100):
+    print(*free_ports(3))
+"""
+
+
+def test_processes_that_choose_ports_at_once_are_given_different_ones() -> None:
+    processes = [
+        subprocess.Popen([sys.executable, "-c", DRAWS], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    chosen = [port for one in processes for port in one.communicate(timeout=PATIENCE_S)[0].split()]
+    assert len(chosen) == len(set(chosen)) == 3 * 100 * 3
+
+
+def test_after_the_last_port_comes_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    free_ports(1)
+    (turn,) = tmp_path.iterdir()
+    turn.write_text(str(PORTS.stop))
+    (first,) = free_ports(1)
+    assert PORTS.start <= first < PORTS.start + 1_000  # Other programs may have the very first.
+    assert turn.read_text() == str(first + 1)
