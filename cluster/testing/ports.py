@@ -19,13 +19,13 @@ _DIGITS = 5
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` different TCP ports of 127.0.0.1 on which no process listens now.
+    """Return ``count`` TCP ports of 127.0.0.1, in a row, on which no process listens now.
 
     All processes of a user take the ports in turn: the next one is in a file of the folder for
     temporary files. So nobody else is given a port before it is bound.
 
     Raises:
-        OSError: fewer ports are free.
+        OSError: there is no such row.
         UnsupportedError: the system has no ``flock``, as Windows.
 
     """
@@ -34,24 +34,21 @@ def free_ports(count: int) -> list[int]:
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(file, "r+b", buffering=0) as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # Until it is closed.
-        start = int(turn.read() or random.choice(PORTS))
-        ports = _unbound(count, start)
-        os.pwrite(turn.fileno(), b"%0*d" % (_DIGITS, ports[-1] + 1), 0)
-    return ports
+        next_port = int(turn.read() or random.choice(PORTS))
+        for first in (*range(next_port, PORTS.stop), *PORTS):
+            row = range(first, first + count)
+            if row.stop <= PORTS.stop and _are_free(row):
+                os.pwrite(turn.fileno(), b"%0*d" % (_DIGITS, row.stop), 0)
+                return list(row)
+    raise OSError(f"no {count} ports of 127.0.0.1 in a row are free")
 
 
-def _unbound(count: int, start: int) -> list[int]:
-    """Return the first ``count`` ports from ``start`` on that are free."""
+def _are_free(ports: range) -> bool:
     with contextlib.ExitStack() as probes:
-        ports: list[int] = []
-        for step in range(len(PORTS)):
-            if len(ports) == count:
-                break
-            port = PORTS[(start - PORTS.start + step) % len(PORTS)]
+        for port in ports:
             probe = probes.enter_context(socket.socket())
-            with contextlib.suppress(OSError):  # Another process has it.
+            try:
                 probe.bind(("127.0.0.1", port))
-                ports.append(port)
-    if len(ports) < count:
-        raise OSError(f"fewer than {count} ports of 127.0.0.1 are free")
-    return ports
+            except OSError:  # Another process has it.
+                return False
+    return True

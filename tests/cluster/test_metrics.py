@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.expect import PATIENCE_S, present
-from support.real_nodes import config_in, free_row, loopback_addresses, measured, running
+from support.real_nodes import config_in, loopback_addresses, measured, running
 
 import fencelock
 from fencelock.actors.error import ConfigError
@@ -23,6 +23,7 @@ from fencelock.actors.message import NS_PER_MS
 from fencelock.cluster.node import metrics
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -177,7 +178,7 @@ def test_an_address_that_is_taken_stops_the_node_with_an_error(alone: Node, tmp_
 
 def test_a_node_that_cannot_start_leaves_its_address_free(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = free_row(1)
+        (port,) = free_ports(1)
         config = replace(
             parse(starting_config(loopback_addresses(1)), tmp_path),
             metrics={"n1": f"127.0.0.1:{port}"},

@@ -210,7 +210,8 @@ def test_after_the_last_port_comes_the_first(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     free_ports(1)
     (turn,) = tmp_path.iterdir()
-    turn.write_text(str(PORTS.stop))
-    (first,) = free_ports(1)
+    turn.write_text(str(PORTS.stop - 2))
+    first, *rest = free_ports(5)
+    assert rest == [first + 1, first + 2, first + 3, first + 4]
     assert PORTS.start <= first < PORTS.start + 1_000  # Other programs may have the very first.
-    assert turn.read_text() == str(first + 1)
+    assert turn.read_text() == str(first + 5)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,17 +66,6 @@ def running(config: Config) -> Generator[dict[str, Node], None, None]:
 def ask(node: Node, message: Any) -> Any:
     """Send a request as a caller inside the node's process; return the reply."""
     return node.proxy.ask(message, timeout=2 * PATIENCE_S)
-
-
-def free_row(count: int) -> int:
-    """Return the first of so many unused ports in a row."""
-    while True:
-        (port,) = free_ports(1)
-        with ExitStack() as stack, suppress(OSError):
-            for number in range(port, port + count):
-                taken = stack.enter_context(socket.socket())
-                taken.bind(("127.0.0.1", number))
-            return port
 
 
 class PaxosProcesses(NodeProcesses):

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from rich.console import Console
 from support.expect import PATIENCE_S
 from support.programs import Child, run_to_end
-from support.real_nodes import free_row
 from support.samples import READY
 from typer.testing import CliRunner
 
@@ -63,7 +62,7 @@ def shown(status: NodeStatus, width: int = 80) -> str:
 @contextmanager
 def running(folder: Path, *options: str) -> Generator[tuple[IO[str], str]]:
     """Run the command, and yield its output and its address; stop it with Ctrl-C afterwards."""
-    port = free_row(3)
+    port = free_ports(3)[0]
     with Child(*COMMAND[1:], "--port", str(port), *options, cwd=folder) as process:
         try:
             yield process.lines, f"tcp://127.0.0.1:{port}"

@@ -10,14 +10,15 @@ from queue import Empty, SimpleQueue
 import pytest
 from support.expect import PATIENCE_S, present
 from support.programs import Child
-from support.real_nodes import free_row
+
+from fencelock.cluster.testing.ports import free_ports
 
 
 class Prompt:
     """``fencelock dev`` with a prompt: sends lines, and waits for lines that it prints."""
 
     def __init__(self, protocol: str) -> None:
-        command = ["dev", "--protocol", protocol, "--nodes", "3", "--port", str(free_row(3))]
+        command = ["dev", "--protocol", protocol, "--nodes", "3", "--port", str(free_ports(3)[0])]
         self.process = Child("-m", "fencelock", *command, "--prompt", stderr=subprocess.STDOUT)
         self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
