@@ -21,6 +21,7 @@ from fencelock.transport.cbor import (
 from fencelock.transport.codec import FieldError, class_of, decode, unpack
 from fencelock.transport.frame import (
     ANY_NODE,
+    MESSAGES_MAX,
     NAMES_KEPT,
     Envelope,
     EnvelopeItems,
@@ -32,6 +33,7 @@ from fencelock.transport.frame import (
     WrongVersionError,
     check_node,
     check_received_address,
+    is_newer,
     open_frame,
     read_frame,
 )
@@ -163,16 +165,19 @@ class FrameValidator:
                 return Dropped(
                     "wire.malformed", detail="more arrays than a frame has", hostile=True
                 )
-            frame, count, newer = read_frame(raw, self.cluster)
+            frame, arrays = read_frame(raw, self.cluster)
             same = frame.group == self.group
             if not same and frame.group and self.group:
                 return _refused(frame, self._other_group(frame.group))
-            if not member and count > CLIENT_MESSAGES_MAX:
-                return Dropped("wire.oversized")
             same = same or self.client
             passed = self._passed if same else self._passed_ungrouped
             envelopes: list[EnvelopeItems] = []
-            for to, sender, messages in frame.envelopes:
+            most = MESSAGES_MAX if member else CLIENT_MESSAGES_MAX
+            newer = 0
+            for (to, sender, messages), (_, _, items) in zip(frame.envelopes, arrays, strict=True):
+                most -= len(messages)
+                if most < 0:
+                    return Dropped("wire.oversized")
                 if type(first := messages[0]) is Rejected:  # It is always alone.
                     return Dropped("wire.rejected", first.code, first.detail)
                 addresses = passed.get((link, to, sender))
@@ -184,7 +189,9 @@ class FrameValidator:
                         passed.clear()
                     passed[link, to, sender] = addresses
                 here, there = addresses
-                for message in messages:
+                for message, fields in zip(messages, items, strict=True):
+                    if len(fields) > message.ITEMS:
+                        newer += is_newer(message, fields)
                     envelopes.append((here, there, message))
         except _MisaddressedError as error:
             return Dropped(error.counter)
@@ -309,7 +316,7 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
     """Return why a frame of another cluster is dropped; refusals in it get no reply."""
     dropped = Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error), cluster=error.found)
     try:
-        frame, _, _ = read_frame(raw, None)
+        frame, _ = read_frame(raw, None)
     except MalformedFrameError:
         return dropped
     return _refused(frame, dropped)

@@ -225,12 +225,17 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
         MalformedFrameError: the base of both; raised for anything else that is wrong.
 
     """
-    frame, _, newer = read_frame(data, cluster)
+    frame, arrays = read_frame(data, cluster)
     envelopes: list[EnvelopeItems] = []
-    for to, sender, messages in frame.envelopes:
+    newer = 0
+    for (to, sender, messages), (_, _, items) in zip(frame.envelopes, arrays, strict=True):
         check_received_address(to)
         check_received_address(sender)
-        envelopes += [(to, sender, message) for message in messages]
+        for message, fields in zip(messages, items, strict=True):
+            newer += is_newer(message, fields)
+            envelopes.append((to, sender, message))
+    if len(envelopes) > MESSAGES_MAX:
+        raise MalformedFrameError(f"{len(envelopes)} messages, at most {MESSAGES_MAX}")
     return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), newer)
 
 
@@ -286,11 +291,12 @@ def _frame_type(declared: int) -> tuple[type[ReceivedFrame], Callable[[bytes], o
     return frame, prepare(frame)
 
 
-def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, int]:
-    """Return a frame, its number of messages, and of those with more fields than are declared here.
+def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, list[Any]]:
+    """Return a frame, and its envelopes as arrays of plain values.
 
     Raises:
-        MalformedFrameError: as `decode_frame` does, but for addresses.
+        MalformedFrameError: as `decode_frame` does, but for addresses, for the number of messages
+            in all envelopes, and for their further fields (`is_newer`).
 
     """
     items: list[Any] = load(data) if data.startswith(USUAL_START) else open_frame(data)
@@ -303,23 +309,23 @@ def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, int, in
             raise ForeignClusterError(found, cluster)
     kind, _ = _frame_type(len(REGISTRY))
     try:
-        frame = convert(items, kind, builtin_types=NATIVE)
+        return convert(items, kind, builtin_types=NATIVE), items[-1]
     except ValidationError as error:
         raise _explained(items, error) from error
-    count = newer = 0
-    for (_, _, messages), (_, _, arrays) in zip(frame.envelopes, items[-1], strict=True):
-        count += len(messages)
-        for message, fields in zip(messages, arrays, strict=True):
-            extra = len(fields) - message.ITEMS
-            if extra > 0:
-                newer += 1
-                if extra > EXTRA_FIELDS_MAX:
-                    name = type(message).__name__
-                    text = f"{name} has {message.ITEMS - 1} fields, not {len(fields) - 1}"
-                    raise MalformedFrameError(text)
-    if count > MESSAGES_MAX:
-        raise MalformedFrameError(f"{count} messages, at most {MESSAGES_MAX}")
-    return frame, count, newer
+
+
+def is_newer(message: Message, fields: list[Any]) -> bool:
+    """Return whether ``message`` came with more ``fields`` than are declared here.
+
+    Raises:
+        MalformedFrameError: it has more than `EXTRA_FIELDS_MAX` more.
+
+    """
+    extra = len(fields) - message.ITEMS
+    if extra > EXTRA_FIELDS_MAX:
+        name = type(message).__name__
+        raise MalformedFrameError(f"{name} has {message.ITEMS - 1} fields, not {len(fields) - 1}")
+    return extra > 0
 
 
 def _explained(items: list[Any], error: ValidationError) -> MalformedFrameError:

@@ -386,13 +386,14 @@ class SocketHub:
         if timeout_ms is None and self._links:
             timeout_ms = round(1000 * BEAT_S)
         readable = self._readable = self._poller.poll(timeout_ms)
-        if self._doorbell.fd in readable:
-            self._doorbell.answer()
         if self._streams is not None and self._streams.descriptor in readable:
             self._streams.ready()
         self._polls += 1
         if not readable or self._polls > BEAT_POLLS:
             self._beat()
+        if (bell := self._doorbell.fd) in readable:
+            self._doorbell.answer()
+            readable.remove(bell)
         news = self._events_wait or not self._monitors.isdisjoint(readable)
         ended = listener is not None and bool(listener.held.ended)
         self.has_events = news or ended or tend_ms is not None or bool(self._retries)
@@ -420,16 +421,17 @@ class SocketHub:
         The frames of clients wait for `receive_clients`.
         """
         arrivals: list[Arrival] = []
-        listener = self._listener
+        listener, readable = self._listener, self._readable
         if listener is not None:
-            if listener.socket in self._readable:
+            if listener.socket in readable:
                 listener.read(most, arrivals)
             else:
                 listener.held.empties += 1
-        self._sources.rotate()  # A peer that floods us must not always be read first.
-        for link in self._sources:
-            if link.dealer in self._readable:
-                most -= self._read(link, most, arrivals)
+        if readable:
+            self._sources.rotate()  # A peer that floods us must not always be read first.
+            for link in self._sources:
+                if link.dealer in readable:
+                    most -= self._read(link, most, arrivals)
         return arrivals
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:

@@ -377,7 +377,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             return (Send(commander, Preempted(ballot=promised)),)
         reply: Effects = ()
         # No vote counts on a slot that the leader knows to be decided.
-        if accept.committed <= slot and slot in self.seat:
+        if committed <= slot and slot in self.seat:
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             reply = (Send(commander, accepted),)
         votes = self.votes
@@ -400,8 +400,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             # It arrives after it was reported as decided.
             late = Learned(slots=((slot, batch),), committed=self.committed)
             effects.append(Send(self.replica, late))
-        if accept.committed > self.committed or ballot != self.learned:
-            effects += self._learn(ballot, accept.committed)
+        if committed > self.committed or ballot != self.learned:
+            effects += self._learn(ballot, committed)
         written, self.written = self.written, self.written + size
         if written // STREAM_BYTES < self.written // STREAM_BYTES:
             effects.append(Send(self.replica, LogFull(written=self.written)))

@@ -150,9 +150,9 @@ def plant_name_without_check(patch: pytest.MonkeyPatch) -> None:
 
 def plant_frame_check_that_raises(patch: pytest.MonkeyPatch) -> None:
     def broken(data: bytes, cluster: str | None) -> Any:
-        frame, count, newer = read_frame(data, cluster)
+        frame, arrays = read_frame(data, cluster)
         assert frame.stamp < 200, "planted bug"
-        return frame, count, newer
+        return frame, arrays
 
     patch.setattr("fencelock.transport.admission.read_frame", broken)
 
