@@ -18,11 +18,10 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from errno import EMFILE, ENFILE
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
-
-from msgspec import Struct
 
 from fencelock.transport.posix import NODE, posix
 
@@ -178,7 +177,8 @@ def _shut(connection: tcp.socket) -> None:
     connection.shutdown(tcp.SHUT_RDWR)
 
 
-class UnreadBytes(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class UnreadBytes:
     """The bytes that were sent over a connection and not received, as of the last look."""
 
     descriptor: int

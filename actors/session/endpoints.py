@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -42,7 +43,8 @@ SILENCES_PER_TTL = 6
 """Number of silent endpoints that can be left, one after another, within a session's TTL."""
 
 
-class Endpoint(Struct):
+@dataclass(slots=True)
+class Endpoint:
     """One node's proxy, as far as this client knows it."""
 
     address: Address

@@ -21,10 +21,11 @@ service", OSDI 2006, section 2.8 (jeopardy and grace period).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import End, Open, Opened
@@ -78,7 +79,8 @@ MOVES: dict[Stage, tuple[Stage, ...]] = {
 """The moves of a client's session. A cluster that keeps no sessions never begins to keep them."""
 
 
-class SessionTrust(Struct):
+@dataclass(slots=True)
+class SessionTrust:
     """A client's trust in one session. There is one object per session, and its times only grow."""
 
     suspect_at: Instant
@@ -87,7 +89,8 @@ class SessionTrust(Struct):
     """From then on the cluster may have ended the session."""
 
 
-class SessionLease(Struct):
+@dataclass(slots=True)
+class SessionLease:
     """One client's sessions, one after the other, each under a different name.
 
     Attributes:

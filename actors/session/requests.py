@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import Purge, SetQuota
@@ -221,7 +222,8 @@ reply while the cluster has no majority."""
 _UNLIMITED = 1 << 31
 
 
-class ReadWindow(Struct):
+@dataclass(slots=True)
+class ReadWindow:
     """The numbers of the reads of a session: those that were sent, and those that wait to be sent.
 
     Invariants:
@@ -267,7 +269,8 @@ def windows(*, local: bool) -> tuple[ReadWindow, ReadWindow]:
     return ReadWindow(READS_SENT_MAX), ReadWindow(BOUNDED_READS_SENT_MAX)
 
 
-class SessionRequests(Struct):
+@dataclass(slots=True)
+class SessionRequests:
     """All unanswered requests; the requests of one lock key are sent one after another.
 
     No acquire or update is sent to an endpoint that owes a `Cancelled` for its lock key, and no

@@ -19,11 +19,10 @@ same requests. Each key may have a quarter of the whole, unless an operator deci
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING
 from zlib import crc32
-
-from msgspec import Struct, field
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, Amounts, Quota
 from fencelock.actors.api.refusal import Cause, Why
@@ -58,7 +57,8 @@ SHARE = Amounts(*(most // SHARES for most in WHOLE))
 """The limits of a key by default."""
 
 
-class Account(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Account:
     """The use and the limits of one key in the table.
 
     Attributes:

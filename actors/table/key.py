@@ -12,10 +12,9 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
-
-from msgspec import field
 
 from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.message import Reason
@@ -47,7 +46,8 @@ SHOWN_MAX = 200
 """Characters of a value that people see, as the owner."""
 
 
-class KeySession(Session, eq=False):
+@dataclass(slots=True, eq=False)
+class KeySession(Session):
     """The session of all these holds. It never ends, and no session has its number.
 
     Each hold is charged to an account of its own, and this session to none.

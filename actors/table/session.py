@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from zlib import crc32
-
-from msgspec import Struct, field
 
 from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, without_secret
@@ -38,7 +37,8 @@ Key = tuple[str, str]
 """An owner and a lock."""
 
 
-class OwnerState(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class OwnerState:
     """One owner's relation to one lock: an owner is sequential, so its last request is enough.
 
     The owner's requests about other locks are independent. An owner holds, or waits, or
@@ -110,7 +110,8 @@ class OwnerState(Struct, eq=False):
         )
 
 
-class Session(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Session:
     """One client's liveness, and its owners' holds, waits and last requests.
 
     An owner state without a hold or wait is kept for one TTL: a request whose reply was lost is

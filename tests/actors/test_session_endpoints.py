@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 from msgspec.structs import replace
 from support.session_harness import (
@@ -105,7 +107,7 @@ def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> N
     refused = one(api.Refused, harness.run(3_000), ANN)
     assert refused.detail.endswith(", and has never answered), b (not asked yet). Start one.")
     for name in ("received_at", "refused"):
-        fresh = replace(endpoints.table[B])
+        fresh = copy(endpoints.table[B])
         setattr(endpoints.table[B], name, Instant(1) if name == "received_at" else "of another")
         assert "Start one" not in endpoints.describe(Instant(1))
         endpoints.table[B] = fresh
