@@ -264,13 +264,17 @@ class PaxosBackend(MembersBackend):
         return effects
 
     def _on_direct(self, sender: Address, outcome: Result, now: Instant) -> Effects:
-        """Process an outcome that the leader's replica sent, ahead of this node's own replica."""
+        """Process an outcome that the leader's replica sent, ahead of this node's own replica.
+
+        A node that lags behind and catches up by snapshots never applies the slot itself. So a
+        recall counts here, too: others wait for the lock.
+        """
         if node_of(sender) not in self.members:
             return [Observe("paxos.stranger_ignored")]
         if isinstance(outcome, Refused) and outcome.why is not None and not is_sound(outcome.why):
             return [Observe("paxos.outcome_malformed")]
         self.contact.received_at = now
-        return self._take_each((outcome,), now, warning=False)
+        return self._take_each((outcome,), now, warning=isinstance(outcome, Recall))
 
     def _on_read_write(self, sender: Address, request: AcquireReadWrite, now: Instant) -> Effects:
         """Take a request about a read/write lock; refuse it if it asks for a deadline."""

@@ -179,10 +179,12 @@ def test_a_client_is_notified_that_others_wait_for_what_it_retains(proxy: Proxy)
     assert happens(proxy, replace(recall, session="bob.3")) == []
 
 
-def test_a_recall_that_the_leaders_replica_sends_waits_for_the_log(proxy: Proxy) -> None:
-    """It may concern a client of this node or not; this node's own replica sends all of them."""
+def test_a_recall_that_the_leaders_replica_sends_is_passed_on(proxy: Proxy) -> None:
+    """A node that catches up by snapshots never applies the slot itself."""
     recall = Recall(session=ME, owner="*", lock="a", fence=5)
     assert proxy.handle(FAR, recall, T0) == []
+    proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+    assert messages_to(proxy.handle(FAR, recall, T0), Recall) == [recall]
     assert proxy.handle(Address("mallory/replica"), recall, T0) == [
         Observe("paxos.stranger_ignored")
     ]

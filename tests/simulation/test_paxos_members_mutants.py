@@ -301,6 +301,9 @@ LEADS_FAR_BEHIND = 1_500_154
 """A leader has not applied the change of members that others have applied. It needs their votes on
 slots that only the former view decides."""
 
+CATCHES_UP_BY_SNAPSHOTS_ONLY = 1_810_182
+"""The node of a client that retains a lock never applies a slot, so the recall comes directly."""
+
 
 @pytest.mark.parametrize(
     "seed",
@@ -315,6 +318,7 @@ slots that only the former view decides."""
         CATCHES_UP_WHILE_IT_LEADS,
         ASKS_ANEW,
         LEADS_FAR_BEHIND,
+        CATCHES_UP_BY_SNAPSHOTS_ONLY,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:
