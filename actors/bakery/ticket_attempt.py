@@ -24,7 +24,7 @@ What moves
 Every step but HELD ends when the wait times out, when its proxy has not repeated the request for
 `UNREPEATED_MS` (the proxy or the client is dead), or when the client drops it. In a new epoch the
 same steps go on with the new leaders (`resume`), and tickets whose owner leads no more are adopted
-(`adopt`), unless they still enter: those are dropped, and their proxies send them again
+(`adopt`). One that is still ENTERING is dropped instead, and its proxy sends the request again
 (`StateTransfer._inherit`).
 
 ::

@@ -21,8 +21,8 @@ _DIGITS = 5
 def free_ports(count: int) -> list[int]:
     """Return ``count`` TCP ports of 127.0.0.1, in a row, on which no process listens now.
 
-    All processes of a user take the ports in turn: the next one is in a file of the folder for
-    temporary files. So nobody else is given a port before it is bound.
+    The processes of a user are given the ports in turn, so no port is given again before it is
+    bound. A file in the folder for temporary files has the next one.
 
     Raises:
         OSError: there is no such row.
