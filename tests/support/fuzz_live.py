@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -48,8 +50,9 @@ class LiveReport:
     """The last lines of the log of each node that exited."""
     stalls: list[float] = field(default_factory=list[float])
     """Probes that took longer than `STALL_S` (s)."""
-    unanswered: int = 0
-    """Bursts after which a node that runs did not answer in time."""
+    unanswered: list[str] = field(default_factory=list[str])
+    """The probes after bursts that a node that runs did not answer in time: which, whether it
+    answered the next one, and the end of its log."""
     faults: list[str] = field(default_factory=list[str])
     """Lines in the logs about exceptions that cost one request."""
     probes: int = 0
@@ -208,7 +211,7 @@ class LiveFuzzer:
                         socket.send(raw)
                         self.report.frames += 1
                     if not probe.answers(other):
-                        self._look(other)
+                        self._look(other, probe)
         finally:
             peer.close()
             probe.close()
@@ -229,18 +232,22 @@ class LiveFuzzer:
                         socket.send(raw)
                         self.report.frames += 1
                 if not peer.answers(node):
-                    self._look(node)
+                    self._look(node, peer)
 
-    def _look(self, node: str) -> None:
-        """Note why ``node`` did not answer."""
+    def _look(self, node: str, peer: Peer | None = None) -> None:
+        """Note that ``node`` has exited, or what is known of a probe that it did not answer."""
         process = self.members.processes[node]
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
-        except Exception:  # noqa: BLE001  # It runs.
-            self.report.unanswered += 1
-            return
         log = (self.members.folder / f"{node}.log").read_text(errors="replace")
-        self.report.exits.setdefault(node, log[-4_000:])
+        if process.poll() is not None:
+            self.report.exits.setdefault(node, log[-4_000:])
+        elif peer is not None:
+            again = "answered" if peer.answers(node) else "not answered either"
+            text = f"{node} did not answer {peer.name} after {self.report.frames:,} frames in all"
+            self.report.unanswered.append(
+                f"{text}; the next probe was {again}. Its log:\n{log[-1_000:]}"
+            )
 
     def finish(self, watcher: fencelock.Client) -> LiveReport:
         """Note the nodes that have exited, and what their logs and counters say."""

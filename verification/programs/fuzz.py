@@ -84,14 +84,14 @@ def report_live(title: str, report: LiveReport) -> bool:
         f"{title:24} {report.frames:9,} frames {rate:8,.0f}/s  "
         f"exits {len(report.exits)}  faults {len(report.faults)}  "
         f"stalls above {STALL_S} s: {len(report.stalls)} ({stalls}) of "
-        f"{report.probes}  unanswered {report.unanswered}",
+        f"{report.probes}  unanswered {len(report.unanswered)}",
         flush=True,
     )
     shown = [f"{name} {times:,}" for name, times in report.counters.most_common(12)]
     print(f"    {', '.join(shown)}", flush=True)
     for node, text in report.exits.items():
         print(f"--- {node} exited:\n{text}")
-    for line in report.faults[:5]:
+    for line in (*report.faults[:5], *report.unanswered[:5]):
         print(f"--- {line}")
     return not (report.exits or report.stalls or report.faults or report.unanswered)
 
