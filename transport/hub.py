@@ -127,7 +127,7 @@ class Link:
             self.refused(why, by_key=True)
 
     def retry(self) -> None:
-        """Connect again."""
+        """Connect again after a refused handshake; libzmq repairs broken connections by itself."""
         self.retry_at = 0.0
         with suppress(zmq.ZMQError):  # It was never connected.
             self.dealer.disconnect(self.endpoint)

@@ -43,7 +43,11 @@ class RequestKey(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The place of a ticket: tickets are served in the order of their turns."""
+    """The place of a ticket: tickets are served in the order of their turns.
+
+    Turns are compared field by field: of two equal numbers the leader whose name is smaller comes
+    first.
+    """
 
     number: Int64
     leader: str

@@ -42,7 +42,7 @@ Catching up
 
 A replica that sees a gap asks `CatchUp` (`Lacking`); so does a leader that must learn before it
 leads, and a node that is no member. One fetch is under way at a time: the receiver sets the pace,
-so a slow one is never flooded::
+so a slow one is never flooded. The other side is `Log._on_fetch` (`log.py`)::
 
     asked for            the other's replica sends                then
     slots from `first`   Slots: up to a page of decided batches   persist, apply, ask for the next

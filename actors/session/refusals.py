@@ -258,7 +258,8 @@ def check_release(state: SessionState, release: ReleaseRequest) -> LockKey | Rej
     if state.closing.begun:
         return CLOSED
     try:
-        lock_key = _hold_key(state, release)
+        owner = release.owner or state.owner_of(release.lock, release.fence)
+        lock_key = checked_lock_key(release.lock, owner)
     except InvalidRequestError as problem:
         return Rejection(Reason.INVALID, str(problem))
     return _why_not_release(state, release, lock_key) or lock_key
@@ -276,7 +277,8 @@ def check_request(
     try:
         match request:
             case Renew():
-                lock_key = _hold_key(state, request)
+                owner = request.owner or state.owner_of(request.lock, request.fence)
+                lock_key = checked_lock_key(request.lock, owner)
                 return why_not_renew(state, request, lock_key) or lock_key
             case Inspect() | Evict():
                 checked_lock_key(request.lock, "")  # So the name is checked once.
@@ -287,17 +289,6 @@ def check_request(
     except InvalidRequestError as problem:
         return Rejection(Reason.INVALID, str(problem))
     return _why_not_sent(state, now)
-
-
-def _hold_key(state: SessionState, request: ReleaseRequest | Renew) -> LockKey:
-    """Return the lock key of the hold that ``request`` is about.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
-    owner = request.owner or state.owner_of(request.lock, request.fence)
-    return checked_lock_key(request.lock, owner)
 
 
 def _why_not_sent(state: SessionState, now: Instant) -> Rejection | None:

@@ -1,5 +1,8 @@
 """Log lines about acquires that wait for long: who holds the lock, or why no node answers.
 
+The session decides when a line is due, and sends `Waiting` (`SPEAK_MS` in
+`actors/session/upkeep.py`).
+
 Also the reasons why addresses cannot be reached, for the error of a client that found no node.
 """
 

@@ -142,8 +142,7 @@ class Survival:
     until that client releases it or ends its session, however long it is silent."""
     hold_ends_with_node: bool = False
     """Whether a lock granted through a node is free again when that node crashes. Its holder does
-    not
-    know yet; its fence is lower than any later one, which is what stops it."""
+    not know yet; its fence is lower than any later one, which is what stops it."""
     sessions: bool = False
     """Whether the cluster keeps sessions of clients, so that a client that dies frees its
     locks, and a holder knows of its loss before another is granted the lock."""
