@@ -61,6 +61,11 @@ def role_of(address: Address) -> str:
     return address.partition("/")[2]
 
 
+def later(now: Instant, after_ms: int) -> Instant:
+    """Return the instant ``after_ms`` milliseconds after ``now``."""
+    return Instant(now + after_ms * NS_PER_MS)
+
+
 def ms_between(earlier: Instant, later: Instant) -> int:
     """Return the whole milliseconds from ``earlier`` to ``later``, never below 0."""
     return max(0, (later - earlier) // NS_PER_MS)

@@ -35,7 +35,6 @@ from fencelock.actors.bakery.config import (
     WAITERS_SHOWN_MAX,
     BakeryTiming,
     Terms,
-    later,
     leader_of,
     quorum,
 )
@@ -65,7 +64,7 @@ from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
 from fencelock.actors.proxy.members_backend import MembersBackend

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
-from fencelock.actors.message import NS_PER_MS, Instant, on_each
+from fencelock.actors.message import on_each
 from fencelock.actors.timing import ROUND_TRIP_MS, ROUND_TRIP_MS_MAX
 
 LEADERS_MAX = 3
@@ -143,10 +143,6 @@ BAKERY_TIMING = BakeryTiming()
 TRUST_MS_MAX = BakeryTiming(ROUND_TRIP_MS_MAX).trust_ms
 """The longest `BakeryTiming.trust_ms` that any member can have. Whoever waits for the leases of
 others waits for this, so that members with different configurations are safe, too."""
-
-
-def later(now: Instant, after_ms: int) -> Instant:
-    return Instant(now + after_ms * NS_PER_MS)
 
 
 def quorum(voters: int) -> int:

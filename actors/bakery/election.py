@@ -82,7 +82,6 @@ from fencelock.actors.bakery.config import (
     TRUST_MS_MAX,
     BakeryTiming,
     election_of,
-    later,
     leader_of,
     members_of,
     proxy_of,
@@ -129,7 +128,15 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import surely_over
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Message,
+    later,
+    ms_between,
+    node_of,
+)
 from fencelock.actors.role import Facts, Host, Summary
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from fencelock.actors.bakery.config import (
     COPY_MS,
     election_of,
     exports_needed,
-    later,
     leader_of,
     status_of,
 )
@@ -22,7 +21,7 @@ from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import EndedRequests, Record, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 
 
 class StateTransfer:

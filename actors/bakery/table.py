@@ -16,7 +16,6 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
-from fencelock.actors.bakery.config import later
 from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.ticket import (
     TICKET_NUMBER_MAX,
@@ -28,7 +27,7 @@ from fencelock.actors.bakery.ticket import (
     counter_of,
     epoch_of,
 )
-from fencelock.actors.message import Instant, ms_between
+from fencelock.actors.message import Instant, later, ms_between
 
 
 class TicketPhase(Enum):

@@ -89,7 +89,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fencelock.actors.api.name import titled
-from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS, later
+from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS
 from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import (
@@ -120,7 +120,7 @@ from fencelock.actors.bakery.ticket import (
     pack_fence,
 )
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 
 UNREPEATED_MS = 10_000
 """A waiting request that its proxy did not repeat for this long is dropped (ms)."""

@@ -96,7 +96,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.bakery.config import COPY_MS, later
+from fencelock.actors.bakery.config import COPY_MS
 from fencelock.actors.bakery.epochs import EpochState, answer
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -117,7 +117,7 @@ from fencelock.actors.bakery.table import TicketEntry, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, ended_before
 from fencelock.actors.effect import Effect, Observe
-from fencelock.actors.message import Instant
+from fencelock.actors.message import Instant, later
 
 StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
 

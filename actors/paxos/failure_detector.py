@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
-from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, Instant, ms_between, node_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    NS_PER_US,
+    Address,
+    Instant,
+    later,
+    ms_between,
+    node_of,
+)
 from fencelock.actors.paxos.config import LogConfig, MemberArguments, MemberRole, acceptor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
@@ -517,19 +525,19 @@ class Suspicion:
     def wait(self, now: Instant, ms: int) -> list[Effect]:
         """Stand after ``ms`` and a little more, unless a message comes."""
         spread = self._random.randrange(SPREADS * self._timing.round_trip_ms) if ms else 0
-        return self._wait_until(_later(now, ms + spread), now)
+        return self._wait_until(later(now, ms + spread), now)
 
     def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:
         """Extend the deadline: ``leader`` leads, or stands for election."""
         self._seen_at = now
         return self._wait_until(
-            _later(now, self._timing.election_ms + self._turn_ms(leader, now)), now
+            later(now, self._timing.election_ms + self._turn_ms(leader, now)), now
         )
 
     def on_link_down(self, leader: str, now: Instant) -> list[Effect] | None:
         """Stand as soon as the lease of ``leader`` ends; return None if that is no sooner."""
-        ends = max(now, _later(self._seen_at, self._timing.lease_ms + 1))
-        soon = _later(ends, self._turn_ms(leader, now))
+        ends = max(now, later(self._seen_at, self._timing.lease_ms + 1))
+        soon = later(ends, self._turn_ms(leader, now))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
     def is_current(self, watch: LeaderCheck) -> bool:
@@ -543,8 +551,8 @@ class Suspicion:
         """Return the timer to wait for; empty if the deadline has passed."""
         if now < self.deadline:
             return self._wait_until(self.deadline, now)
-        if now > _later(self.deadline, self.stall_ms):
-            return self._wait_until(_later(now, self.stall_ms), now)
+        if now > later(self.deadline, self.stall_ms):
+            return self._wait_until(later(now, self.stall_ms), now)
         return []
 
     def _turn_ms(self, leader: str, now: Instant) -> int:
@@ -605,7 +613,3 @@ class LeaderLease:
             return None
         self.confirmed = confirmed
         return self.config.reached(self.until)
-
-
-def _later(now: Instant, ms: int) -> Instant:
-    return Instant(now + ms * NS_PER_MS)

@@ -321,7 +321,7 @@ class LockManager(Backend):
                 f"lock {release.lock!r}: fence {release.fence} was shown, which does not hold "
                 f"it through node {self.node}"
             )
-        done = _released(release)
+        done = Released(**release.fields())
         self.claims.record(key, release.request, done)
         self.latencies["release"].add(0)  # The hold is this node's alone: nobody confirms.
         return [*self._give(claim), Send(sender, done), Observe("proxy.released")]
@@ -338,7 +338,7 @@ class LockManager(Backend):
         self.latencies["release"].add(now - since)
         match given.outcome:
             case ReleaseOutcome.FREED:
-                done = _released(release)
+                done = Released(**release.fields())
                 key = Key(release.session, release.owner, release.lock)
                 self.claims.record(key, release.request, done)
                 return [Send(client, done), Observe("proxy.released")]
@@ -551,11 +551,6 @@ class LockManager(Backend):
 
 def _granted(claim: LockRequest) -> Granted:
     return Granted(fence=claim.fence, request=claim.request, **claim.key._asdict())
-
-
-def _released(release: Release) -> Released:
-    session, owner, lock, number = release.key
-    return Released(lock=lock, session=session, owner=owner, request=number)
 
 
 def _cancelled(key: Key, request: int) -> Cancelled:

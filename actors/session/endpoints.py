@@ -221,17 +221,12 @@ class Endpoints(Struct):
 
     def choose_on(self, node: str) -> Endpoint:
         """Return the endpoint for a request that only ``node`` can answer, if it is known."""
-        for endpoint in self.table.values():
-            if node and endpoint.node == node and endpoint.usable:
-                return endpoint
-        return self.choose()
+        found = (one for one in self.table.values() if node and one.node == node and one.usable)
+        return next(found, None) or self.choose()
 
     def of_node(self, node: str) -> Endpoint | None:
         """Return the endpoint on ``node``, if there is one."""
-        for endpoint in self.table.values():
-            if node_of(endpoint.address) == node:
-                return endpoint
-        return None
+        return next((one for one in self.table.values() if node_of(one.address) == node), None)
 
     def live_by(self, ttl_ms: int) -> None:
         """Leave a silent endpoint soon enough to keep a session of that TTL alive at another."""
@@ -239,17 +234,10 @@ class Endpoints(Struct):
 
     def of_leader(self) -> Endpoint | None:
         """Return the endpoint on the leader, if there is one that can be preferred."""
-        if self.stays:
+        if self.stays or not self.leader:
             return None
-        for endpoint in self.table.values():
-            if (
-                self.leader
-                and endpoint.node == self.leader
-                and endpoint.usable
-                and endpoint.serving
-            ):
-                return endpoint
-        return None
+        on_leader = (one for one in self.table.values() if one.node == self.leader)
+        return next((one for one in on_leader if one.usable and one.serving), None)
 
     def any_received(self) -> bool:
         """Return whether any endpoint has ever sent something."""

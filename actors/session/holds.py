@@ -64,7 +64,7 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.session.endpoints import note_life
 from fencelock.actors.session.lease import (
     Ending,
@@ -75,7 +75,7 @@ from fencelock.actors.session.lease import (
 )
 from fencelock.actors.session.message import Loss
 from fencelock.actors.session.refusals import HOLDS_MAX, Rejection, lost, unfinished
-from fencelock.actors.session.requests import LockKey, Pending, later
+from fencelock.actors.session.requests import LockKey, Pending
 
 if TYPE_CHECKING:
     from fencelock.actors.session.state import SessionState
@@ -274,10 +274,6 @@ class UnreportedLosses(Struct):
         self.losses.move_to_end((lock_key, fence))
         if len(self.losses) > HOLDS_MAX:
             self.losses.popitem(last=False)
-
-    def knows(self, lock_key: LockKey, fence: int) -> bool:
-        """Return whether that hold was lost."""
-        return (lock_key, fence) in self.losses
 
     def take_reason(self, lock_key: LockKey, fence: int) -> str | None:
         """Return the reason of that loss, once for each time it was held; None without a loss."""
@@ -567,7 +563,8 @@ def let_go(
 
 def on_ended(state: SessionState, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
     """Note that a session has ended: one that was given up, or the one in force."""
-    if state.closing.ends(ended.session):
+    closing = state.closing
+    if closing.begun and ended.session == closing.session != "":
         return on_own_end(state)
     if state.endings.pop(ended.session, None) is not None:
         return note_life(state, sender, now)
@@ -604,8 +601,8 @@ def on_confirm_hold(
     A client that disowns a hold must never take a late grant of it. So each wait for the lock
     is sent again under a new number: only a grant of the latest number is accepted.
     """
-    if state.closing.is_over:
-        return []
+    if state.closing.begun and state.closing.due_at is None:
+        return []  # The client is closed.
     session_lease, in_flight = state.session_lease, state.in_flight
     known = (
         event.session in (session_lease.name, session_lease.assigned)

@@ -31,9 +31,9 @@ from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import End, Open, Opened
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.lease import relied_until
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.session.message import Suspected
-from fencelock.actors.session.requests import RETRY_MS, RETRY_MS_MAX, later, paused
+from fencelock.actors.session.requests import RETRY_MS, RETRY_MS_MAX, paused
 
 if TYPE_CHECKING:
     from fencelock.actors.session.state import SessionState

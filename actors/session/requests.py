@@ -24,7 +24,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.request import Request, TableQuery, is_watch
 from fencelock.actors.api.session_message import CloseSession, Evict, Renew
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.timing import PROBE_AFTER_MS
 
 if TYPE_CHECKING:
@@ -78,11 +78,6 @@ class RandomSource(Protocol):
     def randrange(self, stop: int, /) -> int:
         """Return a random integer n with 0 <= n < ``stop``."""
         ...
-
-
-def later(now: Instant, after_ms: int) -> Instant:
-    """Return the instant ``after_ms`` milliseconds after ``now``."""
-    return Instant(now + after_ms * NS_PER_MS)
 
 
 def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:

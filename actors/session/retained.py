@@ -93,8 +93,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.requests import LockKey, later
+from fencelock.actors.message import NS_PER_MS, Instant, later
+from fencelock.actors.session.requests import LockKey
 
 if TYPE_CHECKING:
     from fencelock.actors.session.lease import SessionTrust
@@ -348,7 +348,7 @@ class RetainedLock(Struct, gc=False):
         acts: list[Act] = [self._admit(first)]
         if not self.terms.cohort:
             return acts + self._divert_all()
-        return acts + (self._admit_cohort(now) if self.terms.shared else [])
+        return acts + (self._admit_waiting(now) if self.terms.shared else [])
 
     def refused(self, number: int) -> list[Act]:
         """Refuse everybody who waits: request ``number`` was refused.
@@ -375,7 +375,7 @@ class RetainedLock(Struct, gc=False):
         if not users:
             self.users = None
         if self.state is RetainedState.RECALLED:
-            acts = self._admit_cohort(now)
+            acts = self._admit_waiting(now)
             if self.users:
                 return acts
             diverted = [] if self._has_turns(now) else self._divert_all()
@@ -550,20 +550,18 @@ class RetainedLock(Struct, gc=False):
         return Admit(token, fence)
 
     def _admit_waiting(self, now: Instant) -> list[Act]:
-        """Admit the next of the queue, or all of them if the lock is shared."""
-        acts: list[Act] = []
-        while self.queue and (self.terms.shared or not self.users) and self._may_admit(now):
-            token, _ = self.queue.popitem(last=False)
-            acts.append(self._admit(token))
-        self.queue = self.queue or None
-        return acts
+        """Admit the next of the queue, or all of them if the lock is shared.
 
-    def _admit_cohort(self, now: Instant) -> list[Act]:
-        """Admit the next of the queue after a recall, as far as that is allowed."""
+        After a recall, only as far as the terms allow that.
+        """
+        recalled = self.state is RetainedState.RECALLED
+        may, admit = (
+            (self._may_follow, self._follow) if recalled else (self._may_admit, self._admit)
+        )
         acts: list[Act] = []
-        while self.queue and (self.terms.shared or not self.users) and self._may_follow(now):
+        while self.queue and (self.terms.shared or not self.users) and may(now):
             token, _ = self.queue.popitem(last=False)
-            acts.append(self._follow(token))
+            acts.append(admit(token))
         self.queue = self.queue or None
         return acts
 

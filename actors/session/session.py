@@ -93,7 +93,7 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, later, node_of, role_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints, holds, replies, upkeep
@@ -135,7 +135,6 @@ from fencelock.actors.session.requests import (
     RandomSource,
     SessionRequests,
     UserRequest,
-    later,
     windows,
 )
 from fencelock.actors.session.state import Broadcast, SessionState

@@ -7,19 +7,13 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, later
 from fencelock.actors.session.endpoints import Endpoints, Probing
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
 from fencelock.actors.session.refusals import Rejection, SessionReply, refused
-from fencelock.actors.session.requests import (
-    LockKey,
-    Pending,
-    SessionRequests,
-    later,
-    lock_key_named,
-)
+from fencelock.actors.session.requests import LockKey, Pending, SessionRequests, lock_key_named
 from fencelock.actors.session.upkeep import ClusterPoll
 
 
@@ -56,15 +50,6 @@ class Closing(Struct):
     """The session being ended, empty if there is none."""
     end_sent: bool = False
     """Whether the end of a session that the cluster does not keep was requested."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the client is closed: it sends nothing any more."""
-        return self.begun and self.due_at is None
-
-    def ends(self, session: str) -> bool:
-        """Return whether ``session`` is the one being ended."""
-        return self.begun and session == self.session != ""
 
 
 class SessionState(Struct):

@@ -10,7 +10,7 @@ from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import AcquireRequest, Alive
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints
 from fencelock.actors.session.endpoints import come_back, note_life, prefer_leader
@@ -25,7 +25,6 @@ from fencelock.actors.session.lease import (
 )
 from fencelock.actors.session.message import ClusterState, Wait, Waiting, WatchCluster
 from fencelock.actors.session.refusals import silence, wrong_cluster
-from fencelock.actors.session.requests import later
 
 if TYPE_CHECKING:
     from fencelock.actors.session.endpoints import Endpoints

@@ -11,14 +11,7 @@ from support.expect import only
 from support.role_harness import HOST
 
 from fencelock.actors.api.message import Granted, Released
-from fencelock.actors.bakery.config import (
-    COPY_AFTER_MS,
-    Terms,
-    election_of,
-    later,
-    leader_of,
-    proxy_of,
-)
+from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
@@ -36,7 +29,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import NS_PER_MS, Instant, Message
+from fencelock.actors.message import NS_PER_MS, Instant, Message, later
 from fencelock.verification.simulation.network import Cut
 
 NOW = Instant(10**12)

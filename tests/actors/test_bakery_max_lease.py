@@ -11,13 +11,7 @@ from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, seats
 
 from fencelock.actors.api.message import Granted, Reason, Refused, Released
 from fencelock.actors.api.session_message import Renewed
-from fencelock.actors.bakery.config import (
-    BAKERY_TIMING,
-    TRUST_MS_MAX,
-    election_of,
-    later,
-    leader_of,
-)
+from fencelock.actors.bakery.config import BAKERY_TIMING, TRUST_MS_MAX, election_of, leader_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_ms
 from fencelock.actors.bakery.message import (
@@ -36,7 +30,7 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.message import NS_PER_MS, Instant, later
 
 BOB = Who("c", "bob")
 LONG_MS = 60_000

@@ -8,7 +8,7 @@ from support.expect import present
 from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
 
 from fencelock.actors.bakery.bounds import PART, impossible_records
-from fencelock.actors.bakery.config import election_of, later, leader_of
+from fencelock.actors.bakery.config import election_of, leader_of
 from fencelock.actors.bakery.deadline_queue import STALE_MAX
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
@@ -29,7 +29,7 @@ from fencelock.actors.bakery.message import Table as Handed
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, later
 
 BOB = Who("c", "bob")
 MEMBERS = tuple(one.node for one in LIVES)

@@ -12,12 +12,12 @@ from support.expect import only, present
 from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
 
 from fencelock.actors.api.session_message import Renewed
-from fencelock.actors.bakery.config import Terms, later, leader_of
+from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.message import AddTicket, Collected, Lead, Seating
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant, later
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.network import Cut

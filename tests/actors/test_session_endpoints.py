@@ -25,13 +25,13 @@ from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive, NodeAddress
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, Instant, address_of, node_of, role_of
+from fencelock.actors.message import Address, Instant, address_of, later, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX
 from fencelock.actors.session.lease import EPOCH
 from fencelock.actors.session.message import EndpointChanged, EndWait, Survey, Waiting
-from fencelock.actors.session.requests import LockKey, later
+from fencelock.actors.session.requests import LockKey
 from fencelock.actors.timing import PROBE_AFTER_MS, REPLY_MS
 
 

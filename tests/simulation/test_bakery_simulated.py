@@ -16,7 +16,7 @@ from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, proxy_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of, proxy_of
 from fencelock.actors.bakery.deadline_queue import STALE_MAX
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.max_lease import OwnBound
@@ -34,7 +34,7 @@ from fencelock.actors.bakery.table import TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketStep
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import node_of
+from fencelock.actors.message import later, node_of
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.bakery_run import (
     LONG_LOCKS,

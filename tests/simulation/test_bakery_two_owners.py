@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 from support.expect import present
 
-from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
+from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.leader_requests import LeaderRequests
@@ -38,7 +38,7 @@ from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
 from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
-from fencelock.actors.message import Instant
+from fencelock.actors.message import Instant, later
 
 ANN, BEN = Who("c", "ann"), Who("c", "ben")
 NOW = Instant(10**12)

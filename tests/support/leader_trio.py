@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fencelock.actors.bakery.config import Terms, election_of, later, leader_of, proxy_of, status_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
@@ -21,7 +21,7 @@ from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.membership import Member as Seat
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import Address, Instant, Message, later, node_of
 from fencelock.actors.role import Host
 from support.expect import present
 from support.role_harness import HOST, T0

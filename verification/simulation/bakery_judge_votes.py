@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.membership_message import MembersChanged
-from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, members_of, quorum
+from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of, members_of, quorum
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
@@ -39,7 +39,7 @@ from fencelock.actors.bakery.ticket import RequestKey, Turn, Who
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.membership import Member
-from fencelock.actors.message import NS_PER_MS, Instant, Message, node_of
+from fencelock.actors.message import NS_PER_MS, Instant, Message, later, node_of
 from fencelock.actors.proxy.message import Relayed
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationReport

@@ -9,10 +9,18 @@ from typing import Any, cast
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release
 from fencelock.actors.api.retained import RETAINERS, AcquireRetained, Recall
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of, role_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    address_of,
+    later,
+    node_of,
+    role_of,
+)
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
-from fencelock.actors.session.requests import LockKey, later
+from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS
 from fencelock.actors.session.retainer import Admitted
 from fencelock.verification.simulation.retaining import OWNERS_ROLE, RETAINER_ROLE, LocalHold
