@@ -40,18 +40,16 @@ Callback = Callable[[Notice], object]
 
 
 class CallbackExecutor(Protocol):
-    """Runs callbacks, on a thread or a loop of its choice."""
+    """Runs callbacks, on a thread or a loop of its choice; `call` is thread-safe.
+
+    `stop` starts no further callback, and waits for a running one (s), unless called from it.
+    """
 
     failed: int
     """The number of callbacks that raised an exception."""
 
-    def call(self, callback: Callable[[T], object], argument: T) -> None:
-        """Schedule ``callback`` with ``argument`` on the thread or loop. Thread-safe."""
-        ...
-
-    def stop(self, timeout: float) -> None:
-        """Start no further callback; wait for a running one (s), unless called from it."""
-        ...
+    def call(self, callback: Callable[[T], object], argument: T) -> None: ...
+    def stop(self, timeout: float) -> None: ...
 
 
 class ThreadExecutor:

@@ -96,28 +96,17 @@ class ThreadLock(BaseLock[H], Exiting):
         return drive(self._held_now())
 
 
-class Lock(LockMethods[Hold], ThreadLock[Hold]):
-    """One named lock of the cluster, from `Client.lock`. Any thread may use it.
-
-    As with ``threading.Lock``, any thread that has the object may release the lock, and acquiring
-    it again waits until it is released. It stays held when the thread that acquired it ends, until
-    the client is closed, or this object and the hold are dropped.
-
-    With ``with``, the body runs only while the lock is held, as far as this client knows; a
-    resource that checks the `fence` refuses a late holder. Callbacks run one after the other on
-    a thread of their own, so they may block or use the client.
-    """
-
-    _hold_type = Hold
+class AcquirableLock(ThreadLock[H]):
+    """One lock or several, with the methods that ``threading.Lock`` has, too."""
 
     @overload
-    def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Hold: ...
+    def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> H: ...
 
     @overload
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Hold | None: ...
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> H | None: ...
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Hold | None:
-        """Wait for the lock and hold it.
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> H | None:
+        """Wait for the lock, or for all of several, and hold it.
 
         An interrupt (``KeyboardInterrupt``) ends the wait and leaves nothing held.
 
@@ -175,6 +164,21 @@ class Lock(LockMethods[Hold], ThreadLock[Hold]):
 
         """
         drive(self._releasing(wait))
+
+
+class Lock(LockMethods[Hold], AcquirableLock[Hold]):
+    """One named lock of the cluster, from `Client.lock`. Any thread may use it.
+
+    As with ``threading.Lock``, any thread that has the object may release the lock, and acquiring
+    it again waits until it is released. It stays held when the thread that acquired it ends, until
+    the client is closed, or this object and the hold are dropped.
+
+    With ``with``, the body runs only while the lock is held, as far as this client knows; a
+    resource that checks the `fence` refuses a late holder. Callbacks run one after the other on
+    a thread of their own, so they may block or use the client.
+    """
+
+    _hold_type = Hold
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
@@ -242,29 +246,16 @@ class TaskLock(BaseLock[H], AsyncExiting):
         return await drive_async(self._held_now())
 
 
-class AsyncLock(LockMethods[AsyncHold], TaskLock[AsyncHold]):
-    """One named lock of the cluster, from `fencelock.aio.Client.lock`.
-
-    Any task that has the object may release it, and acquiring it again waits until it
-    was released. It stays held when the task that acquired it ends, until the client is closed.
-
-    Callbacks run on the loop, where they must not block. A cancellation is safe at any
-    moment: a cancelled acquire leaves nothing held, a cancelled release still happens.
-    """
-
-    _hold_type = AsyncHold
+class AsyncAcquirableLock(TaskLock[H]):
+    """One lock or several, with the methods that ``asyncio.Lock`` has, too."""
 
     @overload
-    async def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> AsyncHold: ...
+    async def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> H: ...
 
     @overload
-    async def acquire(
-        self, blocking: bool = True, timeout: float | None = None
-    ) -> AsyncHold | None: ...
+    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> H | None: ...
 
-    async def acquire(
-        self, blocking: bool = True, timeout: float | None = None
-    ) -> AsyncHold | None:
+    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> H | None:
         """Wait for the lock and hold it; arguments, value and errors of `fencelock.Lock.acquire`.
 
         Raises:
@@ -277,6 +268,19 @@ class AsyncLock(LockMethods[AsyncHold], TaskLock[AsyncHold]):
     async def release(self, *, wait: bool | None = None) -> None:
         """Give up the lock; see `fencelock.Lock.release`."""
         await drive_async(self._releasing(wait))
+
+
+class AsyncLock(LockMethods[AsyncHold], AsyncAcquirableLock[AsyncHold]):
+    """One named lock of the cluster, from `fencelock.aio.Client.lock`.
+
+    Any task that has the object may release it, and acquiring it again waits until it
+    was released. It stays held when the task that acquired it ends, until the client is closed.
+
+    Callbacks run on the loop, where they must not block. A cancellation is safe at any
+    moment: a cancelled acquire leaves nothing held, a cancelled release still happens.
+    """
+
+    _hold_type = AsyncHold
 
     async def locked(self) -> bool:
         """Return whether anybody holds the lock; see `fencelock.Lock.locked`."""

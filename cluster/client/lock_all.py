@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.error import InvalidRequestError
@@ -10,8 +10,8 @@ from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import BaseHold
-from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
-from fencelock.cluster.client.operation import Operation, drive, drive_async
+from fencelock.cluster.client.lock import AcquirableLock, AsyncAcquirableLock, AsyncHold, Hold
+from fencelock.cluster.client.operation import Operation
 from fencelock.cluster.client.settings import LockOptions, check_name_type
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.transport.codec import check_types
@@ -89,51 +89,26 @@ class HoldAll(BaseHoldAll, Hold):
     """One successful acquire of several locks, from `LockAll`. Always true. For any thread."""
 
 
-class LockAll(BaseLockAll[HoldAll], ThreadLock[HoldAll]):
+class LockAll(BaseLockAll[HoldAll], AcquirableLock[HoldAll]):
     """Several locks of the cluster, from `Client.lock_all`: all of them are held, or none.
 
     An acquire waits in the queue of each lock, as others do, and holds nothing until it is granted
     all of them in one step. So two of them cannot wait for each other, in whatever order the locks
     are named. See `fencelock.Lock` for owners, callbacks and ``with``.
+
+    `acquire` returns the hold, whose `fences` has the fence of each lock. It returns None if the
+    time ran out, or if without ``blocking`` one of the locks is held, or others wait for it.
+    `release` gives up all the locks.
     """
 
     _hold_type = HoldAll
-
-    @overload
-    def acquire(self, *, blocking: Literal[True] = True, timeout: None = None) -> HoldAll: ...
-
-    @overload
-    def acquire(self, *, blocking: bool = True, timeout: float | None = None) -> HoldAll | None: ...
-
-    def acquire(self, *, blocking: bool = True, timeout: float | None = None) -> HoldAll | None:
-        """Wait for all the locks and hold them.
-
-        Args:
-            blocking: whether to wait.
-            timeout: see `fencelock.Lock.acquire`.
-
-        Returns:
-            The hold, which is true; its `fences` has the fence of each lock. Its ``release``
-            releases all of them. None if the time ran out, or if without ``blocking`` one of the
-            locks is held, or others wait for it.
-
-        Raises:
-            ValueError: ``timeout`` is out of its range, or given without ``blocking``.
-            FencelockError: as `fencelock.Lock.acquire`.
-
-        """
-        return drive(self._acquiring(blocking, timeout))
-
-    def release(self) -> None:
-        """Give up all the locks; errors of `fencelock.Lock.release`."""
-        drive(self._releasing())
 
 
 class AsyncHoldAll(BaseHoldAll, AsyncHold):
     """One successful acquire of several locks, from `LockAll`. Always true."""
 
 
-class AsyncLockAll(BaseLockAll[AsyncHoldAll], TaskLock[AsyncHoldAll]):
+class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncAcquirableLock[AsyncHoldAll]):
     """Several locks of the cluster, from `fencelock.aio.Client.lock_all`: all are held, or none.
 
     Arguments, values and errors are those of `fencelock.LockAll`. A cancelled acquire leaves
@@ -141,23 +116,3 @@ class AsyncLockAll(BaseLockAll[AsyncHoldAll], TaskLock[AsyncHoldAll]):
     """
 
     _hold_type = AsyncHoldAll
-
-    @overload
-    async def acquire(
-        self, *, blocking: Literal[True] = True, timeout: None = None
-    ) -> AsyncHoldAll: ...
-
-    @overload
-    async def acquire(
-        self, *, blocking: bool = True, timeout: float | None = None
-    ) -> AsyncHoldAll | None: ...
-
-    async def acquire(
-        self, *, blocking: bool = True, timeout: float | None = None
-    ) -> AsyncHoldAll | None:
-        """Wait for all the locks and hold them."""
-        return await drive_async(self._acquiring(blocking, timeout))
-
-    async def release(self) -> None:
-        """Give up all the locks."""
-        await drive_async(self._releasing())

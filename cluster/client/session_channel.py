@@ -28,19 +28,11 @@ A = TypeVar("A")
 
 
 class SessionRole(Protocol):
-    """The session role, as threads reach it (`fencelock.cluster.host.dispatcher.RoleRef`)."""
+    """The session role, as threads reach it, see `fencelock.cluster.host.role_ref.RoleRef`."""
 
-    def submit(self, message: Event, reply: AskReply, /) -> None:
-        """Send the well-typed request ``message``; the answer or the error goes to ``reply``."""
-        ...
-
-    def abandon(self, reply: AskReply, /) -> None:
-        """Withdraw the request of ``reply``."""
-        ...
-
-    def tell(self, message: Event) -> None:
-        """Send ``message`` without expecting an answer."""
-        ...
+    def submit(self, message: Event, reply: AskReply, /) -> None: ...
+    def abandon(self, reply: AskReply, /) -> None: ...
+    def tell(self, message: Event) -> None: ...
 
 
 class SessionChannel:

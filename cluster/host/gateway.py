@@ -43,69 +43,25 @@ CLIENTS_MIN = 4
 
 
 class Links(Protocol):
-    """A node's connections, as `SocketHub` keeps them."""
+    """A node's connections; see `fencelock.transport.hub.SocketHub`, which documents them."""
 
     cluster: str
     waiting: Collection[str]
-    """The clients whose frames wait for `receive_clients`; a live view."""
 
     @property
-    def group(self) -> int:
-        """The group that frames of this node name and those of peers must name, or 0 for none."""
-        ...
-
-    def join(self, group: int) -> None:
-        """Name ``group`` from now on."""
-        ...
-
+    def group(self) -> int: ...
     @property
-    def has_events(self) -> bool:
-        """Whether `events` has something to return, or other work to do."""
-        ...
-
-    def poll(self, timeout_ms: int | None) -> None:
-        """Poll for frames and events; sleep until there are some, `ring`, or time is up."""
-        ...
-
-    def ring(self) -> None:
-        """End a `poll`; from any thread."""
-        ...
-
-    def receive_members(self, most: int) -> Iterable[Arrival]:
-        """Read up to ``most`` frames that `poll` found, and return those of members."""
-        ...
-
-    def receive_clients(self, most: int, within_ns: int, /) -> tuple[Iterable[Arrival], int]:
-        """Return frames of clients with up to ``most`` envelopes, and the number of envelopes.
-
-        Frames that are dropped count as one envelope. Decode no frame after ``within_ns``.
-        """
-        ...
-
-    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return the changes of links since the last call."""
-        ...
-
-    def send(self, link: str, frame: Frame) -> None:
-        """Send ``frame``, or drop it; never block.
-
-        Raises:
-            FrameTooLargeError: encoded, it is above the limit; nothing was sent.
-
-        """
-        ...
-
-    def connect(self, node: str, endpoint: str) -> None:
-        """Keep a link to the peer ``node``; one to another endpoint of it is replaced."""
-        ...
-
-    def disconnect(self, node: str) -> None:
-        """Close the link to the peer ``node``, if there is one."""
-        ...
-
-    def close(self) -> None:
-        """Release all resources; on the dispatcher's thread."""
-        ...
+    def has_events(self) -> bool: ...
+    def join(self, group: int) -> None: ...
+    def poll(self, timeout_ms: int | None) -> None: ...
+    def ring(self) -> None: ...
+    def receive_members(self, most: int) -> Iterable[Arrival]: ...
+    def receive_clients(self, most: int, within_ns: int, /) -> tuple[Iterable[Arrival], int]: ...
+    def events(self) -> list[LinkUp | LinkDown | LinkRefused]: ...
+    def send(self, link: str, frame: Frame) -> None: ...
+    def connect(self, node: str, endpoint: str) -> None: ...
+    def disconnect(self, node: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class Pace:

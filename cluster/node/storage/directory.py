@@ -59,7 +59,6 @@ class DirectoryLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         fcntl = posix("fcntl", NODE)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._descriptor = os.open(folder / LOCK_NAME, flags, FILE_MODE)

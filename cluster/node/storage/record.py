@@ -136,27 +136,21 @@ class Index:
 
     def __init__(self) -> None:
         self.extents: dict[str, Extent] = {}
-        self.live_bytes = 0
-        """Approximate size of a snapshot of all live records (bytes)."""
 
     def note(self, sequence: int, number: int, offset: int, entries: Iterable[EntryItems]) -> None:
         """Add a group by its place (`Place`), which comes after all others."""
-        extents, grown = self.extents, 0
+        extents = self.extents
         for stream, payload in entries:
-            extent = extents.get(stream)
             if payload is None:
-                if extent is not None:
-                    grown -= extents.pop(stream).live_bytes.total()
+                extents.pop(stream, None)
                 continue
+            extent = extents.get(stream)
             if extent is None:
                 extent = extents[stream] = Extent(Place(sequence, number, offset))
             if isinstance(payload, Mark):
-                grown -= _marked(extent, payload, Place(sequence, number, offset))
-                continue
-            size = ENTRY_BYTES + len(stream) + len(payload)
-            extent.live_bytes[number] += size
-            grown += size
-        self.live_bytes += grown
+                _note_mark(extent, payload, Place(sequence, number, offset))
+            else:
+                extent.live_bytes[number] += ENTRY_BYTES + len(stream) + len(payload)
 
     def counts(self, stream: str, sequence: int) -> bool:
         """Return whether the records of ``stream`` in the group ``sequence`` are live."""
@@ -187,16 +181,14 @@ class Index:
                 extent.live_bytes[place.number] = sum(map(extent.live_bytes.pop, moved))
 
 
-def _marked(extent: Extent, mark: Mark, place: Place) -> int:
-    """Note ``mark`` in the group at ``place``; return the size of the forgotten records (bytes)."""
+def _note_mark(extent: Extent, mark: Mark, place: Place) -> None:
+    """Note ``mark`` in the group at ``place``; the end of a checkpoint forgets what it replaces."""
     if mark is Mark.BEGIN:
         extent.checkpoint = place
-        return 0
-    if extent.checkpoint is None:
-        return 0
-    extent.begins, extent.checkpoint = extent.checkpoint, None
-    old = [number for number in extent.live_bytes if number < extent.begins.number]
-    return sum(map(extent.live_bytes.pop, old))
+    elif extent.checkpoint is not None:
+        extent.begins, extent.checkpoint = extent.checkpoint, None
+        for number in [one for one in extent.live_bytes if one < extent.begins.number]:
+            del extent.live_bytes[number]
 
 
 class Group(NamedTuple):

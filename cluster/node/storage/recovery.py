@@ -46,7 +46,6 @@ class RecoveredFiles:
     checkpoints: dict[str, int] = field(default_factory=dict[str, int])
     """The number of records before the group in which an unfinished checkpoint began, by stream."""
     index: Index = field(default_factory=Index)
-    snapshot: Path | None = None
     files: dict[Path, int] = field(default_factory=dict[Path, int])
     """The files in use, oldest first, and the end of the written data in each (bytes)."""
     last: Header | None = None
@@ -135,7 +134,6 @@ def _read_snapshot(found: RecoveredFiles, path: Path) -> Header:
     place = Place(read.header.first - 1, 0, 0)
     for group in read.groups:
         _take(found, place, content, group)
-    found.snapshot = path
     found.files[path] = len(content)
     return read.header
 
