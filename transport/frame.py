@@ -211,34 +211,6 @@ def _unaliased(address: Address, alias: str) -> Address:
     return _valid(address_of(ANY_NODE, role) if node == alias else address)
 
 
-def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
-    """Return the frame in ``data``.
-
-    Args:
-        data: the received bytes, all of them.
-        cluster: the only cluster id to accept, checked before any envelope is read, or None for
-            any.
-
-    Raises:
-        WrongVersionError: its version is not `WIRE_VERSION`.
-        ForeignClusterError: it is for another cluster than ``cluster``.
-        MalformedFrameError: the base of both; raised for anything else that is wrong.
-
-    """
-    frame, arrays = read_frame(data, cluster)
-    envelopes: list[EnvelopeItems] = []
-    newer = 0
-    for (to, sender, messages), (_, _, items) in zip(frame.envelopes, arrays, strict=True):
-        check_received_address(to)
-        check_received_address(sender)
-        for message, fields in zip(messages, items, strict=True):
-            newer += is_newer(message, fields)
-            envelopes.append((to, sender, message))
-    if len(envelopes) > MESSAGES_MAX:
-        raise MalformedFrameError(f"{len(envelopes)} messages, at most {MESSAGES_MAX}")
-    return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), newer)
-
-
 def open_frame(data: bytes) -> list[Any]:
     """Return the items of a frame after checking its version and nothing else.
 
@@ -295,8 +267,11 @@ def read_frame(data: bytes, cluster: str | None) -> tuple[ReceivedFrame, list[An
     """Return a frame, and its envelopes as arrays of plain values.
 
     Raises:
-        MalformedFrameError: as `decode_frame` does, but for addresses, for the number of messages
-            in all envelopes, and for their further fields (`is_newer`).
+        WrongVersionError: its version is not `WIRE_VERSION`.
+        ForeignClusterError: it is for another cluster than ``cluster``, if that is given; checked
+            before any envelope is read.
+        MalformedFrameError: the base of both; for anything else that is wrong. Unchecked are the
+            addresses, the number of messages in all envelopes, and further fields (`is_newer`).
 
     """
     items: list[Any] = load(data) if data.startswith(USUAL_START) else open_frame(data)

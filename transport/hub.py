@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from fencelock.transport.listener import Arrival, Listener
     from fencelock.transport.stream import StreamServer
 
-READ_NS = 10_000_000
-"""Time for decoding frames of clients in `SocketHub.receive` (ns)."""
-
-
 LinkEvent = LinkUp | LinkDown | LinkRefused
 
 LOOKS = 16
@@ -409,11 +405,6 @@ class SocketHub:
                 if link.up and link.sent == link.beaten:
                     self.send(link.node, empty)
                 link.beaten = link.sent
-
-    def receive(self, most: int) -> list[Arrival]:
-        """Return received frames: members', then clients'; read at most ``most`` of each."""
-        arrivals = self.receive_members(most)
-        return [*arrivals, *self.receive_clients(most, READ_NS)[0]]
 
     def receive_members(self, most: int) -> list[Arrival]:
         """Read at most ``most`` frames, dropped ones included; return those of members.

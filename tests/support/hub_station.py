@@ -22,6 +22,9 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
 from support.expect import PATIENCE_S
 
+DECODING_NS = 10_000_000
+"""Time for decoding frames of clients (ns)."""
+
 
 def listening_hub(
     counters: Counter[str],
@@ -45,6 +48,11 @@ def listening_hub(
     )
 
 
+def received(hub: SocketHub, most: int) -> list[Arrival]:
+    """Return frames that have come: members', then clients'; at most ``most`` of each are read."""
+    return [*hub.receive_members(most), *hub.receive_clients(most, DECODING_NS)[0]]
+
+
 class AnsweringHub(ABC):
     """A hub on a thread of its own, which answers messages until it is closed."""
 
@@ -62,7 +70,7 @@ class AnsweringHub(ABC):
     def _run(self) -> None:
         while not self._ends.is_set():
             self.hub.poll(None)
-            for link, frame in self.hub.receive(100):
+            for link, frame in received(self.hub, 100):
                 self.counters["arrived"] += 1
                 for to, sender, message in frame.envelopes:
                     answers = self.answers(to, message)
@@ -111,7 +119,7 @@ class Station:
     def turn(self, timeout_ms: int | None = None) -> None:
         self.hub.poll(self.wait_ms if timeout_ms is None else timeout_ms)
         self.news += self.hub.events()
-        arrivals = self.hub.receive(100)
+        arrivals = received(self.hub, 100)
         self.arrivals += arrivals
         self.came.update(link for link, _ in arrivals)
 

@@ -29,8 +29,8 @@ from fencelock.actors.session.retained import (
     RetainedState,
     Withdraw,
 )
-from fencelock.transport.frame import decode_frame
 from support.expect import PATIENCE_S, checked
+from support.frames import decode_frame
 from support.hub_station import dealer, raw_frame
 
 SESSION = 0

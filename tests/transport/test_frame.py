@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.expect import checked
+from support.frames import decode_frame
 
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Release
@@ -49,7 +50,6 @@ from fencelock.transport.frame import (
     Mismatch,
     Rejected,
     WrongVersionError,
-    decode_frame,
     encode_frame,
 )
 from fencelock.transport.listener import ClientConnection, Clients

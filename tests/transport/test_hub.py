@@ -341,7 +341,7 @@ def test_a_ring_ends_a_poll_and_is_not_lost_to_receive() -> None:
     with closed_after(one):
         one.ring()
         one.ring()
-        one.receive(1)  # Looks at sockets, not at the bell.
+        one.receive_members(1)  # Looks at sockets, not at the bell.
         one.poll(None)
         begun = time.monotonic()
         one.poll(50)

@@ -14,6 +14,7 @@ from selectors import EVENT_READ, DefaultSelector
 import pytest
 import zmq
 from support.expect import PATIENCE_S, checked
+from support.frames import decode_frame
 from support.hub_station import Make, Station, alive, dealer, raw_frame, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
@@ -23,7 +24,7 @@ from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport import hub
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FrameTooLargeError
-from fencelock.transport.frame import Envelope, Frame, decode_frame
+from fencelock.transport.frame import Envelope, Frame
 
 
 class LineProxy:

@@ -18,6 +18,7 @@ import pytest
 import zmq
 from msgspec.structs import replace
 from support.expect import PATIENCE_S
+from support.frames import decode_frame
 from support.hub_station import AnsweringHub, Make, Station, alive, dealer, raw_frame, until
 from support.programs import Child
 
@@ -39,7 +40,7 @@ from fencelock.transport import client_queue
 from fencelock.transport.admission import REFUSALS_MAX, Dropped, FrameValidator
 from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError, UndecodableError
 from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
-from fencelock.transport.frame import Frame, Mismatch, Rejected, decode_frame, encode_frame
+from fencelock.transport.frame import Frame, Mismatch, Rejected, encode_frame
 from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 
 LOWEST = 1 - (1 << 63)

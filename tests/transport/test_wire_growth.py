@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec import NODEFAULT
 from msgspec.structs import astuple
 from support.expect import PATIENCE_S, present
+from support.frames import decode_frame
 from support.paths import PINS
 from support.real_nodes import config_in
 
@@ -30,7 +31,7 @@ from fencelock.transport import frame as frame_module
 from fencelock.transport.admission import FrameValidator
 from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, lists_of, pack
-from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
+from fencelock.transport.frame import Envelope, Frame, encode_frame
 
 TO, SENDER = Address("n1/proxy"), Address("me/session")
 
