@@ -102,7 +102,7 @@ from fencelock.actors.message import node_of as node_at
 from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import Level, LinkDown, LinkUp, RoleNotice
+from fencelock.actors.role_message import Level, LinkDown, LinkUp, notice
 from fencelock.actors.timing import ROUND_TRIP_MS
 
 GREET_MS = 1_300
@@ -289,8 +289,7 @@ class Bootstrap(Role[BootstrapEvent]):
                 f"{self.node} has a journal of group {self.group.group:x}, so --found-again does "
                 "nothing: to give the cluster up, stop all nodes and empty their folders first"
             )
-            notice = RoleNotice(level=Level.ERROR, text=text)
-            begun.append(Send(address_of(self.node, "node"), notice))
+            begun.append(notice(self.node, Level.ERROR, text))
         return [*begun, *self._found(now), *self._go_on(now), self._retry()]
 
     def handle(  # noqa: PLR0912  (a case for each message)
@@ -522,8 +521,7 @@ class Bootstrap(Role[BootstrapEvent]):
             return []
         self.refused[member] = start.boot
         text = f"{member} was started {how}: it does not vote"
-        notice = RoleNotice(level=Level.WARNING, text=text)
-        return [Send(address_of(self.node, "node"), notice)]
+        return [notice(self.node, Level.WARNING, text)]
 
     def _note_group(self, node: str, join: Join) -> None:
         """Note whether ``node`` belongs to a group: then none is founded before it has replied."""
@@ -814,8 +812,7 @@ class Bootstrap(Role[BootstrapEvent]):
         lost = self.standing is JournalStatus.NON_VOTING and gone
         level = Level.WARNING if lost else Level.INFO
         text = why or f"{self.node} is a voting member"
-        notice = RoleNotice(level=level, text=text)
-        return [Send(self.listener, status), Send(address_of(self.node, "node"), notice)]
+        return [Send(self.listener, status), notice(self.node, level, text)]
 
 
 def greet_time_ms(round_trip_ms: int, greet_ms: int = GREET_MS) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
-from fencelock.actors.effect import Effect, Send
+from fencelock.actors.effect import Effect
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership_changes import MemberChanges
-from fencelock.actors.message import Instant, address_of, ms_between
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.message import Instant, ms_between
+from fencelock.actors.role_message import Level, notice
 
 CHECK_MS = 250
 """Interval at which the members are checked (ms)."""
@@ -168,13 +168,11 @@ class TargetKeeper:
         back = [one for one in before if one in since and one not in self.down]
         changes += [(one, "member_up", "is up again") for one in back]
         return [
-            Send(
-                address_of(self.node, "node"),
-                RoleNotice(
-                    level=Level.WARNING if event == "member_down" else Level.INFO,
-                    text=f"{one} {text}",
-                    fields=(("event", event), ("member", one)),
-                ),
+            notice(
+                self.node,
+                Level.WARNING if event == "member_down" else Level.INFO,
+                f"{one} {text}",
+                (("event", event), ("member", one)),
             )
             for one, event, text in changes
         ]
@@ -212,6 +210,6 @@ class TargetKeeper:
             except MembershipError as error:
                 text = f"{wish.why}, but {error}"
         if text and text != self.wished:
-            effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
+            effects.append(notice(self.node, level, text))
         self.wished = text
         return effects

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fencelock.actors.message import Instant, Local
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Instant, Local, address_of
 
 SYNC_REPORT_MS = 250
 """Least interval between two `DiskSynced` (ms): some heartbeats, and many syncs of a good disk."""
@@ -71,3 +72,8 @@ class RoleNotice(Local):
     level: Level
     text: str
     fields: tuple[tuple[str, str], ...] = ()
+
+
+def notice(node: str, level: Level, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Send:
+    """Return the effect that has the host of ``node`` write ``text`` into its log."""
+    return Send(address_of(node, "node"), RoleNotice(level=level, text=text, fields=fields))

@@ -64,14 +64,13 @@ from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
 from fencelock.actors.bootstrap_message import Voter
-from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.membership import Mark, Member, Membership, VoterIds, reached_by_majority
-from fencelock.actors.message import Address, Instant, address_of, on_each
+from fencelock.actors.message import Address, Instant, on_each
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX, HeartbeatAck
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import E, Host, Role
-from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING, Timing
 
@@ -453,11 +452,6 @@ class MemberRole(Role[E]):
         self.monitor = monitor_of(node)
         self.catchup = catchup_of(node)
         self.bounds = LogBounds(node, config)
-
-    def notice(self, level: Level, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Send:
-        """Return a line for the log of this node."""
-        notice = RoleNotice(level=level, text=text, fields=fields)
-        return Send(address_of(self.node, "node"), notice)
 
 
 acceptor_of = on_each("acceptor")

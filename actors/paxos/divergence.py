@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     LogBounds,
     LogConfig,
@@ -31,7 +31,7 @@ from fencelock.actors.paxos.message import (
     TableDigest,
 )
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.role_message import Level, notice
 
 AGREED_SLOTS = 10_000
 """At each slot that is a multiple of this, every member sends its digest to all others."""
@@ -191,7 +191,7 @@ class DivergenceWatch:
             del self.doubted[next(iter(self.doubted))]
         report = self._notify(doubt)
         return [
-            Send(host_of(self.digests.node), RoleNotice(level=level, text=text)),
+            notice(self.digests.node, level, text),
             *report,
             Observe(mark),
         ]
@@ -242,7 +242,7 @@ class Quarantined(Role[Isolate]):
         text = f"{self.why}. {ADVICE}"
         report = Divergence(why=text, quarantined=True)
         return [
-            Send(host_of(node_of(self.address)), RoleNotice(level=Level.CRITICAL, text=text)),
+            notice(node_of(self.address), Level.CRITICAL, text),
             Send(self.listener, report),
             Observe("paxos.quarantined"),
         ]
@@ -453,8 +453,3 @@ def _shown(digest: TableDigest) -> str:
     decided = "-" if digest.decided is None else f"{digest.decided:016x}"
     counters = ", ".join(f"{one.name} {one.value}" for one in digest.counters)
     return f"digest {digest.state:016x}/{decided} ({counters})"
-
-
-def host_of(node: str) -> Address:
-    """Return the address at which the host of ``node`` receives notices."""
-    return address_of(node, "node")

@@ -58,7 +58,7 @@ from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, TakeOver
 from fencelock.actors.paxos.round_trips import RoundTrips
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import DiskSynced, Level, LinkDown
+from fencelock.actors.role_message import DiskSynced, Level, LinkDown, notice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import Timing
 
@@ -271,8 +271,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return []
         self.times_warning = why
         text = why or "the times are the same on the leader and fit the network again"
-        notice = self.notice(Level.WARNING if why else Level.INFO, text)
-        return [notice, Send(self.listener, TimesUnfit(why=why))]
+        line = notice(self.node, Level.WARNING if why else Level.INFO, text)
+        return [line, Send(self.listener, TimesUnfit(why=why))]
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
         """Suspect a leader whose link broke; acceptors still wait for its lease to end."""
@@ -443,7 +443,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             f"{LOG_VERSION}: newer ones are refused. Upgrade {member}, or remove it (fencelock "
             f"leave {member})"
         )
-        return [self.notice(Level.WARNING, text)]
+        return [notice(self.node, Level.WARNING, text)]
 
     def _on_disk_synced(self, synced: DiskSynced, now: Instant) -> Effects:
         """Hand over if this node leads and its disk is far slower than its followers'."""
@@ -453,8 +453,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return ()
         self.suspicion.reluctant_until = self.disks.rest(now)
         text = f"the leader hands over to {successor}: {self.disks.describe(successor)}"
-        notice = self.notice(Level.INFO, text)
-        return [Send(self.leader, Resign()), notice, Observe("paxos.handed_over_for_disk")]
+        line = notice(self.node, Level.INFO, text)
+        return [Send(self.leader, Resign()), line, Observe("paxos.handed_over_for_disk")]
 
     def _on_nominate(self, wanted: str, now: Instant) -> Effects:
         return (Send(self.leader, Nominated(node=self._successor(now, wanted))),)

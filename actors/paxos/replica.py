@@ -60,7 +60,7 @@ from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import NOTHING_PROVEN, ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Facts, Host, Summary
-from fencelock.actors.role_message import Level
+from fencelock.actors.role_message import Level, notice
 
 GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
@@ -226,7 +226,7 @@ class Replica(MemberRole[ReplicaEvent]):
         for slot in sorted(self._recovered.skips):
             text = f"an operator skips slot {slot}: its commands are refused if they damage a table"
             fields = (("event", "slot_skipped"), ("slot", str(slot)))
-            lines.append(self.notice(Level.WARNING, text, fields))
+            lines.append(notice(self.node, Level.WARNING, text, fields))
         return lines
 
     def summary(self) -> Summary:

@@ -82,15 +82,7 @@ from fencelock.actors.effect import (
     Send,
     Wake,
 )
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Instant,
-    Message,
-    address_of,
-    ms_between,
-    node_of,
-)
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
@@ -117,7 +109,7 @@ from fencelock.actors.paxos.message import (
     page_of,
 )
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.role_message import Level, notice
 
 MS_PER_S = 1_000
 
@@ -483,7 +475,7 @@ class Progress:
         took_ms = ms_between(self.since, now)
         if took_ms >= MS_PER_S and done:
             text = f"{text}, about {took_ms * left // done // MS_PER_S} s left"
-        return [*effects, *self._notice(text)]
+        return [*effects, notice(self.node, Level.INFO, text)]
 
     def end(self, next_slot: int, source: str, now: Instant) -> list[Effect]:
         """Return the last line, if there were others."""
@@ -491,7 +483,8 @@ class Progress:
             return []
         took = ms_between(self.since, now)
         words = self.in_words(next_slot)
-        return self._notice(f"{self.node} has caught up, last from {source}: {words} in {took} ms")
+        text = f"{self.node} has caught up, last from {source}: {words} in {took} ms"
+        return [notice(self.node, Level.INFO, text)]
 
     def _left(self, next_slot: int) -> tuple[int, int]:
         """Return how much has arrived and how much is left, in parts or in slots."""
@@ -499,9 +492,6 @@ class Progress:
         if done < parts:
             return done, parts - done
         return next_slot - self.first, max(0, self.target - next_slot)
-
-    def _notice(self, text: str) -> list[Effect]:
-        return [Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))]
 
 
 class CatchUp(MemberRole[CatchUpEvent]):

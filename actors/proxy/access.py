@@ -8,11 +8,11 @@ from typing import NamedTuple
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import NAME_END, plain_name, quoted
 from fencelock.actors.api.request import Request
-from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.error import ForbiddenError
-from fencelock.actors.message import Instant, Local, address_of
+from fencelock.actors.message import Instant, Local
 from fencelock.actors.repeated import Repetitions, times_text
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.role_message import Level, notice
 
 CLIENT, OPERATOR, NODE = ROLES = ("client", "operator", "node")
 """The roles of keys. An operator, or a node, may also send requests that change the cluster."""
@@ -115,8 +115,7 @@ class AccessControl:
         if count:
             text = f"refused {what} of {client}: its key does not allow it{times_text(count)}"
             fields = ("event", "forbidden"), ("key", name), ("count", str(count))
-            notice = RoleNotice(level=Level.WARNING, text=text, fields=fields)
-            effects.append(Send(address_of(self.node, "node"), notice))
+            effects.append(notice(self.node, Level.WARNING, text, fields))
         return effects
 
 
