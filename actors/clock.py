@@ -23,7 +23,16 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.role_request import ClockTime, ReadClock
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant, Int64, Local, Message, address_of, node_of
+from fencelock.actors.message import (
+    NS_PER_US,
+    Address,
+    Instant,
+    Int64,
+    Local,
+    Message,
+    address_of,
+    node_of,
+)
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Facts, Host, Role, Summary
 
@@ -33,8 +42,6 @@ STAMP_MAX = (1 << 56) - 1
 AHEAD_US = 1 << 53
 """The most by which a member's stamp may be above a receiver's date (us): 285 years. A host whose
 clock has stopped starts in 1970, and must still accept the stamps of the others."""
-
-NS_PER_US = 1_000
 
 
 class Stamped(Message):

@@ -17,9 +17,8 @@ from typing import (
 
 from msgspec import NODEFAULT, Meta, Struct, StructMeta
 
-from fencelock.actors.api.name import is_allowed
+from fencelock.actors.api.name import INT_MAX, is_allowed
 
-INT_MAX = (1 << 63) - 1
 Int64 = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 """An integer on the wire: signed 64 bits, which every language has. Each can be negated: the
 refusal of a `Cancel` has its number with the other sign."""
@@ -38,7 +37,8 @@ Instant = NewType("Instant", int)
 
 NS_PER_MS = 1_000_000
 NS_PER_US = 1_000
-"""Nanoseconds in a millisecond: instants use the former, durations on the wire the latter."""
+MS_PER_S = 1_000
+"""Instants are in nanoseconds, durations on the wire in milliseconds."""
 
 
 def address_of(node: str, role: str) -> Address:

@@ -8,19 +8,17 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.name import NAME_END
+from fencelock.actors.api.name import INT_MAX, NAME_END
 from fencelock.actors.api.request import Request
-from fencelock.actors.message import Address, Message, address_of, node_of, role_of
+from fencelock.actors.message import ANY_NODE, Address, Message, address_of, node_of, role_of
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
-    INT_MAX,
     FrameTooLargeError,
     MalformedFrameError,
     UndecodableError,
 )
 from fencelock.transport.codec import FieldError, class_of, decode, unpack
 from fencelock.transport.frame import (
-    ANY_NODE,
     MESSAGES_MAX,
     NAMES_KEPT,
     Envelope,

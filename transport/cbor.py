@@ -17,13 +17,14 @@ from typing import Any, NoReturn
 import cbor2
 from libipld import encode_dag_cbor
 
+from fencelock.actors.api.name import INT_MAX
+
 FRAME_BYTES_MAX = 1 << 20
 """Limit of a frame and of a message (1 MiB): it is built and checked in one turn."""
 
 DEPTH_MAX = 16
 """Limit of nested arrays: twice what our deepest message needs."""
 
-INT_MAX = (1 << 63) - 1
 INT_MIN = -INT_MAX
 """Integers are signed 64-bit, which every language has, and each can be negated: the refusal of a
 `Cancel` has its number with the other sign."""

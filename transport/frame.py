@@ -16,11 +16,18 @@ from typing import Annotated, Any, NamedTuple, Union
 
 from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
-from fencelock.actors.api.name import forbidden_in, is_allowed
-from fencelock.actors.message import REGISTRY, Address, Int64, Message, Natural, address_of
+from fencelock.actors.api.name import INT_MAX, forbidden_in, is_allowed
+from fencelock.actors.message import (
+    ANY_NODE,
+    REGISTRY,
+    Address,
+    Int64,
+    Message,
+    Natural,
+    address_of,
+)
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
-    INT_MAX,
     FrameTooLargeError,
     MalformedFrameError,
     dump,
@@ -63,9 +70,6 @@ NODE_BYTES_MAX = 128
 
 ROLE_BYTES_MAX = 128
 """Limit of a role's name, with the counter and boot id that make it unique."""
-
-ANY_NODE = "*"
-"""As the node of ``to``: any node that reads it. For clients, which know only a TCP address."""
 
 
 NAMES_KEPT = 16_384

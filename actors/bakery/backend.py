@@ -30,14 +30,7 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened, Renew, Renewed
 from fencelock.actors.api.session_message import Unlocking as ClientUnlocking
 from fencelock.actors.bakery.bounds import is_possible_reply
-from fencelock.actors.bakery.config import (
-    BAKERY_TIMING,
-    WAITERS_SHOWN_MAX,
-    BakeryTiming,
-    Terms,
-    leader_of,
-    quorum,
-)
+from fencelock.actors.bakery.config import BAKERY_TIMING, BakeryTiming, Terms, leader_of, quorum
 from fencelock.actors.bakery.epochs import EpochLimit, Refusals
 from fencelock.actors.bakery.event import ListTickets, Readiness, Tally
 from fencelock.actors.bakery.in_flight import (
@@ -67,6 +60,7 @@ from fencelock.actors.error import InvalidRequestError, NotHeldError, Overloaded
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.members_backend import MembersBackend
 
 if TYPE_CHECKING:

@@ -37,13 +37,7 @@ from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX, check_object_name
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
-from fencelock.actors.bakery.config import (
-    HOLDERS_SHOWN_MAX,
-    LEADERS_MAX,
-    TRUST_MS_MAX,
-    WAITERS_SHOWN_MAX,
-    proxy_of,
-)
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, LEADERS_MAX, TRUST_MS_MAX, proxy_of
 from fencelock.actors.bakery.electorate import NUMBER_MAX
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -97,6 +91,7 @@ from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lease import surely_over
 from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Message, node_of
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 
 SHOWN_CHARS_MAX = 300
 """Maximum length of a message in a line of the log."""

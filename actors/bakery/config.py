@@ -37,9 +37,6 @@ HOLDERS_SHOWN_MAX = 100
 """Maximum number of holders that a reply lists for one lock, those with the lowest fences. With the
 longest names they have 64 KiB."""
 
-WAITERS_SHOWN_MAX = 100
-"""Maximum number of waiters that a reply lists for one lock: 64 KiB with the longest names."""
-
 HOLD_MS = 5_000
 GRACE_MS = 5_000
 OBTENTION_MS = 5_000

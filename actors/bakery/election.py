@@ -125,6 +125,7 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
+from fencelock.actors.bakery.status import NEVER
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import surely_over
@@ -141,9 +142,6 @@ from fencelock.actors.role import Facts, Host, Summary
 
 if TYPE_CHECKING:
     from random import Random
-
-NEVER = Instant(0)
-"""An instant before every clock reading."""
 
 TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""

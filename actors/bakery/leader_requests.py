@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
-from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, WAITERS_SHOWN_MAX, Terms
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms
 from fencelock.actors.bakery.message import (
     DropTicket,
     Error,
@@ -35,6 +35,7 @@ from fencelock.actors.bakery.ticket_attempt import TicketAttempts, failed, locke
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 
 TICKETS_MAX = 100_000
 """Maximum tickets in one leader's table: some 100 MB."""

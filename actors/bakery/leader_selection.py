@@ -10,6 +10,7 @@ from fencelock.actors.api.role_request import Leaders
 from fencelock.actors.bakery.config import COPIES_FROM, LEADERS_MAX, OFF, exports_needed, quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.message import Chosen, Member, Seating
+from fencelock.actors.message import MS_PER_S
 
 
 class Identity(NamedTuple):
@@ -220,8 +221,6 @@ class ClusterView(NamedTuple):
             return ""
         return f", but {_do_not_vote(silent)}: fencelock members says what to run"
 
-
-MS_PER_S = 1_000
 
 NEWCOMERS_MAX = 9
 """Maximum candidates that are compared as leaders: those that reach most members."""

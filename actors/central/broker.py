@@ -24,6 +24,7 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
     EndHolds,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
 TICKETS_MAX = 10_000
 """Owners of one node that wait or hold: each is under a kilobyte, and sends every 50 ms."""
-
-WAITERS_SHOWN_MAX = 100
-"""Waiters listed in one answer to `QueryLock`, so that a status fits its frame."""
 
 DOUBT_MS = 500
 """Minimum interval between two questions to a client about one hold of an earlier life (ms)."""

@@ -82,7 +82,15 @@ from fencelock.actors.effect import (
     Send,
     Wake,
 )
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
+from fencelock.actors.message import (
+    MS_PER_S,
+    NS_PER_MS,
+    Address,
+    Instant,
+    Message,
+    ms_between,
+    node_of,
+)
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
@@ -110,8 +118,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, notice
-
-MS_PER_S = 1_000
 
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""

@@ -38,9 +38,8 @@ from fencelock.actors.api.redis import (
     When,
     lock_in,
 )
+from fencelock.actors.message import MS_PER_S
 from fencelock.actors.redis.resp import Nothing, Reply
-
-MS_PER_S = 1_000
 
 LISTED_MAX = 10_000
 """The most names in one reply to KEYS."""

@@ -28,11 +28,11 @@ from fencelock.actors.api.redis import (
     ReadKeys,
     When,
 )
+from fencelock.actors.message import MS_PER_S
 from fencelock.actors.redis.command import (
     FREE,
     HELD,
     MINE,
-    MS_PER_S,
     RESERVED_MS,
     SIGNAL,
     SIGNALLED,

@@ -29,7 +29,7 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.map import Entry
-from fencelock.actors.table.report import page_of
+from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.requests import record
 from fencelock.actors.table.resource import TableObject
 from fencelock.actors.table.state import TableState
@@ -38,9 +38,6 @@ from fencelock.actors.table.wire import Result
 PURGE_MAX = 500
 """Maximum number of entries, or of objects and their waits, at which one `Purge` looks: some 5 ms,
 in which nothing else is decided."""
-
-PAGE_BYTES_MAX = 64 << 10
-"""Size above which a page of maps or accounts takes no more lines (bytes)."""
 
 LINE_BYTES = 128
 """Upper bound on the encoded size of a line of these pages without its name (bytes)."""

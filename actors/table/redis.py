@@ -42,16 +42,13 @@ from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
-from fencelock.actors.table.report import page_of
+from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.requests import begin_wait, conclude, deny, deny_obstructed, has_room
 from fencelock.actors.table.resource import ClaimDetails, TableHold
 from fencelock.actors.table.retained import may_come_back
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import KeyRecord, Result
-
-PAGE_BYTES_MAX = 64 << 10
-"""Size above which a page of keys takes no more names (bytes)."""
 
 
 def change_keys(

@@ -19,6 +19,7 @@ from fencelock.actors.api.membership_message import (
     NodeRole,
 )
 from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
+from fencelock.actors.message import MS_PER_S
 from fencelock.cluster.cli.completion import complete_node
 from fencelock.cluster.cli.exit_status import ExitStatus, say
 from fencelock.cluster.cli.formatting import as_plain, duration
@@ -48,8 +49,6 @@ SILENT_MS = 2_000
 """A member that was silent for this long is assumed not to run (ms)."""
 
 KIB = 1024
-MS_PER_S = 1_000
-
 NodeArgument = Annotated[
     str,
     typer.Argument(

@@ -23,7 +23,7 @@ from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import MAP, TTL_MS_MAX
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import INT_MAX, object_name
 from fencelock.actors.api.pool import POOL
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
@@ -58,7 +58,6 @@ from fencelock.cluster.cli.target import (
     group,
 )
 from fencelock.cluster.client.owner import operator_named
-from fencelock.transport.cbor import INT_MAX
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client

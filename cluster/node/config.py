@@ -42,6 +42,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import NO_TARGET, MemberTarget
+from fencelock.actors.message import MS_PER_S
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIME_MS_MAX, TIMING, Timing, derived
@@ -82,7 +83,6 @@ QUOTA_MAX = 10_000_000
 PRIORITY_OFF = "off"
 PRIORITIES = range(1, 15)
 """The smaller the number, the likelier the node leads (`bakery`), or becomes a member (`paxos`)."""
-MS_PER_S = 1_000
 TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
 """`bakery`: the bounds of terms in the config (s); the minimum is a few network delays."""
 

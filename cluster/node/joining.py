@@ -39,7 +39,7 @@ from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.role_request import AskRole, ReadConfig, RoleReply, SharedConfig
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.actors.joining import ConfigSource, Dial, Dialled
-from fencelock.actors.message import Event, address_of
+from fencelock.actors.message import ANY_NODE, Event, address_of
 from fencelock.actors.proxy.access import NODE
 from fencelock.actors.role_message import LinkRefused
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER
@@ -49,7 +49,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.keys import KeyFile, node_keys, read_key, write_private
 from fencelock.cluster.node.config import Config, is_loopback, load, parse, toml_of
 from fencelock.transport.codec import decode, encode
-from fencelock.transport.frame import ANY_NODE, Frame, check_cluster
+from fencelock.transport.frame import Frame, check_cluster
 from fencelock.transport.hub import SocketHub
 
 R = TypeVar("R", bound=Reply)

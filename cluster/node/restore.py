@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.error import ConfigError
@@ -38,7 +39,7 @@ from fencelock.cluster.node.storage.directory import (
 )
 from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
 from fencelock.cluster.node.storage.recovery import recover
-from fencelock.transport.cbor import INT_MAX, MalformedFrameError
+from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import decode, encode
 
 FENCE_MARGIN = 1 << 40

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from fencelock.actors.api.role_request import DescribeRole
 from fencelock.actors.api.session_message import End, Evict
-from fencelock.actors.message import address_of
+from fencelock.actors.message import MS_PER_S, address_of
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.connection import Connection, alias_of
 from fencelock.cluster.client.hold import BaseHold
@@ -30,8 +30,6 @@ PATIENCE_S = 10.0
 
 LOOK_S = 0.001
 """Pause between two looks at the effect (s)."""
-
-MS_PER_S = 1_000
 
 
 class LinkFaults:

@@ -34,7 +34,6 @@ from fencelock.actors.bakery.bounds import (
 from fencelock.actors.bakery.config import (
     HOLDERS_SHOWN_MAX,
     OFF,
-    WAITERS_SHOWN_MAX,
     Terms,
     election_of,
     leader_of,
@@ -64,6 +63,7 @@ from fencelock.actors.bakery.ticket import (
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Message
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 

@@ -26,13 +26,14 @@ from support.role_harness import HOST, T0, at, counted, not_counted
 from fencelock.actors.api.message import Absence, Acquire, Contender
 from fencelock.actors.api.session_message import Evict
 from fencelock.actors.central import message as messages
-from fencelock.actors.central.broker import DOUBT_MS, WAITERS_SHOWN_MAX, Broker
+from fencelock.actors.central.broker import DOUBT_MS, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, ServerWatch
 from fencelock.actors.effect import Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.proxy import message as backend
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.message import LockDescription, Ready
 from fencelock.cluster.node.topology import ProtocolSettings, central
 from fencelock.verification.simulation.judge import LockJudge, judge_progress

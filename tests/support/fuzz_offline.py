@@ -16,6 +16,7 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import fencelock.actors
 from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.role_request import (
     DescribeRole,
@@ -48,7 +49,7 @@ from fencelock.cluster.node.storage.record import (
 )
 from fencelock.cluster.node.topology import NodeContext, make_roles_of
 from fencelock.transport.admission import Dropped, FrameValidator
-from fencelock.transport.cbor import INT_MAX, INT_MIN, FrameTooLargeError, MalformedFrameError
+from fencelock.transport.cbor import INT_MIN, FrameTooLargeError, MalformedFrameError
 from fencelock.transport.codec import decode, encode
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.listener import Arrival
