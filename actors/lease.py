@@ -9,7 +9,7 @@ Source: Cary Gray and David Cheriton, "Leases", SOSP 1989.
 
 from __future__ import annotations
 
-from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.message import NS_PER_MS
 
 DRIFT_PPM = 1_000
 """Largest deviation of a clock's rate (millionths); the same for all. Quartz stays within 100."""
@@ -20,11 +20,6 @@ PPM = 1_000_000
 def relied_ns(promised_ms: int, drift_ppm: int = DRIFT_PPM) -> int:
     """Return the time on this clock that is within ``promised_ms`` of any other clock (ns)."""
     return promised_ms * NS_PER_MS * (PPM - drift_ppm) // (PPM + drift_ppm)
-
-
-def relied_until(sent_at: Instant, promised_ms: int) -> Instant:
-    """Return until when to rely on ``promised_ms``, promised to a message sent at ``sent_at``."""
-    return Instant(sent_at + relied_ns(promised_ms))
 
 
 def surely_over(ms: int, drift_ppm: int = DRIFT_PPM) -> int:

@@ -14,14 +14,12 @@ from fencelock.actors.api.name import (
     REDIS_KEY,
     SESSION_BYTES_MAX,
     account_of,
-    check_age,
     check_number,
-    check_owner,
     check_size,
     check_text,
     is_kind,
 )
-from fencelock.actors.api.request import Outcome, TableQuery, TableReply
+from fencelock.actors.api.request import Outcome, PageQuery, TableQuery, TableReply
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64
@@ -113,8 +111,7 @@ class ReadUsage(TableQuery, tag=0xFE):
     OPERATOR = True
 
     def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
+        TableQuery.check(self)
         check_number("most", self.most, 1, PAGE_MAX)
         check_size("after", self.after or "", SESSION_BYTES_MAX)
 
@@ -137,28 +134,8 @@ class ListedMap(NamedTuple):
     """Size of its name, for each entry, and of their keys and values (bytes)."""
 
 
-class ListMaps(TableQuery, tag=0x77):
-    """Return one page of the maps that have entries, by name. Answered by `MapList`.
-
-    The names begin with ``prefix`` and come after ``after``. A page has at most ``most`` maps (1 to
-    1,000).
-    """
-
-    prefix: str = ""
-    after: str = ""
-    most: Int64 = 100
-
-    @property
-    def reach(self) -> tuple[str, ...]:
-        """The beginning of the names."""
-        return (self.prefix,)
-
-    def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
-        check_number("most", self.most, 1, PAGE_MAX)
-        check_size("prefix", self.prefix, LOCK_NAME_BYTES_MAX)
-        check_size("after", self.after, LOCK_NAME_BYTES_MAX)
+class ListMaps(PageQuery, tag=0x77):
+    """Return one page of the maps that have entries, by name. Answered by `MapList`."""
 
 
 class MapList(TableReply, tag=0x78):

@@ -12,10 +12,8 @@ from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
 from fencelock.actors.api.name import (
     INT_MAX,
-    check_age,
     check_number,
     check_object_name,
-    check_owner,
     check_size,
     kind_of,
     titled,
@@ -82,8 +80,7 @@ class ReadChanges(TableQuery, tag=0x9E):
         return self.after is not None
 
     def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
+        TableQuery.check(self)
         check_object_name(self.lock)
         if self.after is not None:
             check_number("after", self.after, 0, INT_MAX)

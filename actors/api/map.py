@@ -19,7 +19,6 @@ from fencelock.actors.api.name import (
     check_age,
     check_lock_name,
     check_number,
-    check_owner,
     check_size,
     check_text,
     is_plain,
@@ -148,8 +147,7 @@ class MapQuery(TableQuery):
             return object_name(MAP, self.map)
 
     def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
+        TableQuery.check(self)
         check_lock_name(self.map, MAP)
 
 

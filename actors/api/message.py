@@ -19,7 +19,6 @@ from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
     REQUEST_MAX,
     WAIT_MS_MAX,
-    check_age,
     check_lock_name,
     check_new_lock_name,
     check_number,
@@ -351,8 +350,7 @@ class Inspect(TableQuery, tag=0x13):
         reply: "LockStatus" = declared()
 
     def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
+        TableQuery.check(self)
         check_object_name(self.lock)
 
 

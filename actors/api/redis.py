@@ -29,19 +29,15 @@ from msgspec.structs import replace
 from fencelock.actors.api.lock_all import check_names
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
-    LOCK_NAME_BYTES_MAX,
     PAGE_MAX,
     REDIS_KEY,
     SESSION_BYTES_MAX,
-    check_age,
     check_new_lock_name,
     check_number,
-    check_owner,
-    check_size,
     check_text,
 )
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.api.request import TableQuery, TableReply
+from fencelock.actors.api.request import PageQuery, TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64
 
@@ -325,8 +321,7 @@ class ReadKeys(TableQuery, tag=0x123):
 
     def check(self) -> None:
         check_names(self.keys)
-        check_age(self.age_ms)
-        check_owner(self.session)
+        TableQuery.check(self)
 
 
 class KeysRead(TableReply, tag=0x124):
@@ -348,28 +343,10 @@ class KeysRead(TableReply, tag=0x124):
         return replace(self, keys=keys, slot=slot, age_ms=age_ms)
 
 
-class ListKeys(TableQuery, tag=0x125):
-    """List keys that are held through doors, or detached. Answered by `KeyList`.
+class ListKeys(PageQuery, tag=0x125):
+    """List keys that are held through doors, or detached. Answered by `KeyList`."""
 
-    Their names begin with ``prefix`` and come after ``after``. There are at most ``most`` (1 to
-    1,000).
-    """
-
-    prefix: str = ""
-    after: str = ""
     most: Int64 = PAGE_MAX
-
-    @property
-    def reach(self) -> tuple[str, ...]:
-        """The beginning of the names."""
-        return (self.prefix,)
-
-    def check(self) -> None:
-        check_number("most", self.most, 1, PAGE_MAX)
-        for field, text in (("prefix", self.prefix), ("after", self.after)):
-            check_size(field, text, LOCK_NAME_BYTES_MAX)
-        check_age(self.age_ms)
-        check_owner(self.session)
 
 
 class KeyList(TableReply, tag=0x126):

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.name import plain_name
+from fencelock.actors.api.name import (
+    LOCK_NAME_BYTES_MAX,
+    PAGE_MAX,
+    check_age,
+    check_number,
+    check_owner,
+    check_size,
+    plain_name,
+)
 from fencelock.actors.message import Int64, Message, declared
 
 Key = tuple[str, str, str, int]
@@ -95,6 +103,32 @@ class TableQuery(Query):
     def waits(self) -> bool:
         """Whether it waits for a change, so that its reply may come much later."""
         return False
+
+    def check(self) -> None:
+        check_age(self.age_ms)
+        check_owner(self.session)
+
+
+class PageQuery(TableQuery):
+    """A query for a page of names, sorted: at most ``most`` of them (1 to 1,000).
+
+    They begin with ``prefix`` and come after ``after``.
+    """
+
+    prefix: str = ""
+    after: str = ""
+    most: Int64 = 100
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The beginning of the names."""
+        return (self.prefix,)
+
+    def check(self) -> None:
+        TableQuery.check(self)
+        check_number("most", self.most, 1, PAGE_MAX)
+        check_size("prefix", self.prefix, LOCK_NAME_BYTES_MAX)
+        check_size("after", self.after, LOCK_NAME_BYTES_MAX)
 
 
 def is_watch(request: Request) -> bool:

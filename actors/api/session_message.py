@@ -17,12 +17,10 @@ from fencelock.actors.api.name import (
     HANDLE_BYTES_MAX,
     INT_MAX,
     LABEL_BYTES_MAX,
-    LOCK_NAME_BYTES_MAX,
     PAGE_MAX,
     SESSION_BYTES_MAX,
     TTL_MS_MAX,
     TTL_MS_MIN,
-    check_age,
     check_lock_name,
     check_number,
     check_object_name,
@@ -38,6 +36,7 @@ from fencelock.actors.api.request import (
     Command,
     Notification,
     Outcome,
+    PageQuery,
     Request,
     TableQuery,
     TableReply,
@@ -140,33 +139,19 @@ class HoldLost(Notification, tag=0x64):
     """As in `Refused`."""
 
 
-class ListLocks(TableQuery, tag=0x65):
+class ListLocks(PageQuery, tag=0x65):
     """Return one page of the held locks and other held objects, by name. Answered by `LockList`.
 
-    The names begin with ``prefix``; a prefix with a kind selects objects of that kind. The names in
-    the table come after ``after``. A page has at most ``most`` names (1 to 1,000). With ``unheld``,
-    the page lists the objects that nobody can hold instead.
+    A prefix with a kind selects objects of that kind. With ``unheld``, the page lists the objects
+    that nobody can hold instead.
     """
 
-    prefix: str = ""
-    after: str = ""
-    most: Int64 = 100
     unheld: bool = False
 
     @property
     def reach(self) -> tuple[str, ...]:
         """The beginning of the names."""
         return (plain_name(self.prefix),)
-
-    def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
-        check_number("most", self.most, 1, PAGE_MAX)
-        for field, text in (("prefix", self.prefix), ("after", self.after)):
-            if (size := utf8_size(text)) > LOCK_NAME_BYTES_MAX:
-                raise InvalidRequestError(
-                    f"{field} has {size} bytes, at most {LOCK_NAME_BYTES_MAX} are allowed"
-                )
 
 
 class ListedLock(NamedTuple):
@@ -233,8 +218,7 @@ class ListRecords(TableQuery, tag=0xF8):
     OPERATOR = True
 
     def check(self) -> None:
-        check_age(self.age_ms)
-        check_owner(self.session)
+        TableQuery.check(self)
         check_number("skip", self.skip, 0, SKIP_MAX)
         check_number("most", self.most, 1, PAGE_MAX)
 

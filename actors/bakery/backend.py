@@ -80,7 +80,7 @@ READ_MS = 2_000
 
 CANCEL_MS = 500
 """Time after which a cancel is confirmed to the client, whether or not a leader has answered (ms):
-at once while no locks can be granted. The proxy goes on with it (`_on_cancel_due`)."""
+at once while no locks can be granted. The proxy goes on with it (`_confirm_cancel`)."""
 
 LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
@@ -265,19 +265,15 @@ class BakeryBackend(MembersBackend):
         cancel = InFlightRequest(name, sender, request, now, until=until, leader=leader)
         return self._begin(cancel, now)
 
-    def _on_cancel_due(self, cancel: InFlightRequest, now: Instant) -> list[Effect]:
-        """Confirm a cancel that no leader has confirmed, and go on sending it.
+    @staticmethod
+    def _confirm_cancel(cancel: InFlightRequest) -> list[Effect]:
+        """Confirm ``cancel``, which goes on without a client that waits for it.
 
         The client relies on no grant of that request any more: if one comes, it gives it back.
         Later requests of the same owner have higher numbers, so a late drop does not mean them.
         Until the drop is done, a leader may hold the lock for the cancelled request, and calls a
         later one a duplicate: that is not passed on (`_on_decided`).
         """
-        return [*self._confirm_cancel(cancel), *self.in_flight.send(cancel, now)]
-
-    @staticmethod
-    def _confirm_cancel(cancel: InFlightRequest) -> list[Effect]:
-        """Confirm ``cancel``, which goes on without a client that waits for it."""
         assert isinstance(cancel.request, Cancel)
         confirmed = cancel.reply(Cancelled(**cancel.request.fields()))
         cancel.sender, cancel.until = None, None
@@ -548,7 +544,8 @@ class BakeryBackend(MembersBackend):
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
                 if isinstance(pending.request, Cancel):
-                    effects += self._on_cancel_due(pending, now)
+                    effects += self._confirm_cancel(pending)
+                    effects += self.in_flight.send(pending, now)
                     continue
                 self.in_flight.end(pending)
                 effects += self._over(pending, now)

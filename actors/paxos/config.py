@@ -249,18 +249,11 @@ class LogConfig:
         """The members of all these views, sorted."""
         self.acceptors = tuple(acceptor_of(one) for one in self.members)
         """Addresses of their acceptors."""
-        self.replicas = tuple(replica_of(one) for one in self.members)
-        """Addresses of their replicas."""
 
     @property
     def first(self) -> int:
         """The first slot whose view is known for certain; it is not above the first unapplied."""
         return self.views[0][0]
-
-    @property
-    def newest_first(self) -> int:
-        """The first slot of the newest view."""
-        return self.views[-1][0]
 
     @property
     def floor(self) -> int:

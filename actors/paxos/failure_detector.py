@@ -73,15 +73,16 @@ ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove an expired lease."""
 
 
-DetectorRequest = Candidate | Leadership | SteppedDown | ConfirmLease | Nominate
-
-
 DetectorEvent = (
     BallotSeen
     | HeartbeatAck
     | LinkDown
     | TakeOver
-    | DetectorRequest
+    | Candidate
+    | Leadership
+    | SteppedDown
+    | ConfirmLease
+    | Nominate
     | HeartbeatDue
     | LeaderCheck
     | ViewChanged

@@ -142,10 +142,6 @@ from fencelock.actors.role import Facts, Host, Summary
 if TYPE_CHECKING:
     from random import Random
 
-HandOverEvent = Resign | Nominated | Drained | HandOverLate | ResignedLate
-"""Events of a hand-over that a leader handles."""
-
-
 DOUBLINGS_MAX = 4
 """Maximum number of times that the pause after a preemption doubles: it stays in the order of an
 election."""
@@ -159,7 +155,11 @@ LeaderEvent = (
     | Preempted
     | Adopted
     | Applied
-    | HandOverEvent
+    | Resign
+    | Nominated
+    | Drained
+    | HandOverLate
+    | ResignedLate
     | ViewChanged
     | StartVoting
     | StopVoting

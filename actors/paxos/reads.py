@@ -244,9 +244,6 @@ class Reads:
         self.linear = self.indexes.turn_to(leader) + self.linear
         return self._request(now)
 
-    def drop_lease(self) -> None:
-        self.lease = None
-
     def _on_read_machine(self, client: Address, read_request: ReadMachine, now: Instant) -> Effects:
         """Answer a query of a role of this node, or let it wait."""
         age_ms, watched = read_request.age_ms, read_request.watched

@@ -332,7 +332,7 @@ class LogChanges(MemberChanges):
         config = self.role.config
         if config.pending:
             return f"change {self.number} is not in force yet"
-        if self.number and self.stored < config.newest_first:
+        if self.number and self.stored < config.views[-1][0]:
             return f"change {self.number} is in force, but a majority has not stored that yet"
         return ""
 

@@ -371,7 +371,7 @@ class Replica(MemberRole[ReplicaEvent]):
         if leadership is None or leadership.ballot != message.ballot:
             return ()
         self.ordering.draining = True
-        self.reads.drop_lease()
+        self.reads.lease = None
         return self._report_drained()
 
     def _report_drained(self) -> list[Effect]:

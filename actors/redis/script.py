@@ -262,14 +262,20 @@ _SETTING: dict[Operation, tuple[tuple[KeyState, ...], Reply, Reply]] = {
 """The states in which a script sets keys, and its replies if it did, and if not."""
 
 
+def _ttl_ms(argument: bytes, command: str = "pexpire") -> int:
+    """Return a time to live (ms), or refuse it as Redis' ``command`` does."""
+    ttl_ms = integer(argument)
+    if not 0 < ttl_ms <= TTL_MS_MAX:
+        raise CommandError(f"ERR invalid expire time in '{command}' command")
+    return ttl_ms
+
+
 def _setting_all(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """Set keys to the first argument, with a deadline."""
     value, time = arguments[0], arguments[2 if operation is Operation.OBTAIN_PREFIX else 1]
-    ttl_ms = integer(time)
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise CommandError("ERR invalid expire time in 'set' command")
+    ttl_ms = _ttl_ms(time, "set")
     states, done, failed = _SETTING[operation]
     if operation is Operation.SET_ALLOWED_OR_MINE and arguments[2] != b"yes":
         states = MINE
@@ -333,9 +339,7 @@ def _entering(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """Let a client hold a key, once more if it does already."""
-    key, ttl_ms, field = keys[0], integer(arguments[0]), arguments[1]
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise CommandError("ERR invalid expire time in 'pexpire' command")
+    key, ttl_ms, field = keys[0], _ttl_ms(arguments[0]), arguments[1]
     if len(key.encode()) > ENTERED_BYTES_MAX:
         raise CommandError(
             f"ERR a lock of Redisson has a name of at most {ENTERED_BYTES_MAX} bytes here"
@@ -393,9 +397,7 @@ def _leaving(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """End one hold of a client."""
-    ttl_ms, once = integer(arguments[1]), operation is Operation.LEAVE_ONCE
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise CommandError("ERR invalid expire time in 'pexpire' command")
+    ttl_ms, once = _ttl_ms(arguments[1]), operation is Operation.LEAVE_ONCE
     request = ChangeKeys(
         keys=keys[:1],
         action=KeyAction.DELETE,
@@ -440,9 +442,7 @@ def _renewing_each(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """Change the deadlines of keys that are held with a value each."""
-    ttl_ms = integer(arguments[0])
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise CommandError("ERR invalid expire time in 'pexpire' command")
+    ttl_ms = _ttl_ms(arguments[0])
     by_value: dict[bytes, list[str]] = {}
     for key, value in zip(keys, arguments[1:], strict=False):
         by_value.setdefault(value, []).append(key)

@@ -30,7 +30,7 @@ from msgspec import Struct
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import End, Open, Opened
 from fencelock.actors.effect import Effect, Observe
-from fencelock.actors.lease import relied_until
+from fencelock.actors.lease import relied_ns
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.session.message import Suspected
 from fencelock.actors.session.requests import RETRY_MS, RETRY_MS_MAX, paused
@@ -248,7 +248,7 @@ class SessionLease:
     @staticmethod
     def trusted_until(sent_at: Instant, ttl_ms: int) -> Instant:
         """Return until when a session whose message was sent at ``sent_at`` surely lives."""
-        return relied_until(sent_at, ttl_ms)
+        return Instant(sent_at + relied_ns(ttl_ms))
 
 
 class Ending(Struct):

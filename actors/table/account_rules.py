@@ -174,7 +174,7 @@ def _note_purge(table: TableState, command: Purge, removed: int) -> None:
 
 def _note(table: TableState, command: OperatorCommand, lock: str, times: int, why: Why) -> None:
     nobody = Contender(node="", session="", owner="", fence=None, since_ms=0, times=times)
-    record(table, command, lock, 0, nobody, why)
+    record(table, command, command.by, lock, 0, nobody, why)
 
 
 def is_act(why: Why) -> bool:

@@ -38,12 +38,18 @@ from fencelock.actors.api.redis import (
     When,
 )
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
-from fencelock.actors.table.requests import begin_wait, conclude, deny, deny_obstructed, has_room
+from fencelock.actors.table.requests import (
+    begin_wait,
+    conclude,
+    deny,
+    deny_obstructed,
+    has_room,
+    record,
+)
 from fencelock.actors.table.resource import ClaimDetails, TableHold
 from fencelock.actors.table.retained import may_come_back
 from fencelock.actors.table.session import OwnerState
@@ -247,7 +253,7 @@ def _change(
     deadline_ms = _deadline_of(table, hold, command)
     if _is_new(command, state):
         if hold is not None:
-            _force(table, owner_state, name, hold, command, out)
+            _force(table, name, hold, command, out)
         new = _hold(table, name, command, deadline_ms, out, reserved=False)
         return new.outcome(state, changed=True)
     assert isinstance(hold, KeyHold)
@@ -282,27 +288,12 @@ def _hold(
 
 
 def _force(
-    table: TableState,
-    owner_state: OwnerState,
-    name: str,
-    hold: TableHold,
-    command: ChangeKeys,
-    out: list[Result],
+    table: TableState, name: str, hold: TableHold, command: ChangeKeys, out: list[Result]
 ) -> None:
     """Take a key by force for a request, which will hold it before anybody in the queue."""
-    fence, session = hold.fence_of(name), owner_state.session.id
-    by = f"{command.label or 'a Redis door'} ({without_secret(session)})"
-    entry = Evicted(
-        lock=name,
-        fence=fence,
-        holder=hold.seen(fence, table.time_ms),
-        session=session,
-        request=command.request,
-        operator=by,
-        time_ms=table.time_ms,
-    )
-    table.note_forced(entry)
-    out.append(entry)
+    fence = hold.fence_of(name)
+    by = f"{command.label or 'a Redis door'} ({without_secret(command.session)})"
+    out.append(record(table, command, by, name, fence, hold.seen(fence, table.time_ms)))
     with table.resources[name].kept():
         table.take(hold, Why(Cause.TAKEN, texts=(by,)), out)
 

@@ -31,7 +31,7 @@ from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.semaphore import Resized, ResizeSemaphore
-from fencelock.actors.api.session_message import Evict, Evicted, OperatorCommand, Renew
+from fencelock.actors.api.session_message import Evict, Evicted, Renew
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
 from fencelock.actors.table.resource import PLAIN, ClaimDetails, TableHold, Wait
@@ -543,21 +543,21 @@ def _queued(owner_state: OwnerState) -> Queued:
 
 def record(
     table: TableState,
-    command: OperatorCommand,
+    command: Command,
+    operator: str,
     lock: str,
     fence: int,
     holder: Contender,
     why: Why | None = None,
 ) -> Evicted:
-    """Add what ``command`` does to the audit, and return the entry."""
-    by = command.by
+    """Add what ``command`` of ``operator`` does to the audit, and return the entry."""
     entry = Evicted(
         lock=lock,
         fence=fence,
         holder=holder,
         session=command.session,
         request=command.request,
-        operator=by,
+        operator=operator,
         time_ms=table.time_ms,
         why=why,
     )

@@ -139,7 +139,7 @@ def close_session(table: TableState, command: CloseSession, out: list[Result]) -
             label=session.label,
             times=session.claims,
         )
-        record(table, command, "", 0, victim)
+        record(table, command, command.by, "", 0, victim)
         out.append(_closed(command, victim))
         table.close(session, CloseReason.FORCED, 0, out, command.by)
 
@@ -193,7 +193,7 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
 
 def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result]) -> None:
     holder = hold.seen(command.fence, table.time_ms)
-    out.append(record(table, command, command.lock, command.fence, holder))
+    out.append(record(table, command, command.by, command.lock, command.fence, holder))
     table.take(hold, Why(Cause.TAKEN, texts=(command.by,)), out)
 
 

@@ -77,7 +77,7 @@ from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.poison import SKIPPER, VALUE_ERRORS, PoisonError, named
-from fencelock.actors.table.requests import deny
+from fencelock.actors.table.requests import deny, record
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart
@@ -144,16 +144,7 @@ class LockTable(TableState):
             since_ms=0,
             label=type(command).__name__,
         )
-        entry = Evicted(
-            lock=lock,
-            fence=0,
-            holder=skipped,
-            session=session,
-            request=command.request,
-            operator=f"{SKIPPER} {slot} (command {place + 1})",
-            time_ms=self.time_ms,
-        )
-        self.note_forced(entry)
+        record(self, command, f"{SKIPPER} {slot} (command {place + 1})", lock, 0, skipped)
         return [refused(command, Reason.INTERNAL, why=Why(Cause.SKIPPED))]
 
     def advance(self, time_ms: int) -> list[Result]:

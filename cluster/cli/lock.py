@@ -217,22 +217,25 @@ def lock(
     def wanted(client: Client) -> Holdable:
         return client.lock(name) if shared is None else client.semaphore(name, permits=shared)
 
-    def whose(client: Client) -> str:
-        return holder_of(client, name) if shared is None else f"all {shared} permits are taken"
-
-    hold_while(command, name, wanted, whose, how, given, only)
+    taken = "" if shared is None else f"all {shared} permits are taken"
+    hold_while(command, name, wanted, name, how, given, only, taken=taken)
 
 
 def hold_while(
     command: list[str],
     name: str,
     wanted: Callable[[Client], Holdable],
-    whose: Callable[[Client], str],
+    object_name: str,
     how: HoldOptions,
     given: TargetOptions,
     once: Once | None = None,
+    *,
+    taken: str = "",
 ) -> NoReturn:
-    """Run ``command`` while an object is held, and exit with its status, as `lock` describes."""
+    """Run ``command`` while an object is held, and exit with its status, as `lock` describes.
+
+    If it cannot be held, the text says ``taken``, or who holds ``object_name``.
+    """
     if how.nonblock and how.timeout is not None:
         raise WrongUsageError("--nonblock does not wait, so it has no --timeout")
     least_s = 0.0 if how.least is None else seconds_of("--hold-at-least", how.least)
@@ -250,9 +253,10 @@ def hold_while(
     with ExitStack() as stack:
         client = stack.enter_context(lazy_to(where, label))
         with _answered(name):
-            hold, why = _acquired(client, wanted(client), whose, timeout, quiet=how.quiet)
-        if hold is None:
-            _exit_without_running(how, f"{name} was not acquired: {why}")
+            hold = _acquired(wanted(client), timeout, quiet=how.quiet)
+            if hold is None:
+                why = taken or ("" if how.quiet else holder_of(client, object_name))
+                _exit_without_running(how, f"{name} was not acquired: {why}")
         received: list[int] = []
         failed = True
         try:
@@ -275,7 +279,12 @@ def hold_while(
         else:
             lost = lost or _release(hold)
     if lost:
-        say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)
+        say(
+            f"{name} was lost while the command ran: {lost}. Another client may have held it "
+            f"meanwhile. Later writes under fence {hold.fence} were refused only where fences are "
+            "checked",
+            err=True,
+        )
         sys.exit(ExitStatus.LOST)
     sys.exit(SIGNALLED - status if status < 0 else status)
 
@@ -313,24 +322,16 @@ def _answered(name: str) -> Generator[None]:
         raise
 
 
-def _acquired(
-    client: Client,
-    wanted: Holdable,
-    whose: Callable[[Client], str],
-    timeout: float | None,
-    *,
-    quiet: bool,
-) -> tuple[Hold | None, str]:
-    """Return the hold, or None and who has the object. Say whom it waits for meanwhile."""
+def _acquired(wanted: Holdable, timeout: float | None, *, quiet: bool) -> Hold | None:
+    """Return the hold, or None for "not now". Say whom it waits for meanwhile."""
     teller = _Teller(logging.WARNING if quiet else logging.INFO)
     log, waits = logging.getLogger("fencelock"), timeout != 0
     log.setLevel(logging.INFO)
     log.addHandler(teller)
     try:
-        hold = wanted.acquire(blocking=waits, timeout=timeout if waits else None)
-        return hold, "" if hold is not None or quiet else whose(client)
+        return wanted.acquire(blocking=waits, timeout=timeout if waits else None)
     except LockTimeoutError:  # The cluster's own limit, without a timeout.
-        return None, whose(client)
+        return None
     finally:
         log.removeHandler(teller)
 
@@ -358,13 +359,6 @@ def _keep(hold: Hold, left_s: float) -> None:
 def _exit(number: int, _: object) -> None:
     """Exit cleanly while no command runs, so that a waiting client leaves the queue."""
     sys.exit(SIGNALLED + number)
-
-
-def lost_advice(hold: Hold) -> str:
-    return (
-        "Another client may have held it meanwhile. Later writes under fence "
-        f"{hold.fence} were refused only where fences are checked"
-    )
 
 
 def holder_of(client: Client, lock: str) -> str:

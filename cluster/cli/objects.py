@@ -38,7 +38,6 @@ from fencelock.cluster.cli.lock import (
     HoldOptions,
     WaitOption,
     hold_while,
-    holder_of,
 )
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
@@ -132,9 +131,10 @@ def run_with_permits(
         command,
         name,
         lambda client: client.semaphore(name, permits=permits),
-        lambda _: f"all {permits} permits are taken",
+        name,
         how,
         given,
+        taken=f"all {permits} permits are taken",
     )
 
 
@@ -150,7 +150,7 @@ def _side(write: bool) -> Callable[..., None]:
             command,
             name,
             lambda client: client.rwlock(name).write() if write else client.rwlock(name).read(),
-            lambda client: holder_of(client, object_name(RWLOCK, name)),
+            object_name(RWLOCK, name),
             how,
             given,
         )
@@ -194,7 +194,7 @@ def lead(
         command,
         name,
         lambda client: client.election(name).lead(seen),
-        lambda client: holder_of(client, object_name(ELECTION, name)),
+        object_name(ELECTION, name),
         how,
         given,
     )

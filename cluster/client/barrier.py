@@ -23,7 +23,6 @@ class BaseBarrier(BaseObject):
         self, connection: Connection, name: str, parties: int, timeout: float | None
     ) -> None:
         super().__init__(connection, name, BARRIER, Guarantee.BARRIERS)
-        self._timeout = timeout
         wait_ms = wait_ms_of(timeout)
         allowed = f"an int from 1 to {PARTIES_MAX}"
         check_int("parties", parties, allowed, lambda n: 1 <= n <= PARTIES_MAX)
@@ -63,7 +62,7 @@ class BaseBarrier(BaseObject):
             ValueError: ``timeout`` is out of its range.
 
         """
-        wait_ms = wait_ms_of(self._timeout if timeout is None else timeout)
+        wait_ms = self._wait.wait_ms if timeout is None else wait_ms_of(timeout)
         try:
             return (yield from self._updating(replace(self._wait, wait_ms=wait_ms))).index
         except LockTimeoutError as error:

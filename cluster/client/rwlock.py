@@ -91,13 +91,9 @@ class BaseSide(BaseRLock[H]):
             raise
 
     def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
-        entering = super()._entering(*arguments, **named)
-        return self._noting(entering) if self._write else entering
-
-    def _noting(self, entering: Operation[H | None]) -> Operation[H | None]:
-        """Acquire as a lock does, and note that the owner writes."""
-        hold = yield from entering
-        if hold is not None:
+        """Acquire as a lock does, and note if the owner writes."""
+        hold = yield from super()._entering(*arguments, **named)
+        if self._write and hold is not None:
             own = hold.own
             assert own.hold is not None
             own.write_fence = own.hold.fence

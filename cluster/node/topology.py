@@ -204,7 +204,14 @@ def bakery(context: NodeContext) -> RoleSet:
         limit = _epoch_limit(group, date_ms, kept, terms.max_ms)
         registry = _voter_registry(context, group, voters, limit, votes=votes)
         voting, electorate = {"voting": registry}, registry.electorate(recovered)
-        own = _node_info(context, votes=votes)
+        own = NodeInfo(
+            epoch=0,
+            number=0,
+            journal=context.journal_id,
+            ready=votes,
+            endpoint=context.endpoints.get(node, ""),
+            version=context.version,
+        )
         members = {"nodes": context.nodes, "electorate": electorate, "own": own}
         members |= {"target": settings.bakery_target}
         return (
@@ -259,19 +266,6 @@ def bakery(context: NodeContext) -> RoleSet:
     )
     return RoleSet(
         roles=(_clock(context), *roles, _session(context)), closings=(_closing(context),)
-    )
-
-
-def _node_info(context: NodeContext, *, votes: bool) -> NodeInfo:
-    """Return what a node of `bakery` says of itself at first."""
-    endpoint = context.endpoints.get(context.node, "")
-    return NodeInfo(
-        epoch=0,
-        number=0,
-        journal=context.journal_id,
-        ready=votes,
-        endpoint=endpoint,
-        version=context.version,
     )
 
 

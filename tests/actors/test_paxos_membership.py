@@ -708,7 +708,7 @@ class Keeper:
         self.checked_ms = ms
         asked = self.role.handle(self.role.address, TargetDue(), at(ms))
         assert asked == [Send(monitor_of("a"), DescribeNodes()), Wake(CHECK_MS, TargetDue())]
-        described = NodesDescribed(leader=leader, nodes=facts, stored=self.config.newest_first)
+        described = NodesDescribed(leader=leader, nodes=facts, stored=self.config.views[-1][0])
         return self.role.handle(monitor_of("a"), described, at(ms))
 
 
@@ -739,7 +739,7 @@ def test_what_an_operator_reads_is_no_step_towards_the_target() -> None:
     keeper, facts = Keeper(), facts_of("b", d=WILLING)
     keeper.check(0, facts)
     assert not keeper.check(SILENT_MS - 1, facts)
-    described = NodesDescribed(leader="a", nodes=facts, stored=keeper.config.newest_first)
+    described = NodesDescribed(leader="a", nodes=facts, stored=keeper.config.views[-1][0])
     keeper.role.handle(members_of("b"), ReadMembers(), at(SILENT_MS))
     effects = keeper.role.handle(monitor_of("a"), described, at(SILENT_MS))
     assert sent(effects, MembersRead)

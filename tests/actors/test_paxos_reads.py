@@ -44,7 +44,7 @@ from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))
 CONFIG = config_of()
-REPLICAS = CONFIG.replicas
+REPLICAS = tuple(map(replica_of, CONFIG.members))
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
 
 

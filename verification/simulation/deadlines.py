@@ -47,11 +47,8 @@ GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
 class DeadlineUser(LockUser):
     """Acquires a lock for a duration, works for less or for longer, and sometimes renews."""
 
+    _named = (*LockUser._named, Renewed)
     MAY_LEAVE_UNAWAITED = False
-
-    def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        super().__init__(address, host, **options)
-        self._named = (*self._named, Renewed)
 
     def handle(self, sender: Address, event: ContenderEvent | Renewed, now: Instant) -> Effects:
         """Go on to the next action. Replies to renewals have the number of the turn."""

@@ -24,7 +24,7 @@ from fencelock.actors.role import Host, Role
 from fencelock.actors.session.message import Close, Closed
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, make_roles_of
 from fencelock.verification.simulation.faults import NO_CRASH, Survival, promise_of
 from fencelock.verification.simulation.judge import (
     ClientView,
@@ -316,18 +316,11 @@ def run_seed(
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _LockRun(_make_roles(protocol), seed, plan, chosen, promise, make_session, workload)
+    make_roles = make_roles_of(protocol) if isinstance(protocol, str) else protocol
+    run = _LockRun(make_roles, seed, plan, chosen, promise, make_session, workload)
     if judges is not None:
         run.world.judges += judges(run.world)
     return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
-
-
-def _make_roles(protocol: str | MakeRoles) -> MakeRoles:
-    if not isinstance(protocol, str):
-        return protocol
-    from fencelock.cluster.node.topology import make_roles_of  # noqa: PLC0415
-
-    return make_roles_of(protocol)
 
 
 class _LockRun:
