@@ -243,7 +243,7 @@ def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
         (CloseSession(handle="b.1", operator="\x1b", session=ME, request=1), "operator"),
         (ListLocks(session=ME, most=0), "most is 0"),
         (ListLocks(session=ME, most=1_001), "most is 1001"),
-        (ListLocks(session=ME, prefix="x" * 300), "prefix has 300"),
+        (ListLocks(session=ME, prefix="x" * 300), "prefix of 300 bytes"),
         (ListLocks(session=ME, age_ms=-1), "age_ms is -1"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
