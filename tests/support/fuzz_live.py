@@ -23,7 +23,7 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.cluster.keys import read_key
-from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator
 from fencelock.transport.codec import lists_of, pack
 from fencelock.verification.bench.members import NodeProcesses, described
 
@@ -200,6 +200,10 @@ class LiveFuzzer:
         """Send messages as the member ``node``: each with the roles of its receiver and sender."""
         self._number += 1
         peer = Peer(self.members, node, self._key(node), self._number)
+        # The sender of a frame that no version of ours sends is muted for a second. Another link of
+        # the same member sends these, so that the others reach the roles.
+        validator = FrameValidator("fuzz", self.members.cluster, client=False, members={node})
+        stray = Peer(self.members, node, self._key(node), -self._number)
         probe = Peer(self.members, *self._prober())
         try:
             for part in _parts(messages, BURST):
@@ -208,12 +212,15 @@ class LiveFuzzer:
                         peer.group = probe.seen_group
                     for to, sender, message in part:
                         raw = peer.frame(f"{other}/{to}", f"{node}/{sender}", message)
-                        socket.send(raw)
+                        seen = validator.admit(node, raw)
+                        muted = isinstance(seen, Dropped) and seen.hostile
+                        (stray.sockets[other] if muted else socket).send(raw)
                         self.report.frames += 1
                     if not probe.answers(other):
                         self._look(other, probe)
         finally:
             peer.close()
+            stray.close()
             probe.close()
 
     def _prober(self) -> tuple[str, tuple[Path, str] | None, int]:
