@@ -519,6 +519,11 @@ class LockStatus(TableReply, tag=0x1C):
 
     REPLIES_TO = (Inspect,)
 
+    @property
+    def all_holders(self) -> tuple[Contender, ...]:
+        """The holders, also where there can be only one."""
+        return self.holders or ((self.holder,) if self.holder else ())
+
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply as `TableReply.at` does, with longer holds and waits."""
         return replace(

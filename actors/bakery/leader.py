@@ -238,7 +238,7 @@ class Leader(Role[Received]):
         """Return the tickets for each lock: the holders with their fences, and those that wait."""
         yield from self.summary()
         for status in tickets_of(self.tickets, now):
-            holders = status.holders or ((status.holder,) if status.holder else ())
+            holders = status.all_holders
             held = (f"{one.label or one.node} under fence {one.fence}" for one in holders)
             yield f"held {status.lock}", ", ".join(held) or "by nobody"
             if status.waiters:

@@ -239,6 +239,19 @@ def _read(call: Call) -> Generator[Asked, Answer, dict[str, KeySeen]]:
     return {one.key: one for one in seen.keys}
 
 
+def count_changed(request: ChangeKeys) -> Generator[Asked, Answer, int]:
+    """Change the only key of ``request``; return 1 if it was changed, else 0.
+
+    Raises:
+        CommandError: a client that does not use this door holds it.
+
+    """
+    outcome = yield from change_one(request)
+    if outcome.state is KeyState.NATIVE:
+        raise native(request.keys[0])
+    return int(outcome.changed)
+
+
 def native(key: str) -> CommandError:
     return CommandError(
         f"ERR {key!a} is held by a client that does not use this door: it releases the lock, or "
@@ -406,10 +419,7 @@ def _expire(call: Call) -> Steps:
         return 0
     if ttl_ms <= 0 and when is When.EARLIER:
         when = When.ANY
-    outcome = yield from change_one(expiring((call.key(),), HELD, ttl_ms, when=when))
-    if outcome.state is KeyState.NATIVE:
-        raise native(call.key())
-    return int(outcome.changed)
+    return (yield from count_changed(expiring((call.key(),), HELD, ttl_ms, when=when)))
 
 
 def expiring(
@@ -445,10 +455,7 @@ def _persist(call: Call) -> Steps:
         expiry=Expiry.NEVER,
         when=When.DATED,
     )
-    outcome = yield from change_one(request)
-    if outcome.state is KeyState.NATIVE:
-        raise native(call.key())
-    return int(outcome.changed)
+    return (yield from count_changed(request))
 
 
 def _fence(call: Call) -> Steps:

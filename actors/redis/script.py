@@ -43,11 +43,11 @@ from fencelock.actors.redis.command import (
     ask,
     change,
     change_one,
+    count_changed,
     delete_all,
     expiring,
     integer,
     key_of,
-    native,
     seconds_of,
 )
 from fencelock.actors.redis.resp import Failure, Reply
@@ -174,10 +174,7 @@ def _scripted(
         count = sum(one.changed for one in changed.keys)
         return count if each else ("OK" if count else None)
     if operation is Operation.RESET_SIGNAL:
-        outcome = yield from change_one(_deleting(keys[:1], HELD, None))
-        if outcome.state is KeyState.NATIVE:
-            raise native(keys[0])
-        return int(outcome.changed)
+        return (yield from count_changed(_deleting(keys[:1], HELD, None)))
     if operation in _DELETING:
         outcome = yield from change_one(_deleting(keys[:1], MINE, arguments[0]))
         missing = outcome.state in (*FREE, KeyState.AWAITED)
@@ -432,10 +429,7 @@ def _leaving_by_force(
     request = ChangeKeys(
         keys=keys[:1], action=KeyAction.DELETE, states=(KeyState.OTHER,), expected=TURN
     )
-    outcome = yield from change_one(request)
-    if outcome.state is KeyState.NATIVE:
-        raise native(keys[0])
-    return int(outcome.changed)
+    return (yield from count_changed(request))
 
 
 def _renewing_each(

@@ -53,6 +53,7 @@ from fencelock.cluster.cli.target import (
     WatchOption,
     YesOption,
     asks_cluster,
+    group,
 )
 from fencelock.cluster.log import printable
 
@@ -317,7 +318,7 @@ def release(
     with given.connected() as asked:
         lock = object_named(name)
         status = None if yes and force else asked.status(lock)
-        held = () if status is None else _holders(status)
+        held = () if status is None else status.all_holders
         kept = next((one for one in held if one.fence == fence and one.span), None)
         if status is not None and kept is not None and not force:
             _recall(asked, status, kept)
@@ -353,7 +354,7 @@ def _recall(asked: Client, status: LockStatus, kept: Contender) -> None:
             hold = asked.semaphore(name, permits=permits).acquire(permits, timeout=RECALL_S)
     if hold is not None:
         hold.release()
-    elif any(one.fence == kept.fence for one in _holders(asked.status(status.lock))):
+    elif any(one.fence == kept.fence for one in asked.status(status.lock).all_holders):
         raise LockTimeoutError(
             f"{object_shown(status.lock)} is in use: {in_full(kept)} was asked for it, and has not "
             f"given it back within {RECALL_S:g} s. It does so when its own owner releases it. "
@@ -361,13 +362,9 @@ def _recall(asked: Client, status: LockStatus, kept: Contender) -> None:
         )
 
 
-def _holders(status: LockStatus) -> tuple[Contender, ...]:
-    return status.holders or ((status.holder,) if status.holder else ())
-
-
 def _confirm(operator: Client, status: LockStatus, fence: int) -> None:
     """Print the action, and return if the user confirms it."""
-    holders = _holders(status)
+    holders = status.all_holders
     name = object_shown(status.lock)
     if not holders:
         meant = " ".join(elsewhere(status.lock, operator.status))
@@ -394,11 +391,7 @@ waits end. Its client is notified, but may go on writing: only storage that chec
 its writes.
 """
 
-sessions_app = typer.Typer(
-    name="sessions",
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+sessions_app = group("sessions", no_args_is_help=False)
 
 
 @sessions_app.callback(invoke_without_command=True)

@@ -69,14 +69,14 @@ ListJsonOption = Annotated[bool, option("--json", help="Print one JSON array.")]
 YesOption = Annotated[bool, option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
-def group(name: str, text: str | None = None) -> typer.Typer:
+def group(name: str, text: str | None = None, *, no_args_is_help: bool = True) -> typer.Typer:
     """Return a group of commands; without ``text``, its callback has the help."""
     import typer  # noqa: PLC0415 (commands without groups start without it)
 
     made = typer.Typer(
         name=name,
         rich_markup_mode="rich",
-        no_args_is_help=True,
+        no_args_is_help=no_args_is_help,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     if text is not None:

@@ -564,8 +564,7 @@ class BaseLock(Notifying, Generic[H]):
 
     def _is_locked(self) -> Operation[bool]:
         status = yield from self.inspecting()
-        holders = status.holders or ((status.holder,) if status.holder else ())
-        return not all(self._is_idle_here(holder) for holder in holders)
+        return not all(map(self._is_idle_here, status.all_holders))
 
     def _is_idle_here(self, holder: Contender) -> bool:
         """Return whether ``holder`` is this client, which retains the lock for nobody now."""
