@@ -272,3 +272,46 @@ def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node
     until(lambda: time.monotonic() > ends, node)
     assert not node.counters["wire.held_closed"]
     assert not is_ended(one)
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_frames_that_come_and_are_taken_during_a_look_are_not_held_after_it(
+    judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may stop the thread of the looks between its two figures."""
+    bytes_held = HeldBytes("tcp://127.0.0.1:1", lambda: None, lambda *_: None, curve=False)
+    bytes_held.close()
+    read, size = 0, 2 * LIMIT
+
+    def count(descriptor: int) -> tuple[int, int]:
+        return 0, read
+
+    def frames_come_and_are_taken() -> None:
+        nonlocal read
+        read += size
+        bytes_held.taken[7] += size
+        bytes_held.empties += 2
+
+    def count_and_stop(descriptor: int) -> tuple[int, int]:
+        found = count(descriptor)
+        monkeypatch.setattr(held_bytes, "counts_of", count)
+        frames_come_and_are_taken()
+        return found
+
+    monkeypatch.setattr(held_bytes, "counts_of", count if judged else count_and_stop)
+    bytes_held.opened(7, ("127.0.0.1", 1))
+    bytes_held._news.popleft()()
+    one = bytes_held._watched[7]
+    if judged:
+        read = size  # Of frames that are whole, and not taken yet.
+    bytes_held._look(one)
+    if judged:
+        bytes_held.taken[7] += size
+        frames_come_and_are_taken()
+        bytes_held._judge()
+    bytes_held._look(one)
+    for _ in range(3):
+        bytes_held.empties += 2
+        bytes_held._judge()
+    assert not bytes_held.ended
+    assert one.held == 0
