@@ -366,7 +366,7 @@ class HeldBytes:
 
     def _find_held(self, one: _Watched, taken: int) -> None:
         held = one.read - taken - one.passed
-        if held < 0:  # More has come since `read`: it must be newer than ``taken``.
+        if held < 0:  # `read` is older than ``taken``: more has come since. Count again.
             one.read = max(one.read, counts_of(one.descriptor)[1])
             held = one.read - taken - one.passed
         if held < 0:  # A frame of the former connection of this descriptor was taken.

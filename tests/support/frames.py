@@ -1,4 +1,4 @@
-"""Frames as a test reads them: all of the checks of `FrameValidator`, but those of the link."""
+"""Reads a frame with the checks of `FrameValidator` that do not depend on the link."""
 
 from __future__ import annotations
 

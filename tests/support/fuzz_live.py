@@ -51,8 +51,8 @@ class LiveReport:
     stalls: list[float] = field(default_factory=list[float])
     """Probes that took longer than `STALL_S` (s)."""
     unanswered: list[str] = field(default_factory=list[str])
-    """The probes after bursts that a node that runs did not answer in time: which, whether it
-    answered the next one, and the end of its log."""
+    """One text for each probe that a running node did not answer in time: the node, whether it
+    answered the next probe, and the end of its log."""
     faults: list[str] = field(default_factory=list[str])
     """Lines in the logs about exceptions that cost one request."""
     probes: int = 0

@@ -279,7 +279,7 @@ def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node
 def test_frames_that_come_and_are_taken_during_a_look_are_not_held_after_it(
     judged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine may stop the thread of the looks between its two figures."""
+    """On a busy machine the thread may pause between counting what was read and what was taken."""
     counted = Counter[str]()
     bytes_held = HeldBytes(
         "tcp://127.0.0.1:1", lambda: None, lambda name, _: counted.update([name]), curve=False
