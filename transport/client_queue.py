@@ -11,6 +11,10 @@ have one place in the queue, and opening connections gains nothing. Owners take 
 served one frame, or `SHARE` envelopes of a large one, and goes last. Hence a client waits
 for at most one frame of each other client. The frames of one owner stay in order.
 
+Turns make rounds: in each round an owner has one turn. Those of which nothing waited before come
+first in a round, as soon as their frame arrives. So a client that waits for its replies does not
+wait for those of which more and more waits; a second frame of it in the same round comes last.
+
 **Lanes.** Each owner is in one of three lanes. A turn serves them as follows.
 
     lane    owners                             served in a turn
@@ -23,7 +27,8 @@ for at most one frame of each other client. The frames of one owner stay in orde
     -------  ------  --------------------------------------------------------------------------
     new      known   its first frame was taken
     any      behind  more of it waits than a client that awaits its replies would send: half of
-                     the frames that may wait, or BACKLOG_BYTES
+                     the frames that may wait, or BACKLOG_BYTES; or it sends, but does not read
+                     its replies (`HeldBytes.silent`)
     behind   known   BEHIND_NS have passed since that was last so, even if it reconnected
 
 A stranger who opens thousands of connections makes `new` long, and a client that sends without end
@@ -47,11 +52,14 @@ all clients send as much as they can, all are behind, and take turns as equals. 
 threads wait for their replies is never behind, however many turns it fills.
 
 **Bounds.** A frame is dropped when `CLIENT_FRAMES_MAX` (of a key `KEY_FRAMES_MAX`) or
-`CLIENT_WAITING_MAX` bytes of its owner wait, or `WAITING_MAX` of all. Clients send again what is
+`CLIENT_WAITING_MAX` bytes of its owner wait, or `WAITING_MAX` of all. If its sender does not read,
+an eighth of the frames is the limit. Clients send again what is
 not answered. A sender of which `FLOOD_FRAMES` are dropped within a second does not listen: `Floods`
 closes its connection, and for `CLOSED_S` what comes under its routing id is dropped unread.
 
-Source: J. Nagle, "On packet switches with infinite storage", RFC 970, for turns by owner.
+Source: J. Nagle, "On packet switches with infinite storage", RFC 970, for turns by owner; Toke
+Hoeiland-Joergensen et al., "The Flow Queue CoDel packet scheduler", RFC 8290, section 4.2, for
+those that come first.
 """
 
 from __future__ import annotations
@@ -73,6 +81,9 @@ CLIENT_FRAMES_MAX = 256
 
 KEY_FRAMES_MAX = 4_096
 """The same limit with keys: many processes may share a key, and send at once."""
+
+SILENT_PART = 8
+"""The part of both limits for an owner that does not read its replies: one in so many frames."""
 
 CLIENT_WAITING_MAX = 2 << 20
 """Limit of waiting frames of one owner (bytes, 2 MiB)."""
@@ -149,17 +160,47 @@ class Owner(Struct, eq=False):
 
 
 class Lane:
-    """Owners that take turns.
+    """Owners that take turns, in rounds.
 
     Attributes:
-        owners: those that wait, the next one first.
-        room: envelopes that may still be taken in this turn.
+        room: envelopes that may still be taken in this turn of the node.
 
     """
 
     def __init__(self) -> None:
-        self.owners: OrderedDict[str, Owner] = OrderedDict()
         self.room = 0
+        self._first = OrderedDict[str, Owner]()
+        """Owners that came in this round, and had no turn in it."""
+        self._rest = OrderedDict[str, Owner]()
+        """The others; those that had their turn in this round come last."""
+        self._had_turn = set[str]()
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._rest)
+
+    def add(self, owner: Owner) -> None:
+        """Let ``owner`` wait for its turn."""
+        waiting = self._rest if owner.name in self._had_turn else self._first
+        waiting[owner.name] = owner
+
+    def remove(self, owner: Owner) -> None:
+        """Take ``owner`` out, which waits here."""
+        if self._first.pop(owner.name, None) is None:
+            del self._rest[owner.name]
+
+    def pop(self) -> Owner:
+        """Take out the owner whose turn is next."""
+        had_turn = self._had_turn
+        if self._first:
+            name, owner = self._first.popitem(last=False)
+        else:
+            name, owner = self._rest.popitem(last=False)
+            if name in had_turn:
+                had_turn.clear()  # All had theirs: this begins the next round.
+        if len(had_turn) >= CONNECTIONS_MAX:
+            had_turn.clear()
+        had_turn.add(name)
+        return owner
 
 
 class Bucket:
@@ -223,9 +264,12 @@ class ClientQueue:
         self._new_first = False
         """Whether no new client was served in this turn."""
 
-    def put(self, name: str, waiting: QueuedFrame) -> bool:
-        """Add a frame of the owner ``name``; return False if there is no room for it."""
-        size = len(waiting.raw)
+    def put(self, name: str, waiting: QueuedFrame, *, silent: bool = False) -> bool:
+        """Add a frame of the owner ``name``; return False if there is no room for it.
+
+        The owner falls behind if the sender is ``silent``: it does not read what it is sent.
+        """
+        size, most = len(waiting.raw), self._most // SILENT_PART if silent else self._most
         owner = self.owners.get(name)
         if self.size + size > WAITING_MAX:
             return False
@@ -236,12 +280,12 @@ class ClientQueue:
             lane = self._known if is_known else self._new
             owner = self.owners[name] = Owner(name, deque(), lane)
             self._enter(owner, lane)
-        elif owner.size + size > CLIENT_WAITING_MAX or len(owner.frames) >= self._most:
+        elif owner.size + size > CLIENT_WAITING_MAX or len(owner.frames) >= most:
             return False
         owner.frames.append(waiting)
         owner.size += size
         self.size += size
-        if owner.size >= BACKLOG_BYTES or len(owner.frames) >= self._most // 2:
+        if silent or owner.size >= BACKLOG_BYTES or len(owner.frames) >= self._most // 2:
             self._fall_behind(owner)
         return True
 
@@ -251,7 +295,7 @@ class ClientQueue:
         self._new_first = True
         self._known.room = most
         self._new.room = min(NEW_SHARE, max(1, most // 2))
-        if self._behind.owners:
+        if self._behind:
             self._bucket.settle(now)
             share = 0 if self._bucket.tokens < 0 else BEHIND_SHARE
             self._behind.room = most if self._is_alone() else share
@@ -262,11 +306,11 @@ class ClientQueue:
         The caller lowers `Lane.room` by the envelopes that it uses, see also `put_back`.
         """
         new, known, behind = self._new, self._known, self._behind
-        if new.owners and new.room > 0 and (self._new_first or not known.owners):
+        if new and new.room > 0 and (self._new_first or not known):
             lane, self._new_first = new, False
-        elif known.owners:
+        elif known:
             lane = known
-        elif behind.owners and behind.room > 0:
+        elif behind and behind.room > 0:
             lane = behind
         else:
             return None
@@ -274,7 +318,7 @@ class ClientQueue:
             self._shared_until = self._now + SHARED_NS
         elif not self._is_alone():
             self._bucket.spend()
-        name, owner = lane.owners.popitem(last=False)
+        owner = lane.pop()
         waiting = owner.frames.popleft()
         size = len(waiting.raw)
         owner.size -= size
@@ -282,7 +326,7 @@ class ClientQueue:
         if owner.frames:
             self._enter(owner, known)
         else:
-            del self.owners[name]
+            del self.owners[owner.name]
         return owner, lane, waiting
 
     def put_back(self, owner: Owner, rest: QueuedFrame) -> None:
@@ -297,7 +341,7 @@ class ClientQueue:
 
     def pause_ns(self) -> int:
         """Return how soon a waiting frame is due (ns)."""
-        if self._new.owners or self._known.owners:
+        if self._new or self._known:
             return 0
         now = self._now = self._clock()
         self._bucket.settle(now)
@@ -305,7 +349,7 @@ class ClientQueue:
 
     def _is_alone(self) -> bool:
         """Return whether only owners behind are present."""
-        return self._now >= self._shared_until and not (self._new.owners or self._known.owners)
+        return self._now >= self._shared_until and not (self._new or self._known)
 
     def _enter(self, owner: Owner, lane: Lane) -> None:
         """Let ``owner`` wait for its turn in ``lane``, or behind."""
@@ -316,7 +360,7 @@ class ClientQueue:
             else:
                 del self._behind_until[owner.name]
         owner.lane = lane
-        lane.owners[owner.name] = owner
+        lane.add(owner)
 
     def _fall_behind(self, owner: Owner) -> None:
         until = self._behind_until
@@ -324,9 +368,9 @@ class ClientQueue:
         if len(until) > SENDERS_MAX:
             del until[next(iter(until))]
         if owner.lane is not self._behind:
-            del owner.lane.owners[owner.name]
+            owner.lane.remove(owner)
             owner.lane = self._behind
-            self._behind.owners[owner.name] = owner
+            self._behind.add(owner)
 
 
 @dataclass(slots=True)

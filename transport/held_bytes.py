@@ -25,7 +25,8 @@ A connection is ended when
 - *stalled*: more than `STALLED_BYTES` wait for it, and it has read nothing for `STALLED_S`.
 - *deaf*: more than `DEAF_BYTES` wait for it, and in `DEAF_S` it read nothing, but sent more than
   that. Many such clients would take the time of the others, for replies that nobody reads. A client
-  that is only paused, or cut off, sends nothing.
+  that is only paused, or cut off, sends nothing. Before that, after `SILENT_S`, its frames wait
+  behind those of others: a network that loses packets may be silent for so long.
 
 Heartbeats are received, but never taken. So the count of what a connection holds grows slowly. It
 is corrected when a frame is taken that an earlier look had found incomplete: nothing from
@@ -73,8 +74,10 @@ LOOKS_PER_MS = 12
 """Connections that are looked at for each millisecond of processor time used (3 us each): 10,000
 within 0.8 s of it, in which libzmq takes `HELD_MAX`."""
 
-UNREAD_LOOK_S = 0.5
-"""Interval between looks at connections with replies to read (s)."""
+UNREAD_LOOK_S = 0.1
+UNREAD_LOOK_EACH_S = 60e-6
+"""Interval between looks at connections with replies to read, and more for each of them (s): a look
+takes 3 us."""
 
 SLACK_BYTES = 56 << 10
 """Bytes that a connection may hold beside a frame: its next ones, heartbeats, the handshake."""
@@ -99,8 +102,8 @@ STALLED_BYTES = 64 << 10
 STALLED_S = 10.0
 """A connection is ended if more bytes than that wait for it, and it reads nothing for this time."""
 
-DEAF_BYTES = 4 << 10
-DEAF_S = 1.0
+SILENT_BYTES, DEAF_BYTES = 1 << 10, 4 << 10
+SILENT_S, DEAF_S = 0.2, 1.0
 """See the module. The kernel of a client that does not read still receives more than that for it,
 unless its buffer was made small."""
 
@@ -187,6 +190,7 @@ class HeldBytes:
         taken: bytes of the frames received from each descriptor; the listener adds to it.
         sent: bytes of the frames sent to each descriptor; the listener adds to it.
         empties: how often the listener found the ROUTER empty; it adds to it.
+        silent: the descriptors of those that send, and have read nothing for `SILENT_S`.
         extra: bytes that a short frame has on the wire beside its own.
         extra_long: the same of a frame above `short_max`.
 
@@ -206,6 +210,7 @@ class HeldBytes:
         self.taken: defaultdict[int, int] = defaultdict(int)
         self.sent: defaultdict[int, int] = defaultdict(int)
         self.empties = 0
+        self.silent: frozenset[int] = frozenset()
         added = CURVE_BYTES if curve else 0
         self.short_max, self.extra, self.extra_long = SHORT_MAX - added, added + 2, added + 9
         self._news: deque[Callable[[], None]] = deque()
@@ -361,7 +366,7 @@ class HeldBytes:
         if one.unread < 0:  # Also the handshake and replies to heartbeats were acknowledged.
             one.sent_before += one.unread
             one.unread = 0
-        if one.unread > DEAF_BYTES:
+        if one.unread > SILENT_BYTES:
             self._readers.setdefault(one.descriptor, one)
 
     def _find_held(self, one: _Watched, taken: int) -> None:
@@ -408,22 +413,26 @@ class HeldBytes:
     def _judge_readers(self) -> None:
         """End the connections that read too little."""
         now = time.monotonic()
-        self._readers_due = now + UNREAD_LOOK_S
+        self._readers_due = now + UNREAD_LOOK_S + UNREAD_LOOK_EACH_S * len(self._readers)
         unread: dict[int, int] = {}
+        silent = set[int]()
         for descriptor, one in list(self._readers.items()):
             self._look(one)
             waits = one.unread
             silent_s = now - one.acked_at
             sent = self.taken[descriptor] - one.taken_before - one.taken_then
-            if waits <= DEAF_BYTES:
+            if waits <= SILENT_BYTES:
                 del self._readers[descriptor]
             elif silent_s > STALLED_S and waits > STALLED_BYTES:
                 self._end(one, f"it read nothing for {STALLED_S:.0f} s; {waits >> 10} KiB wait")
-            elif silent_s > DEAF_S and sent > DEAF_BYTES and not one.member:
+            elif silent_s > DEAF_S and min(waits, sent) > DEAF_BYTES and not one.member:
                 text = f"it read nothing for {DEAF_S:.0f} s, in which it sent {sent >> 10} KiB"
                 self._end(one, f"{text}; {waits >> 10} KiB wait")
             else:
                 unread[descriptor] = waits
+                if silent_s > SILENT_S and sent > SILENT_BYTES and not one.member:
+                    silent.add(descriptor)
+        self.silent = frozenset(silent)
         total = sum(unread.values())
         while total > UNREAD_MAX:
             descriptor = max(unread, key=unread.__getitem__)

@@ -250,7 +250,8 @@ class Listener:
         owner, queue = self._owner_of(name), self.queue
         if owner in queue.owners and self._clients.is_taken(name, identity):
             return self._drop_unread("wire.client_id_taken", name, identity, source)
-        if not queue.put(owner, QueuedFrame(identity, source, raw, name)):
+        silent = source in held.silent
+        if not queue.put(owner, QueuedFrame(identity, source, raw, name), silent=silent):
             return self._drop_unread("wire.client_flooded", name, identity, source)
         return size
 

@@ -38,6 +38,17 @@ class Description:
         self.requests: list[tuple[Address, Describe]] = []
         self.reported: Reported | None = None
 
+    @property
+    def wants_roles(self) -> bool:
+        """Whether any of the requests is also for the roles."""
+        return any(describe.roles for _, describe in self.requests)
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the host has reported all that is wanted."""
+        reported = self.reported
+        return reported is not None and (bool(reported.roles) or not self.wants_roles)
+
     def add(self, sender: Address, describe: Describe) -> bool:
         """Add a request; return whether there was room."""
         if not has_room(self.node, self.requests, sender):

@@ -201,7 +201,10 @@ class AskReplied(Local):
 
 
 class Report(Local):
-    """To the host, at ``node/node``: report the uptime, the counters and the roles."""
+    """To the host, at ``node/node``: report the uptime and the counters."""
+
+    roles: bool = False
+    """Whether to report the roles, too."""
 
 
 class Reported(Local):
@@ -210,7 +213,7 @@ class Reported(Local):
     uptime_ms: int
     counters: tuple[Counted, ...]
     roles: tuple[RoleDescription, ...] = ()
-    """At most `fencelock.actors.role_message.ROLES_MAX`."""
+    """At most `fencelock.actors.role_message.ROLES_MAX`; none if they were not wanted."""
 
 
 def eviction_notice(lock: str, fence: int, holder: Contender, operator: str) -> RoleNotice:

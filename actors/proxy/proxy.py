@@ -300,12 +300,15 @@ class Proxy(Role[Request]):
     def _on_describe(self, sender: Address, describe: Describe, now: Instant) -> Effects:
         if len(describe.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
             return [Observe("proxy.session_malformed")]
+        had_roles = self.description.wants_roles
         if not self.description.add(sender, describe):
             return [Observe("proxy.describe_dropped")]
-        if len(self.description.requests) > 1:
-            return ()
-        report = Send(address_of(self.node, "node"), Report())
-        return [report] if self.closed else [report, *self.backend.gather_status(now)]
+        effects: list[Effect] = []
+        if len(self.description.requests) == 1 or (describe.roles and not had_roles):
+            effects.append(Send(address_of(self.node, "node"), Report(roles=describe.roles)))
+        if len(self.description.requests) == 1 and not self.closed:
+            effects += self.backend.gather_status(now)
+        return effects
 
     def _on_reported(self, sender: Address, reported: Reported, now: Instant) -> Effects:
         self.description.reported = reported
@@ -313,7 +316,7 @@ class Proxy(Role[Request]):
 
     def _describe(self, now: Instant) -> Effects:
         """Answer all requests for a description, once nothing is missing."""
-        if self.description.reported is None or not self.description.requests:
+        if not self.description.is_reported or not self.description.requests:
             return ()
         requests = self.description.requests
         replies = reading("a description", lambda: self._replies(now))
@@ -347,7 +350,8 @@ class Proxy(Role[Request]):
         if local is not None:
             effects.append(self._ended(local.address, local.session))
         if self.description.requests:
-            effects += [Send(address_of(self.node, "node"), Report()), *self._describe(now)]
+            report = Report(roles=self.description.wants_roles)
+            effects += [Send(address_of(self.node, "node"), report), *self._describe(now)]
         return [*effects, Observe("proxy.closed")]
 
     def _after_service(self, sender: Address, event: Event, now: Instant) -> Effects:

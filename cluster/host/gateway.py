@@ -26,8 +26,8 @@ FRAME_MESSAGES_MAX = 256
 TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
 
-FRAMES_MAX = 256
-"""Frames taken from the sockets in one turn."""
+FRAMES_MAX = 64
+"""Frames taken from the sockets in one turn: about as many as are then decoded (`CLIENTS_NS`)."""
 
 TURN_NS = 10_000_000
 """Processor time that a turn should take (ns, 10 ms): timers and members wait for its end."""

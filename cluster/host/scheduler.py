@@ -437,7 +437,7 @@ class Scheduler:
         elif (listener := self.listeners.get(to)) is not None:
             listener(message)
         elif to == self.here and type(message) is Report:
-            self.post(role_slot, self.here, self._report())
+            self.post(role_slot, self.here, self._report(roles=message.roles))
         elif type(message) is PassAsk:
             self._role_asks.begin(role_slot, message)
         elif type(message) is DropAsk:
@@ -463,12 +463,12 @@ class Scheduler:
                 total.update(role_slot.counters)
         return total
 
-    def _report(self) -> Reported:
-        waiting = Counter(role_slot for role_slot, _, _ in self.ready)
+    def _report(self, *, roles: bool) -> Reported:
+        waiting = Counter(role_slot for role_slot, _, _ in self.ready) if roles else Counter()
         return Reported(
             uptime_ms=self.uptime_ms(),
             counters=counted(self.total_counters()),
-            roles=describe_all(self.roles.values(), waiting, self.note_fault),
+            roles=describe_all(self.roles.values(), waiting, self.note_fault) if roles else (),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from support import session_harness as client
 from support.expect import only
 from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold
@@ -23,6 +24,7 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
+from fencelock.actors.api.role_request import RoleDescription
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
@@ -280,6 +282,18 @@ def test_a_description_shows_who_holds_elsewhere_and_which_node_is_missing(proxy
     (lock,) = status.locks
     assert (lock.holder, lock.waits_for) == (holder, absent)
     assert lock.waiters == (Contender("n1", "ann", "o", None, 100),)
+
+
+def test_the_host_reports_roles_only_to_those_who_want_them(proxy: Proxy) -> None:
+    asked = sent(proxy.handle(BOB, Describe(session="bob", request=4), T0), Report)
+    assert asked == [Report(roles=False)]
+    asked = sent(proxy.handle(ANN, Describe(session="ann", request=1, roles=True), T0), Report)
+    assert asked == [Report(roles=True)]
+    without = Reported(uptime_ms=5, counters=())
+    assert sent(proxy.handle(Address("n1/node"), without, T0), NodeStatus) == []
+    role = RoleDescription(name="clock", kind="Clock", waiting=0, summary=(), counters=())
+    answers = proxy.handle(Address("n1/node"), replace(without, roles=(role,)), T0)
+    assert [one.roles for one in sent(answers, NodeStatus)] == [(), (role,)]
 
 
 def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:

@@ -31,6 +31,7 @@ from fencelock.transport.client_queue import (
     NEW_SHARE,
     PAUSE_NS,
     SHARED_NS,
+    SILENT_PART,
     WAITING_MAX,
     ClientQueue,
     Floods,
@@ -107,6 +108,49 @@ def test_clients_take_turns_and_each_ones_frames_stay_in_order() -> None:
     assert turn(queue, 0) == order
     assert not queue.owners
     assert queue.size == 0
+
+
+def test_a_client_of_which_nothing_waited_comes_before_those_that_had_more_to_send() -> None:
+    queue = Queue()
+    for name in ("a", "b", "c"):
+        fill(queue, name, 9)
+    assert served(queue, 0, 4) == {"a": 2, "b": 1, "c": 1}
+    queue.put("modest", frame(b"1"))
+    assert turn(queue, 0, 2) == [("modest", b"1"), ("b", b"x")]
+
+
+def test_a_client_whose_frames_come_one_by_one_has_one_turn_in_each_round() -> None:
+    queue = Queue()
+    for name in ("a", "b", "c"):
+        fill(queue, name, 90)
+    order: list[str] = []
+    for _ in range(40):
+        queue.put("quick", frame(b"q"))
+        order += [name for name, _ in turn(queue, 0, 1)]
+    rounds = [Counter(order[n : n + 4]) for n in range(0, 40, 4)]
+    assert rounds == [Counter("abc", quick=1)] * 10
+
+
+def test_the_turns_of_clients_that_come_once_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_queue, "CONNECTIONS_MAX", 50)
+    queue = Queue()
+    queue.put("waits", frame(b"w"))
+    for number in range(500):
+        queue.put(f"once{number}", frame(b"o"))
+        turn(queue, 0, 1)
+    assert len(queue._known._had_turn) <= 50
+
+
+def test_a_client_that_does_not_read_falls_behind_and_few_of_its_frames_wait() -> None:
+    queue = Queue()
+    taken = [queue.put("silent", frame(b"x"), silent=True) for _ in range(100)]
+    assert sum(taken) == CLIENT_FRAMES_MAX // SILENT_PART
+    queue.put("modest", frame(b"a"))
+    assert turn(queue, 0)[0] == ("modest", b"a")
+    assert served(queue, 1) == {}  # Its bucket is in debt.
+    assert queue.put("silent", frame(b"x"))
 
 
 @pytest.mark.parametrize("frames", [1, 2])

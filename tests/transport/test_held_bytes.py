@@ -243,7 +243,7 @@ def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads:
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
     message = Describe(session="x" * 1_000, request=1)
     reply = Frame("test", 0, 0, (Envelope(Address("deaf/session"), Address("n1/proxy"), message),))
-    ends = time.monotonic() + held_bytes.DEAF_S + 3 * held_bytes.UNREAD_LOOK_S
+    ends = time.monotonic() + held_bytes.DEAF_S + 1.5
     sent = 0
     while time.monotonic() < ends and not node.counters["wire.held_closed"]:
         if node.came["deaf"] == sent:
@@ -260,6 +260,37 @@ def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads:
     assert is_ended(one) == (not reads)
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_sends_and_reads_no_reply_is_silent_before_it_is_deaf(
+    node: Station, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    monkeypatch.setattr(held_bytes, "DEAF_S", PATIENCE_S)
+    one, raw = node.stranger("silent"), whole(describe("silent"))
+    one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
+    message = Describe(session="x" * 1_000, request=1)
+    address = Address("silent/session")
+    reply = Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),))
+    ends = time.monotonic() + (2 * held_bytes.SILENT_S if reads else PATIENCE_S)
+    sent = 0
+    while time.monotonic() < ends and not held(node).silent:
+        if node.came["silent"] == sent:
+            sent += 1
+            one.send(raw)
+            if sent < 200 or reads:
+                node.hub.send("silent", reply)
+        node.turn()
+        if reads:
+            with suppress(BlockingIOError):
+                one.recv(1 << 16)
+    assert len(held(node).silent) == (not reads)
+
+    def read() -> None:
+        with suppress(BlockingIOError):
+            one.recv(1 << 16)
+
+    until(lambda: not held(node).silent, node, again=read)
+
+
 def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node: Station) -> None:
     """It may be paused, or cut off."""
     one = node.stranger("paused")
@@ -269,7 +300,7 @@ def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node
     message = Describe(session="x" * 40_000, request=1)
     address = Address("paused/session")
     node.hub.send("paused", Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),)))
-    ends = time.monotonic() + held_bytes.DEAF_S + 3 * held_bytes.UNREAD_LOOK_S
+    ends = time.monotonic() + held_bytes.DEAF_S + 1.5
     until(lambda: time.monotonic() > ends, node)
     assert not node.counters["wire.held_closed"]
     assert not is_ended(one)
