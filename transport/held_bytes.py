@@ -24,9 +24,11 @@ A connection is ended when
 - *all unread*: more than `UNREAD_MAX` is unread in all, and this one has the most.
 - *stalled*: more than `STALLED_BYTES` wait for it, and it has read nothing for `STALLED_S`.
 - *deaf*: more than `DEAF_BYTES` wait for it, and in `DEAF_S` it read nothing, but sent more than
-  that. Many such clients would take the time of the others, for replies that nobody reads. A client
-  that is only paused, or cut off, sends nothing. Before that, after `SILENT_S`, its frames wait
-  behind those of others: a network that loses packets may be silent for so long.
+  that. Many such clients would take the time of the others, for replies that nobody reads.
+
+A client that is only paused, or cut off, sends nothing, and is not deaf. After `SILENT_S`, the
+frames of one that sends without reading wait behind those of others (`HeldBytes.silent`). It keeps
+its connection so long: a network that loses packets may be the reason.
 
 Heartbeats are received, but never taken. So the count of what a connection holds grows slowly. It
 is corrected when a frame is taken that an earlier look had found incomplete: nothing from

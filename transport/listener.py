@@ -57,7 +57,7 @@ from fencelock.transport.sockets import (
 WEIGHT_BYTES = 4 << 10
 """A frame counts once more per so many bytes (4 KiB): large ones end a turn sooner."""
 
-DROPPED_BYTES = 8 * WEIGHT_BYTES
+DROPPED_BYTES = 4 * WEIGHT_BYTES
 """A frame that is dropped unread counts as this many bytes."""
 
 PARTS_MAX = 2048

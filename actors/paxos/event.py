@@ -336,7 +336,7 @@ class Nominate(Local):
 
 
 class Nominated(Local):
-    """Failure detector to leader: ``node`` answers and has applied most; empty if none answers."""
+    """Failure detector to leader: ``node`` should lead next; empty if none can."""
 
     node: str
 

@@ -1,4 +1,4 @@
-"""Failure detection: heartbeats, the leader's lease, and when a follower stands for election.
+"""Failure detection: heartbeats, the leader's lease, who stands, and who succeeds a leader.
 
 `Suspicion` decides when a silent leader is suspected. `LeaderLease` is the leader's side of the
 lease (`acceptor.LeasePromise` is the other): an acceptor that replies to a heartbeat adopts no
@@ -461,7 +461,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return (Send(self.leader, Nominated(node=self._successor(now, wanted))),)
 
     def _successor(self, now: Instant, wanted: str = "") -> str:
-        """Return the member that should lead next: it has applied the most, and no slow disk.
+        """Return the member that should lead next: one with a quick disk, that applied the most.
 
         It has answered within a lease, for which a slow disk of this node gives it more time.
         There is none if the members that answered are no majority together with this node, or if

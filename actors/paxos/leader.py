@@ -70,11 +70,11 @@ stands.
 Hand-over
 ---------
 
-A leader that is told to stop (`Resign`) names the member that answers and has applied most. It lets
-the slots in flight be decided (`Drain`), gives the lease back (`Release`), and asks the successor
-to stand at once (`TakeOver`). The lease is given back only after the replica has confirmed that it
-does not rely on it any more. If slots are not decided in time, the successor waits for the lease to
-end.
+A leader that is told to stop (`Resign`) has its failure detector choose a successor (`_successor`
+there). It lets the slots in flight be decided (`Drain`), gives the lease back (`Release`), and asks
+the successor to stand at once (`TakeOver`). The lease is given back only after the replica has
+confirmed that it does not rely on it any more. If slots are not decided in time, the successor
+waits for the lease to end.
 
 Source: R. van Renesse, D. Altinbuken: Paxos Made Moderately Complex (PMMC), sections 2.3, 3, 4.1.
 """

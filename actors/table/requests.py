@@ -413,7 +413,7 @@ def begin_wait(
     now_ms, wait_ms = table.time_ms, command.wait_ms
     if details is None:
         details = ClaimDetails(command.label) if command.label else PLAIN
-    due_ms = None if wait_ms is None else now_ms + (wait_ms or COME_BACK_MS)
+    due_ms = None if wait_ms is None else now_ms + (wait_ms or COME_BACK_MS)  # 0: a try.
     wait = Wait(owner_state, details, table.tickets, now_ms, due_ms, amount, count)
     if details.key is not None:
         table.note_payer(wait, details.key)

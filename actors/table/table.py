@@ -151,8 +151,8 @@ class LockTable(TableState):
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
         Of items that fall due at the same time, sessions come last, in the order of their numbers.
-        The others come in the order of their tickets, so that a wait is not granted at the very
-        time at which it ends, unless more than `ENDS_MAX` items end then.
+        The others come in the order of their tickets. So a wait is not granted at the very time at
+        which it ends, except if more than `ENDS_MAX` items end then.
 
         At most some `ENDS_MAX` items end at one log time, and the rest at the next: `due_ms`
         reports it as due, so that the leader proposes further ticks. Until then they are as they

@@ -1,4 +1,4 @@
-"""Detects that this process is a fork of the one in which an object was made."""
+"""Counts forks, so that an object can tell that a parent process made it."""
 
 from __future__ import annotations
 

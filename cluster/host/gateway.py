@@ -26,8 +26,9 @@ FRAME_MESSAGES_MAX = 256
 TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
 
-FRAMES_MAX = 64
-"""Frames taken from the sockets in one turn: about as many as are then decoded (`CLIENTS_NS`)."""
+FRAMES_MAX = 128
+"""Frames taken from the sockets in one turn: some more than are then decoded (`CLIENTS_NS`). With
+half as many, a flood of frames has so many turns that members wait for each other."""
 
 TURN_NS = 10_000_000
 """Processor time that a turn should take (ns, 10 ms): timers and members wait for its end."""

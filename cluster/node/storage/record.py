@@ -320,8 +320,9 @@ def scan_groups(
 ) -> list[Group]:
     """Return the sound groups from ``offset`` on, the first of which has that ``sequence``.
 
-    What follows them is an unfinished write, unless this raises. If the prefix of a group cannot be
-    read, its length is unknown: bytes behind it may be its body.
+    If this returns, what follows them is an unfinished write. If the prefix of a group cannot be
+    read, its length is unknown, and bytes behind it may be its body: only a later group is a proof
+    of damage.
 
     Raises:
         JournalDamagedError: something was written after a group that cannot be read, or a group has
