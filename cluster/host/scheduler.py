@@ -464,12 +464,12 @@ class Scheduler:
         return total
 
     def _report(self, *, roles: bool) -> Reported:
-        waiting = Counter(role_slot for role_slot, _, _ in self.ready) if roles else Counter()
-        return Reported(
-            uptime_ms=self.uptime_ms(),
-            counters=counted(self.total_counters()),
-            roles=describe_all(self.roles.values(), waiting, self.note_fault) if roles else (),
-        )
+        described: tuple[RoleDescription, ...] = ()
+        if roles:
+            waiting = Counter(role_slot for role_slot, _, _ in self.ready)
+            described = describe_all(self.roles.values(), waiting, self.note_fault)
+        counters = counted(self.total_counters())
+        return Reported(uptime_ms=self.uptime_ms(), counters=counters, roles=described)
 
 
 def _handled_without_records(
