@@ -343,6 +343,7 @@ class HeldBytes:
             self._held -= one.held
             self._suspects.pop(descriptor, None)
             self._readers.pop(descriptor, None)
+            self.silent -= {descriptor}
 
     def _look(self, one: _Watched) -> None:
         """Bring what is known of a connection up to date."""

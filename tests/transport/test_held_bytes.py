@@ -260,17 +260,14 @@ def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads:
     assert is_ended(one) == (not reads)
 
 
-@pytest.mark.parametrize("reads", [False, True])
-def test_a_client_that_sends_and_reads_no_reply_is_silent_before_it_is_deaf(
-    node: Station, monkeypatch: pytest.MonkeyPatch, reads: bool
-) -> None:
-    monkeypatch.setattr(held_bytes, "DEAF_S", PATIENCE_S)
+def make_silent(node: Station, *, reads: bool = False, seconds: float = PATIENCE_S) -> tcp.socket:
+    """Let a client send until it is silent, or for so long; return its side."""
     one, raw = node.stranger("silent"), whole(describe("silent"))
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
     message = Describe(session="x" * 1_000, request=1)
     address = Address("silent/session")
     reply = Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),))
-    ends = time.monotonic() + (2 * held_bytes.SILENT_S if reads else PATIENCE_S)
+    ends = time.monotonic() + seconds
     sent = 0
     while time.monotonic() < ends and not held(node).silent:
         if node.came["silent"] == sent:
@@ -282,13 +279,34 @@ def test_a_client_that_sends_and_reads_no_reply_is_silent_before_it_is_deaf(
         if reads:
             with suppress(BlockingIOError):
                 one.recv(1 << 16)
-    assert len(held(node).silent) == (not reads)
+    return one
+
+
+def test_a_client_that_reads_its_replies_is_not_silent(node: Station) -> None:
+    make_silent(node, reads=True, seconds=3 * held_bytes.SILENT_S)
+    assert not held(node).silent
+
+
+def test_a_client_that_sends_and_reads_no_reply_is_silent_before_it_is_deaf(
+    node: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_bytes, "DEAF_S", PATIENCE_S)
+    one = make_silent(node)
+    assert held(node).silent
 
     def read() -> None:
         with suppress(BlockingIOError):
             one.recv(1 << 16)
 
     until(lambda: not held(node).silent, node, again=read)
+
+
+def test_a_closed_connection_is_not_silent(node: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptor may soon be an honest client's."""
+    monkeypatch.setattr(held_bytes, "SILENT_S", 0.0)
+    make_silent(node).close()
+    until(lambda: not held(node)._watched, node)
+    assert not held(node).silent
 
 
 def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node: Station) -> None:
