@@ -8,12 +8,13 @@ whatever the others do.
 
 **Owners.** Frames wait by owner: the client or, with keys, its key. So many processes with one key
 have one place in the queue, and opening connections gains nothing. Owners take turns: each is
-served one frame, or `SHARE` envelopes of a large one, and goes last. Hence a client waits
-for at most one frame of each other client. The frames of one owner stay in order.
+served one frame, or `SHARE` envelopes of a large one, and goes last. The frames
+of one owner stay in order.
 
-Turns make rounds: in each round an owner has one turn. Those of which nothing waited before come
-first in a round, as soon as their frame arrives. So a client that waits for its replies does not
-wait for those of which more and more waits; a second frame of it in the same round comes last.
+In the lane `known`, turns make rounds: in each round an owner has one turn. Those of which nothing
+waited before come first, as soon as their frame arrives. So a client that waits for its replies
+does not wait for those of which more and more waits; a second frame of it in the same round comes
+last. Hence a client waits for at most two frames of each other client.
 
 **Lanes.** Each owner is in one of three lanes. A turn serves them as follows.
 
@@ -27,8 +28,8 @@ wait for those of which more and more waits; a second frame of it in the same ro
     -------  ------  --------------------------------------------------------------------------
     new      known   its first frame was taken
     any      behind  more of it waits than a client that awaits its replies would send: half of
-                     the frames that may wait, or BACKLOG_BYTES; or it sends, but does not read
-                     its replies (`HeldBytes.silent`)
+                     the frames that may wait, or BACKLOG_BYTES; or it is a client that sends,
+                     but does not read its replies (`HeldBytes.silent`)
     behind   known   BEHIND_NS have passed since that was last so, even if it reconnected
 
 A stranger who opens thousands of connections makes `new` long, and a client that sends without end
@@ -160,7 +161,7 @@ class Owner(Struct, eq=False):
 
 
 class Lane:
-    """Owners that take turns, in rounds.
+    """Owners that take turns: who comes first is served first.
 
     Attributes:
         room: envelopes that may still be taken in this turn of the node.
@@ -169,38 +170,65 @@ class Lane:
 
     def __init__(self) -> None:
         self.room = 0
-        self._first = OrderedDict[str, Owner]()
-        """Owners that came in this round, and had no turn in it."""
-        self._rest = OrderedDict[str, Owner]()
-        """The others; those that had their turn in this round come last."""
-        self._had_turn = set[str]()
+        self._waiting = OrderedDict[str, Owner]()
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._rest)
+        return len(self._waiting)
 
     def add(self, owner: Owner) -> None:
         """Let ``owner`` wait for its turn."""
-        waiting = self._rest if owner.name in self._had_turn else self._first
-        waiting[owner.name] = owner
+        self._waiting[owner.name] = owner
 
     def remove(self, owner: Owner) -> None:
         """Take ``owner`` out, which waits here."""
-        if self._first.pop(owner.name, None) is None:
-            del self._rest[owner.name]
+        del self._waiting[owner.name]
 
     def pop(self) -> Owner:
         """Take out the owner whose turn is next."""
-        had_turn = self._had_turn
-        if self._first:
+        return self._waiting.popitem(last=False)[1]
+
+
+class LaneInRounds(Lane):
+    """A lane that serves those first of which nothing waited, once in each round.
+
+    Names that have had their turn are remembered until the round ends, when the owner whose turn is
+    next has had one. Of strangers that invent names there may be so many that it never does. So
+    once `CONNECTIONS_MAX` names are remembered, those that wait are served before all others.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first = OrderedDict[str, Owner]()
+        """Owners that had no turn in this round when their first frame came."""
+        self._had_turn = set[str]()
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._waiting)
+
+    def add(self, owner: Owner) -> None:
+        waiting = self._waiting if owner.name in self._had_turn else self._first
+        waiting[owner.name] = owner
+
+    def remove(self, owner: Owner) -> None:
+        if self._first.pop(owner.name, None) is None:
+            del self._waiting[owner.name]
+
+    def pop(self) -> Owner:
+        full = len(self._had_turn) >= CONNECTIONS_MAX
+        if self._first and not (full and self._waiting):
             name, owner = self._first.popitem(last=False)
         else:
-            name, owner = self._rest.popitem(last=False)
-            if name in had_turn:
-                had_turn.clear()  # All had theirs: this begins the next round.
-        if len(had_turn) >= CONNECTIONS_MAX:
-            had_turn.clear()
-        had_turn.add(name)
+            name, owner = self._waiting.popitem(last=False)
+            if name in self._had_turn:
+                self._had_turn.clear()
+        self.note_turn(name)
         return owner
+
+    def note_turn(self, name: str) -> None:
+        """Note that an owner had its turn in this round, here or in another lane."""
+        if len(self._had_turn) >= CONNECTIONS_MAX and not self._waiting:
+            self._had_turn.clear()
+        self._had_turn.add(name)
 
 
 class Bucket:
@@ -255,7 +283,7 @@ class ClientQueue:
         self._clients = known
         self._most = most
         self._clock = clock
-        self._new, self._known, self._behind = Lane(), Lane(), Lane()
+        self._new, self._known, self._behind = Lane(), LaneInRounds(), Lane()
         self._behind_until: dict[str, int] = {}
         self._bucket = Bucket()
         self._now = 0
@@ -267,7 +295,8 @@ class ClientQueue:
     def put(self, name: str, waiting: QueuedFrame, *, silent: bool = False) -> bool:
         """Add a frame of the owner ``name``; return False if there is no room for it.
 
-        The owner falls behind if the sender is ``silent``: it does not read what it is sent.
+        The sender is ``silent`` if it does not read what it is sent. Then fewer frames may wait,
+        and the owner falls behind, unless that is a key.
         """
         size, most = len(waiting.raw), self._most // SILENT_PART if silent else self._most
         owner = self.owners.get(name)
@@ -285,6 +314,8 @@ class ClientQueue:
         owner.frames.append(waiting)
         owner.size += size
         self.size += size
+        # Others with the same key may read their replies.
+        silent = silent and name == waiting.client
         if silent or owner.size >= BACKLOG_BYTES or len(owner.frames) >= self._most // 2:
             self._fall_behind(owner)
         return True
@@ -319,6 +350,8 @@ class ClientQueue:
         elif not self._is_alone():
             self._bucket.spend()
         owner = lane.pop()
+        if lane is new:
+            known.note_turn(owner.name)
         waiting = owner.frames.popleft()
         size = len(waiting.raw)
         owner.size -= size

@@ -26,9 +26,10 @@ A connection is ended when
 - *deaf*: more than `DEAF_BYTES` wait for it, and in `DEAF_S` it read nothing, but sent more than
   that. Many such clients would take the time of the others, for replies that nobody reads.
 
-A client that is only paused, or cut off, sends nothing, and is not deaf. After `SILENT_S`, the
-frames of one that sends without reading wait behind those of others (`HeldBytes.silent`). It keeps
-its connection so long: a network that loses packets may be the reason.
+A client that is only paused, or cut off, sends nothing, and is not deaf. One is *silent* if more
+than `SILENT_BYTES` wait for it, and in `SILENT_S` it read nothing, but sent more than that. Its
+frames wait behind those of others. It keeps its connection: a network that loses packets may be the
+reason.
 
 Heartbeats are received, but never taken. So the count of what a connection holds grows slowly. It
 is corrected when a frame is taken that an earlier look had found incomplete: nothing from
@@ -77,9 +78,9 @@ LOOKS_PER_MS = 12
 within 0.8 s of it, in which libzmq takes `HELD_MAX`."""
 
 UNREAD_LOOK_S = 0.1
-UNREAD_LOOK_EACH_S = 60e-6
+UNREAD_LOOK_EACH_S = 150e-6
 """Interval between looks at connections with replies to read, and more for each of them (s): a look
-takes 3 us."""
+takes 3 to 8 us."""
 
 SLACK_BYTES = 56 << 10
 """Bytes that a connection may hold beside a frame: its next ones, heartbeats, the handshake."""
@@ -168,7 +169,7 @@ class _Watched:
     unread: int = 0
     """Bytes of frames that were sent and not acknowledged."""
     acked_at: float = 0.0
-    """The time at which ``acked`` changed last (s)."""
+    """The time at which ``acked`` changed last, or at which there was first much to read (s)."""
     taken_then: int = 0
     """The bytes that had been taken at that time."""
     held: int = 0
@@ -192,7 +193,7 @@ class HeldBytes:
         taken: bytes of the frames received from each descriptor; the listener adds to it.
         sent: bytes of the frames sent to each descriptor; the listener adds to it.
         empties: how often the listener found the ROUTER empty; it adds to it.
-        silent: the descriptors of those that send, and have read nothing for `SILENT_S`.
+        silent: the descriptors of silent clients.
         extra: bytes that a short frame has on the wire beside its own.
         extra_long: the same of a frame above `short_max`.
 
@@ -369,8 +370,9 @@ class HeldBytes:
         if one.unread < 0:  # Also the handshake and replies to heartbeats were acknowledged.
             one.sent_before += one.unread
             one.unread = 0
-        if one.unread > SILENT_BYTES:
-            self._readers.setdefault(one.descriptor, one)
+        if one.unread > SILENT_BYTES and one.descriptor not in self._readers:
+            self._readers[one.descriptor] = one
+            one.acked_at, one.taken_then = time.monotonic(), taken  # It had nothing to read before.
 
     def _find_held(self, one: _Watched, taken: int) -> None:
         held = one.read - taken - one.passed

@@ -36,12 +36,9 @@ class Description:
         self.protocol = protocol
         self._access = access
         self.requests: list[tuple[Address, Describe]] = []
+        self.wants_roles = False
+        """Whether any of them is also for the roles, and may have them."""
         self.reported: Reported | None = None
-
-    @property
-    def wants_roles(self) -> bool:
-        """Whether any of the requests is also for the roles."""
-        return any(describe.roles for _, describe in self.requests)
 
     @property
     def is_reported(self) -> bool:
@@ -54,13 +51,19 @@ class Description:
         if not has_room(self.node, self.requests, sender):
             return False
         self.requests.append((sender, describe))
+        if describe.roles and not self.wants_roles:
+            self.wants_roles = self._sees_all(sender)
         return True
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self.requests, self.wants_roles, self.reported = [], False, None
 
     def replies(self, members: tuple[str, ...], status: Status) -> Effects:
         """Answer all requests, once the host has reported."""
         reported, requests = self.reported, self.requests
         assert reported is not None
-        self.reported, self.requests = None, []
+        self.clear()
         return [
             Send(
                 sender,

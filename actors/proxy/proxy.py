@@ -304,8 +304,9 @@ class Proxy(Role[Request]):
         if not self.description.add(sender, describe):
             return [Observe("proxy.describe_dropped")]
         effects: list[Effect] = []
-        if len(self.description.requests) == 1 or (describe.roles and not had_roles):
-            effects.append(Send(address_of(self.node, "node"), Report(roles=describe.roles)))
+        wants_roles = self.description.wants_roles
+        if len(self.description.requests) == 1 or wants_roles != had_roles:
+            effects.append(Send(address_of(self.node, "node"), Report(roles=wants_roles)))
         if len(self.description.requests) == 1 and not self.closed:
             effects += self.backend.gather_status(now)
         return effects
@@ -322,7 +323,7 @@ class Proxy(Role[Request]):
         replies = reading("a description", lambda: self._replies(now))
         if not isinstance(replies, Fault):
             return replies
-        self.description.requests = []
+        self.description.clear()
         error = replies.error
         return [no for one in requests for no in internal(*one, self.node, error)]
 

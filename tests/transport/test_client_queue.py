@@ -142,12 +142,46 @@ def test_the_turns_of_clients_that_come_once_take_no_memory(
         queue.put(f"once{number}", frame(b"o"))
         turn(queue, 0, 1)
     lane: Any = vars(queue)["_known"]
-    assert len(lane._had_turn) <= 50
+    assert len(lane._had_turn) <= 51
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_those_that_wait_are_served_though_strangers_come_under_ever_new_names(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    monkeypatch.setattr(client_queue, "CONNECTIONS_MAX", 50)
+    queue = Queue(None if known else {"waits"})
+    order: list[str] = []
+    for number in range(200):
+        if "waits" not in queue.owners:
+            queue.put("waits", frame(b"w", "waits"))
+        for each in range(3):
+            queue.put(f"{number}-{each}", frame(b"o", f"{number}-{each}"))
+        order += [name for name, _ in turn(queue, 0, 3)]
+    assert order[300:].count("waits") > 5
+
+
+def test_those_behind_and_new_ones_are_served_in_the_order_in_which_they_came() -> None:
+    queue = Queue({"modest"})
+    for number in range(40):
+        queue.put(f"new{number}", frame(b"n", f"new{number}"))
+    names = [name for now in range(3) for name, _ in turn(queue, now)]
+    assert names == [f"new{number}" for number in range(40)]
+    for name in ("early", "late"):
+        queue.put(name, frame(bytes(BACKLOG_BYTES), name))
+    assert [name for name, _ in turn(queue, SHARED_NS + 3)] == ["early", "late"]
+
+
+def test_with_keys_a_process_that_does_not_read_leaves_the_others_of_its_key_in_peace() -> None:
+    queue = Queue()
+    queue.put("key", frame(b"x", "key.silent"), silent=True)
+    queue.put("other", frame(b"a", "other.1"))
+    assert turn(queue, 0, 1) == [("key", b"x")]
 
 
 def test_a_client_that_does_not_read_falls_behind_and_few_of_its_frames_wait() -> None:
     queue = Queue()
-    taken = [queue.put("silent", frame(b"x"), silent=True) for _ in range(100)]
+    taken = [queue.put("silent", frame(b"x", "silent"), silent=True) for _ in range(100)]
     assert sum(taken) == CLIENT_FRAMES_MAX // SILENT_PART
     queue.put("modest", frame(b"a"))
     assert turn(queue, 0)[0] == ("modest", b"a")

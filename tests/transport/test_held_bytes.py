@@ -260,9 +260,13 @@ def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads:
     assert is_ended(one) == (not reads)
 
 
-def make_silent(node: Station, *, reads: bool = False, seconds: float = PATIENCE_S) -> tcp.socket:
+def make_silent(
+    node: Station, *, reads: bool = False, seconds: float = PATIENCE_S, idle_s: float = 0
+) -> tcp.socket:
     """Let a client send until it is silent, or for so long; return its side."""
     one, raw = node.stranger("silent"), whole(describe("silent"))
+    begins = time.monotonic() + idle_s
+    until(lambda: time.monotonic() >= begins, node)
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
     message = Describe(session="x" * 1_000, request=1)
     address = Address("silent/session")
@@ -284,6 +288,18 @@ def make_silent(node: Station, *, reads: bool = False, seconds: float = PATIENCE
 
 def test_a_client_that_reads_its_replies_is_not_silent(node: Station) -> None:
     make_silent(node, reads=True, seconds=3 * held_bytes.SILENT_S)
+    assert not held(node).silent
+
+
+def test_silence_counts_from_when_there_is_something_to_read(
+    node: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that was idle acknowledged nothing for long; its kernel may take 40 ms for that."""
+    monkeypatch.setattr(held_bytes, "SILENT_S", 1.0)
+    counts = held_bytes.counts_of
+    monkeypatch.setattr(held_bytes, "counts_of", lambda descriptor: (0, counts(descriptor)[1]))
+    make_silent(node, seconds=0.6, idle_s=1.2)
+    assert held(node)._readers
     assert not held(node).silent
 
 
