@@ -297,7 +297,11 @@ def test_silence_counts_from_when_there_is_something_to_read(
     """A client that was idle acknowledged nothing for long; its kernel may take 40 ms for that."""
     monkeypatch.setattr(held_bytes, "SILENT_S", 1.0)
     counts = held_bytes.counts_of
-    monkeypatch.setattr(held_bytes, "counts_of", lambda descriptor: (0, counts(descriptor)[1]))
+
+    def unacknowledged(descriptor: int) -> tuple[int, int]:
+        return 0, counts(descriptor)[1]
+
+    monkeypatch.setattr(held_bytes, "counts_of", unacknowledged)
     make_silent(node, seconds=0.6, idle_s=1.2)
     assert held(node)._readers
     assert not held(node).silent
