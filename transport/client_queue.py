@@ -11,10 +11,10 @@ have one place in the queue, and opening connections gains nothing. Owners take 
 served one frame, or `SHARE` envelopes of a large one, and goes last. The frames
 of one owner stay in order.
 
-In the lane `known`, turns make rounds: in each round an owner has one turn. Those of which nothing
-waited before come first, as soon as their frame arrives. So a client that waits for its replies
-does not wait for those of which more and more waits; a second frame of it in the same round comes
-last. Hence a client waits for at most two frames of each other client.
+In the lane `known`, owners are served in rounds, each owner once a round. An owner whose queue was
+empty comes first in its round, as soon as its frame arrives. So a client that waits for its replies
+is not delayed by clients whose queues only grow. Its second frame in one round comes last. Hence a
+client waits for at most two frames of each other client.
 
 **Lanes.** Each owner is in one of three lanes. A turn serves them as follows.
 
@@ -161,7 +161,7 @@ class Owner(Struct, eq=False):
 
 
 class Lane:
-    """Owners that take turns: who comes first is served first.
+    """Owners that take turns, in the order in which they came.
 
     Attributes:
         room: envelopes that may still be taken in this turn of the node.
@@ -191,9 +191,9 @@ class Lane:
 class LaneInRounds(Lane):
     """A lane that serves those first of which nothing waited, once in each round.
 
-    Names that have had their turn are remembered until the round ends, when the owner whose turn is
-    next has had one. Of strangers that invent names there may be so many that it never does. So
-    once `CONNECTIONS_MAX` names are remembered, those that wait are served before all others.
+    A round ends when the next owner in the queue has already had its turn in it. Strangers that
+    keep inventing names could prevent that. So once `CONNECTIONS_MAX` owners have had their turn,
+    the queue goes first.
     """
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ class ClientQueue:
         """Add a frame of the owner ``name``; return False if there is no room for it.
 
         The sender is ``silent`` if it does not read what it is sent. Then fewer frames may wait,
-        and the owner falls behind, unless that is a key.
+        and the owner falls behind, unless it is a key.
         """
         size, most = len(waiting.raw), self._most // SILENT_PART if silent else self._most
         owner = self.owners.get(name)
@@ -314,7 +314,7 @@ class ClientQueue:
         owner.frames.append(waiting)
         owner.size += size
         self.size += size
-        # Others with the same key may read their replies.
+        # Other clients with the same key may read their replies.
         silent = silent and name == waiting.client
         if silent or owner.size >= BACKLOG_BYTES or len(owner.frames) >= self._most // 2:
             self._fall_behind(owner)

@@ -79,8 +79,8 @@ within 0.8 s of it, in which libzmq takes `HELD_MAX`."""
 
 UNREAD_LOOK_S = 0.1
 UNREAD_LOOK_EACH_S = 150e-6
-"""Interval between looks at connections with replies to read, and more for each of them (s): a look
-takes 3 to 8 us."""
+"""Interval between looks at connections with unread replies, and what each of them adds to it (s):
+a look takes 3 to 8 us."""
 
 SLACK_BYTES = 56 << 10
 """Bytes that a connection may hold beside a frame: its next ones, heartbeats, the handshake."""
@@ -169,7 +169,7 @@ class _Watched:
     unread: int = 0
     """Bytes of frames that were sent and not acknowledged."""
     acked_at: float = 0.0
-    """The time at which ``acked`` changed last, or at which there was first much to read (s)."""
+    """When ``acked`` last changed, or when `SILENT_BYTES` were first unread since (s)."""
     taken_then: int = 0
     """The bytes that had been taken at that time."""
     held: int = 0
@@ -372,7 +372,7 @@ class HeldBytes:
             one.unread = 0
         if one.unread > SILENT_BYTES and one.descriptor not in self._readers:
             self._readers[one.descriptor] = one
-            one.acked_at, one.taken_then = time.monotonic(), taken  # It had nothing to read before.
+            one.acked_at, one.taken_then = time.monotonic(), taken  # Silence counts from now.
 
     def _find_held(self, one: _Watched, taken: int) -> None:
         held = one.read - taken - one.passed

@@ -27,8 +27,8 @@ TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
 
 FRAMES_MAX = 128
-"""Frames taken from the sockets in one turn: some more than are then decoded (`CLIENTS_NS`). With
-half as many, a flood of frames has so many turns that members wait for each other."""
+"""Frames taken from the sockets in one turn: more than a turn decodes of clients (`CLIENTS_NS`).
+With half as many, p99 of a pair beside a flood of frames was three times as high."""
 
 TURN_NS = 10_000_000
 """Processor time that a turn should take (ns, 10 ms): timers and members wait for its end."""

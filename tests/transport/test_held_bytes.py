@@ -7,7 +7,9 @@ from __future__ import annotations
 import socket as tcp
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import zmq
@@ -237,25 +239,39 @@ def test_heartbeats_are_forgotten_once_a_frame_comes(node: Station) -> None:
             node.turn()
 
 
-@pytest.mark.parametrize("reads", [False, True])
-def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads: bool) -> None:
-    one, raw = node.stranger("deaf"), whole(describe("deaf"))
+def exchange(
+    node: Station,
+    one: tcp.socket,
+    name: str,
+    *,
+    reads: bool,
+    ends: float,
+    done: Callable[[], object],
+) -> None:
+    """Let a client send, and the node reply, until ``done`` or ``ends`` (s)."""
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
+    raw, address = whole(describe(name)), Address(f"{name}/session")
     message = Describe(session="x" * 1_000, request=1)
-    reply = Frame("test", 0, 0, (Envelope(Address("deaf/session"), Address("n1/proxy"), message),))
-    ends = time.monotonic() + held_bytes.DEAF_S + 1.5
+    reply = Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),))
     sent = 0
-    while time.monotonic() < ends and not node.counters["wire.held_closed"]:
-        if node.came["deaf"] == sent:
+    while time.monotonic() < ends and not done():
+        if node.came[name] == sent:
             sent += 1
             with suppress(OSError):
                 one.send(raw)
             if sent < 200 or reads:
-                node.hub.send("deaf", reply)
+                node.hub.send(name, reply)
         node.turn()
         if reads:
             with suppress(BlockingIOError):
                 one.recv(1 << 16)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads: bool) -> None:
+    one, ends = node.stranger("deaf"), time.monotonic() + held_bytes.DEAF_S + 1.5
+    closed = partial(node.counters.__getitem__, "wire.held_closed")
+    exchange(node, one, "deaf", reads=reads, ends=ends, done=closed)
     assert node.counters["wire.held_closed"] == (not reads)
     assert is_ended(one) == (not reads)
 
@@ -264,25 +280,10 @@ def make_silent(
     node: Station, *, reads: bool = False, seconds: float = PATIENCE_S, idle_s: float = 0
 ) -> tcp.socket:
     """Let a client send until it is silent, or for so long; return its side."""
-    one, raw = node.stranger("silent"), whole(describe("silent"))
-    begins = time.monotonic() + idle_s
+    one, begins = node.stranger("silent"), time.monotonic() + idle_s
     until(lambda: time.monotonic() >= begins, node)
-    one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
-    message = Describe(session="x" * 1_000, request=1)
-    address = Address("silent/session")
-    reply = Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),))
     ends = time.monotonic() + seconds
-    sent = 0
-    while time.monotonic() < ends and not held(node).silent:
-        if node.came["silent"] == sent:
-            sent += 1
-            one.send(raw)
-            if sent < 200 or reads:
-                node.hub.send("silent", reply)
-        node.turn()
-        if reads:
-            with suppress(BlockingIOError):
-                one.recv(1 << 16)
+    exchange(node, one, "silent", reads=reads, ends=ends, done=lambda: held(node).silent)
     return one
 
 
