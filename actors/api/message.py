@@ -381,14 +381,16 @@ class Alive(Outcome, tag=0x16):
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
     ``leader`` is the node that replies soonest, if known. Clients may connect to the ``members``.
-    Of two lists the one with the higher ``view`` is newer, and an empty one says nothing. The table
-    leaves ``node`` and the fields after ``request`` empty: the proxy fills them in.
+    Of two lists the one with the higher ``view`` is newer, and an empty one says nothing.
+    ``excuse`` is why the node can get no request decided, empty if it can, or does not know. The
+    table leaves ``node`` and the fields after ``request`` empty: the proxy fills them in.
     """
 
     node: str
     leader: str = ""
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
+    excuse: str = ""
 
     REPLIES_TO = (KeepAlive,)
 

@@ -53,7 +53,8 @@ class MembersBackend(Backend):
     def alive(self, request: KeepAlive) -> Alive:
         """Return the reply to a keep-alive in a name that is not a session of the cluster."""
         alive = super().alive(request)
-        return replace(alive, view=self.known.view, members=self.known.members)
+        excuse = "" if self.is_ready() else self.why_no_vote
+        return replace(alive, view=self.known.view, members=self.known.members, excuse=excuse)
 
     def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
         """Take over the members, and name them to all clients."""

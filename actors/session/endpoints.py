@@ -34,8 +34,11 @@ FIRST_SILENCE_MS = 500
 """`ENDPOINT_SILENCE_MS` for an endpoint that never replied, when another did (ms)."""
 
 
-EXCUSE_MS = 1_000
-"""Time for which a proxy's reason for not replying counts (ms): it repeats a reason that lasts."""
+EXCUSE_MS = 2_000
+"""Time for which a proxy's reason for not replying counts (ms): it repeats a reason that lasts.
+
+Two keep-alives to a node without a session (`KEEPALIVE_MS` in `upkeep.py`).
+"""
 
 NEVER = Instant(0)
 
@@ -74,6 +77,10 @@ class Endpoint:
     """Whether the cluster named it, and not the user."""
     left: bool = False
     """Whether the cluster does not name it any more: it is dropped as soon as nothing needs it."""
+
+    def excuse_at(self, now: Instant) -> str:
+        """Return the reason that it gave for not replying to requests, if that still counts."""
+        return self.excuse if ms_between(self.excused_at, now) < EXCUSE_MS else ""
 
     @property
     def usable(self) -> bool:
@@ -293,8 +300,8 @@ class Endpoints(Struct):
 def _describe(endpoint: Endpoint, now: Instant) -> str:
     if endpoint.refused:
         return endpoint.named()
-    if endpoint.excuse and ms_between(endpoint.excused_at, now) < EXCUSE_MS:
-        return f"{endpoint.label} ({endpoint.excuse})"
+    if excuse := endpoint.excuse_at(now):
+        return f"{endpoint.label} ({excuse})"
     if endpoint.owing_since is None:
         if endpoint.down:
             return f"{endpoint.label} (link broken)"

@@ -82,6 +82,8 @@ class Waiting(Local):
     """The number of further locks."""
     silence: str
     """The state of the endpoints, if the one in use does not reply; else empty."""
+    excuse: str = ""
+    """Why the endpoint in use gets no request decided, if it said so; else empty."""
 
 
 class HoldsLost(Local):

@@ -163,6 +163,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
     if alive.session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")]
     effects = note_life(state, sender, now)
+    state.endpoints.note_excuse(sender, alive.excuse, now)
     if session_lease.kept and alive.session == session_lease.assigned:
         session_lease.confirm(session_lease.sent.pop(alive.request, None))
     effects += note_node(state, sender, alive.node, alive.leader, now)

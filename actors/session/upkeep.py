@@ -252,7 +252,10 @@ def speak(state: SessionState, now: Instant) -> list[Effect]:
         answered = ms_between(used.owing_since, now) < SPEAK_MS // 2
     silence = "" if answered else state.endpoints.describe(now)
     more = max(0, len(due) - SPOKEN_MAX)
-    return [Send(state.watcher, Waiting(waits=tuple(due[:SPOKEN_MAX]), more=more, silence=silence))]
+    waiting = Waiting(
+        waits=tuple(due[:SPOKEN_MAX]), more=more, silence=silence, excuse=used.excuse_at(now)
+    )
+    return [Send(state.watcher, waiting)]
 
 
 def on_link_up(state: SessionState, sender: Address, event: LinkUp, now: Instant) -> list[Effect]:

@@ -39,9 +39,12 @@ def report(
     executor: CallbackExecutor, session: RoleRef, endpoints: tuple[str, ...], event: Waiting
 ) -> None:
     """Find out what the acquires of ``event`` wait for, and log it; on the dispatcher's thread."""
+    more = f" and {event.more} more" if event.more else ""
+    waits = ", ".join(map(_wait, event.waits))
+    if event.excuse:
+        executor.call(warn, f"{waits}{more}: {event.excuse}")
+        return
     if event.silence:
-        more = f" and {event.more} more" if event.more else ""
-        waits = ", ".join(map(_wait, event.waits))
         found = looking(endpoints)
 
         def reached() -> None:

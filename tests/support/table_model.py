@@ -49,7 +49,7 @@ Summary = tuple[Any, ...]
 
 WEEK_MS = 7 * 24 * 3_600_000
 
-UNTOLD = ("detail", "why", "label", "node", "leader", "view", "members", "generation")
+UNTOLD = ("detail", "why", "label", "node", "leader", "view", "members", "generation", "excuse")
 """Fields that the model does not have: texts, and those for proxies and other protocols."""
 
 

@@ -248,6 +248,23 @@ def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
     cluster.close()
 
 
+@pytest.mark.parametrize("protocol", ["paxos", "bakery"])
+def test_a_client_learns_that_nobody_has_founded_the_cluster(
+    tmp_path: Path, protocol: str, lines: Lines
+) -> None:
+    founders = Nodes(tmp_path, protocol)
+    with ExitStack() as stack:
+        stack.callback(lambda: founders.stop(*founders.running))
+        founders.start(*FOUNDERS)
+        client = stack.enter_context(founders.client(*FOUNDERS))
+        with pytest.raises(UnavailableError, match="If it is new, begin it: fencelock found"):
+            client.lock("x").acquire(timeout=4)
+        waits = (
+            "lock 'x': waiting for 2 s: no cluster is known to n1, n2, n3. If it is new, begin it"
+        )
+        assert lines.until(lambda line: waits in line[2])[0] == "WARNING"
+
+
 def test_a_new_cluster_waits_for_all_members_and_names_the_missing_ones(
     cluster: IdentityCluster,
 ) -> None:
