@@ -256,6 +256,8 @@ def test_a_client_learns_that_nobody_has_founded_the_cluster(
     with ExitStack() as stack:
         stack.callback(lambda: founders.stop(*founders.running))
         founders.start(*FOUNDERS)
+        for name in FOUNDERS:
+            until(lambda: "no cluster is known" in founders.status(name).detail, name)  # noqa: B023
         client = stack.enter_context(founders.client(*FOUNDERS))
         with pytest.raises(UnavailableError, match="If it is new, begin it: fencelock found"):
             client.lock("x").acquire(timeout=4)
