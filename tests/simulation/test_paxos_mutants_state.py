@@ -284,13 +284,13 @@ MUTANTS = {
         "one-lease", 30, with_role(ForgetsItsLease), LEASES, first=15
     ),
     "a restart waits for its own lease": LogMutant(
-        "one-lease", 40, with_role(WaitsForItsOwnLease), MIXED, first=16
+        "one-lease", 40, with_role(WaitsForItsOwnLease), MIXED, first=31
     ),
     "all leases are as long as the leader's": LogMutant(
-        "one-lease", 40, with_role(ReliesOnItsOwnLease), MIXED, first=1
+        "one-lease", 40, with_role(ReliesOnItsOwnLease), MIXED, first=22
     ),
     "a lease from the answer on": LogMutant(
-        "one-lease", 26, with_role(CountsFromTheAnswer), LEASES, first=25
+        "one-lease", 26, with_role(CountsFromTheAnswer), LEASES, first=31
     ),
     "a lease without drift": LogMutant("one-lease", 30, with_drift(0), LEASES, first=12),
     "a lease given back and kept": LogMutant(
