@@ -194,6 +194,7 @@ class LockRequest(OwnerMessage, Request):
 class CancellableRequest(LockRequest, Command):
     """A request that a `Cancel` with the same number ends. Its outcome may come after a wait."""
 
+    CANCELLABLE = True
     WAITS = True
 
     if TYPE_CHECKING:  # Every subclass that waits declares them as fields.

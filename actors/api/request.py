@@ -54,6 +54,9 @@ class Request(Message):
     OPERATOR: ClassVar[bool] = False
     """Whether it is for operators: where keys are used, a client's key is not enough."""
 
+    CANCELLABLE: ClassVar[bool] = False
+    """Whether a `Cancel` with its number ends it."""
+
     WAITS: ClassVar[bool] = False
     """Whether it can wait for an object. If so, it has ``wait_ms`` and ``label``."""
 

@@ -221,7 +221,7 @@ class PaxosBackend(MembersBackend):
                 f"{count} requests of {client.usage.owner} are under way at node {self.node}, its "
                 f"quota requests is {quota}; nothing was done"
             )
-        if isinstance(request, Open):
+        if type(request) is Open:
             self.sessions.check(request.session, self.clients.quotas.sessions, self.node)
         if type(request) in _MAKES_ROOM:
             in_flight.make_room(request, key, client)
@@ -282,30 +282,32 @@ class PaxosBackend(MembersBackend):
             raise UnsupportedError(f"{titled(request.lock)}: {NO_DEADLINES}")
         return self._take(sender, request, now)
 
-    def _take_each(
-        self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
-    ) -> list[Effect]:
-        """Reply to the requests that wait here; count all replies together."""
+    def _take_each(self, outcomes: tuple[Any, ...], now: Instant, *, warning: bool) -> list[Effect]:
+        """Reply to the requests that wait here; count all replies together.
+
+        Each of ``outcomes`` is a `Result`.
+        """
         effects: list[Effect] = []
         in_flight, latencies = self.in_flight, self.latencies
         granted = released = denied = unknown = 0
         for outcome in outcomes:
-            if warning and type(outcome) in _NOTIFIED:
+            kind = type(outcome)
+            if warning and kind in _NOTIFIED:
                 self._warn(outcome, effects)
-            if not isinstance(outcome, Outcome):
-                continue
+            if kind is HoldLost or kind is Recall:
+                continue  # They answer no request.
             known = in_flight.by_key.get(outcome.key)
             if known is None or not isinstance(known.request, outcome.REPLIES_TO):
                 continue  # No local caller waits for this outcome, or it has the wrong type.
-            if isinstance(outcome, Queued):
+            if kind is Queued:
                 in_flight.known(known, now)
                 continue
             took = now - known.since
-            if isinstance(outcome, Granted):
+            if kind is Granted:
                 granted += 1
                 latencies["wait" if known.number in in_flight.queued else "acquire"].add(took)
                 in_flight.end(known)
-            elif isinstance(outcome, Released):
+            elif kind is Released:
                 released += 1
                 latencies["release"].add(took)
                 in_flight.end(known)

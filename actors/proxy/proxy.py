@@ -47,7 +47,7 @@ stops, the session ends with all it holds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencelock.actors.api.cluster_message import Probe
 from fencelock.actors.api.message import REASONS, Describe, KeepAlive, Reason, Refused, refused
@@ -169,8 +169,8 @@ class Proxy(Role[Request]):
         if handler is not None:
             effects = handler(sender, event, now)
         else:
-            assert isinstance(event, Request)
-            effects = self._on_request(sender, event, now)
+            request: Any = event  # The only events without a handler: see `accepts`.
+            effects = self._on_request(sender, request, now)
         if self.description.requests:
             effects = [*effects, *self._describe(now)]
         if self.backend.closed:

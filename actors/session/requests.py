@@ -333,7 +333,7 @@ class SessionRequests:
         if lock_key is None:
             if (window := self._window(pending)) is not None:
                 window.drop(pending.number)
-        elif isinstance(pending.request, CancellableRequest):
+        elif pending.request.CANCELLABLE:
             del self.waits[lock_key]
         else:
             numbers = self.releases[lock_key]
@@ -539,7 +539,7 @@ class SessionRequests:
         self.pending[number] = pending
         if lock_key is None:
             return
-        if isinstance(pending.request, CancellableRequest):
+        if pending.request.CANCELLABLE:
             self.waits[lock_key] = number
         else:
             self.releases.setdefault(lock_key, []).append(number)

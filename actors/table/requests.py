@@ -173,7 +173,8 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
     if hold is None or hold.fence != command.fence:
         deny_release(table, owner_state, command, out)
         return
-    if isinstance(command, PartRequest):
+    if command.PARTIAL:
+        assert isinstance(command, PartRequest)
         _release_part(table, hold, command, out)
         return
     released = owner_state.released(hold.count - 1)
@@ -305,16 +306,14 @@ def begin(
 
     Any request but an invalid one counts as a keep-alive.
     """
-    sessions = table.sessions
-    session = sessions.by_id.get(command.session)
+    session = table.sessions.by_id.get(command.session)
     command.check()
     if session is None:
         out.append(session_expired(command))
         return None
     key, request = (command.owner, command.lock), command.request
-    table.changing = True  # This is `keep`, without a call: each acquire and release comes here.
-    sessions.keep(session, table.time_ms)
-    table.changing = False
+    if session.kept_ms != table.time_ms:
+        keep(table, session)
     owner_state = session.owner_states.get(key)
     if owner_state is None:
         if request <= session.floor:
@@ -336,7 +335,10 @@ def begin(
 
 
 def keep(table: TableState, session: Session) -> None:
-    """Keep a session alive: a change that is whole by itself."""
+    """Keep a session alive: a change that is whole by itself.
+
+    Another one within the same millisecond changes nothing, so it can be left out.
+    """
     table.changing = True
     table.sessions.keep(session, table.time_ms)
     table.changing = False

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, without_secret
 from fencelock.actors.api.object_request import UpdateReply
@@ -29,6 +31,9 @@ More than a client has requests in flight; beyond it the oldest is forgotten.
 LOSSES_MAX = 100
 """Unreported losses of a session's owners; beyond it the oldest is dropped."""
 
+
+_RELEASED = Released(session="", owner="", request=0, lock="")
+"""Copied by each release, like `_GRANTED` in `resource.py`."""
 
 Kept = Released | Refused | UpdateReply
 """The outcomes that an owner state keeps."""
@@ -89,7 +94,8 @@ class OwnerState:
 
     def released(self, count: int) -> Released:
         owner, lock = self.key
-        return Released(
+        return replace(
+            _RELEASED,
             session=self.session.id,
             owner=owner,
             request=self.request,
@@ -253,8 +259,6 @@ class Sessions:
         Under a new leader nothing is forgotten for a TTL: clients repeat the requests that they
         sent while there was none.
         """
-        if now_ms == session.kept_ms:
-            return  # What became idle within this millisecond cannot be forgotten yet.
         session.kept_ms = now_ms
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
         if now_ms >= self.extended_ms + session.ttl_ms:

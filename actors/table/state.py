@@ -479,7 +479,8 @@ class TableState:
         """Grant what an ended hold had to the heads of the queues, or drop its resources."""
         owner_state, details, fence = hold.owner_state, hold.details, hold.fence
         self.holds_checksum -= owner_state.mark * fence
-        if isinstance(hold, DatedHold):
+        if type(hold) is not TableHold:  # Most are, and `isinstance` takes long for structs.
+            assert isinstance(hold, DatedHold)
             hold.end(self)
             if isinstance(hold, KeyHold):
                 end_key(self, hold)

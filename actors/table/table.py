@@ -107,7 +107,7 @@ class LockTable(TableState):
             PoisonError: the command, or what fell due before it, raised amid a change.
 
         """
-        if isinstance(command, ExtendSessions):
+        if type(command) is ExtendSessions:
             return self._extend(batch_time_ms, command)
         out = self.advance(batch_time_ms) if batch_time_ms > self.time_ms else []
         if self.skipped and (type(command).__name__, command.key) in self.skipped:

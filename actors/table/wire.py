@@ -9,7 +9,7 @@ independent. One command may have outcomes for others too: a release has one for
 Tags 0x83, 0x95 and 0x9a; 0x80 to 0x82, 0x84 to 0x87, 0x90 to 0x94 and 0x96 to 0x99 are retired.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from fencelock.actors.api.account import Quota
 from fencelock.actors.api.barrier import BarrierPassed
@@ -38,6 +38,7 @@ in another way, raises it by one, and gives it to these commands (`Command.SINCE
 commands above the lowest version of its members, and a node of a lower version does not join."""
 
 
+@final
 class ExtendSessions(Message, tag=0x83):
     """A new leader leads: no session ends before its full TTL from now. There is no reply.
 
