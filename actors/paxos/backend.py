@@ -285,7 +285,7 @@ class PaxosBackend(MembersBackend):
     def _take_each(self, outcomes: tuple[Any, ...], now: Instant, *, warning: bool) -> list[Effect]:
         """Reply to the requests that wait here; count all replies together.
 
-        Each of ``outcomes`` is a `Result`.
+        The ``outcomes`` are messages, of which only an `Outcome` answers a request.
         """
         effects: list[Effect] = []
         in_flight, latencies = self.in_flight, self.latencies
@@ -294,8 +294,8 @@ class PaxosBackend(MembersBackend):
             kind = type(outcome)
             if warning and kind in _NOTIFIED:
                 self._warn(outcome, effects)
-            if kind is HoldLost or kind is Recall:
-                continue  # They answer no request.
+            if kind is not Granted and kind is not Released and not isinstance(outcome, Outcome):
+                continue  # It answers no request.
             known = in_flight.by_key.get(outcome.key)
             if known is None or not isinstance(known.request, outcome.REPLIES_TO):
                 continue  # No local caller waits for this outcome, or it has the wrong type.
