@@ -18,8 +18,10 @@ One proposal (`Election`) is under way at a coordinator, or none::
     MERGING    a quorum of the new keepers that have      none: the seating is installed, durably,
                every lease that may live (Merged)         and beats carry it to all members
 
-It is given up when a higher epoch is promised here (`Outbid`), when a seating above the one that it
-follows is known, when it takes too long, or when this node does not vote any more.
+It is given up when a member answers `Outbid`, since it promised this epoch to another coordinator,
+or a higher one; after a random pause this coordinator proposes again, with a higher epoch. It is
+also given up when a seating above the one that it follows is known, when it takes too long, or when
+this node does not vote any more.
 
 1. The coordinator sees that a seat is free, or its leader lost, that leaders do not reach each
    other, or that a member has no copies. It sends `Propose` to all members, with a higher epoch.

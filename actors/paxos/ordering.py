@@ -55,9 +55,10 @@ class Ordering:
     would only wait for a later one (an acquire of a lock that is held), is delayed for a moment
     while nothing is under way: usually the later one arrives, and a slot and a sync are saved.
 
-    Log time never goes back: a leader's stamps are not below any that was applied or that phase
-    one found, except those of no-ops. Nor does log time jump: the docstring of `config`
-    has the rule. While anything can expire, a tick follows within `TICK_MS_MAX`.
+    Log time never goes back: a leader stamps no batch below a stamp that it has applied or that
+    phase one found. Only the no-ops that fill holes have the stamp 0, which does not count. Nor
+    does log time jump: the docstring of `config` has the rule. While anything can expire, a tick
+    follows within `TICK_MS_MAX`.
 
     Args:
         opening: commands with which every leadership begins.

@@ -50,7 +50,8 @@ so a slow one is never flooded. The other side is `Log._on_fetch` (`log.py`)::
                          SnapshotChunk, count 0: being made       ask again in MAKING_MS
                          nothing, or Slots without batches        ask another member
     part n               SnapshotChunk n                          after the last, Restore
-                         nothing: a newer one replaced it         begin again
+                         nothing: a newer one replaced it, or     drop the parts, and begin again
+                         that member died                         at another member
 
 Everything that is fetched was decided, so neither its source nor its age matters. It is still
 checked: a batch that no log can have is reported and fetched from another member. Fetched slots are

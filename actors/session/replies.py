@@ -382,11 +382,12 @@ def _rest_of(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effec
 def _on_late(
     state: SessionState, sender: Address, reply: SessionReply, now: Instant
 ) -> list[Effect]:
-    """Drop a reply that no request waits for; give a grant back, if no pending cancel does.
+    """Drop a reply that no request waits for. If it is a grant, cancel it where that is needed.
 
-    That is needed in two cases. Without sessions, a node may have forgotten the cancel when a
-    delayed copy of the acquire arrives. With deadlines, a proxy may have ended a wait while a
-    leader granted it. A cluster that keeps sessions forgets no cancel.
+    A pending cancel gives a grant back, too. Another is needed in two cases. Without sessions, a
+    node may have forgotten the cancel when a delayed copy of the acquire arrives. With deadlines, a
+    proxy may have ended a wait while a leader granted it. A cluster that keeps sessions forgets no
+    cancel.
     """
     if isinstance(reply, Refused) and reply.reason is Reason.FORBIDDEN and reply.request < 0:
         return _on_cancel_forbidden(state, sender, reply, now)

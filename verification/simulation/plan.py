@@ -43,6 +43,7 @@ class RunPlan:
     late_start_ms: int = 0
     """Largest delay of a node's first start (ms)."""
     chaos_ms: int = 3_000
+    """Time at which all faults end (ms)."""
     served_ms: int = 90_000
     """Deadline for serving every contender, from the end of all faults (ms)."""
     drained_ms: int = 60_000

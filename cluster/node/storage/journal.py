@@ -50,11 +50,14 @@ Recovery drops it::
     a valid group, then zeros               read back, also if it was never synced: the node acts on
                                             it from now on, so it is synced, and an empty group
                                             is appended that marks it as such
-    a damaged group, then another group,    was synced, and the node has acted on it: damage. The
-    other bytes, or a later segment         node does not start, and changes nothing
+    a damaged group, then another group;    was synced, and the node has acted on it: damage. The
+    other bytes, if the length of the       node does not start, and changes nothing
+    damaged one can be read; or a later
+    segment
 
-A node that went on after damage could break a promise that it does not remember, so the operator
-decides (`docs/operations.md`).
+If the very last group rots after it was synced, it cannot be told from an unfinished write, and is
+cut off like one: the argument is about crashes. A node that went on after damage could break a
+promise that it does not remember, so the operator decides (`docs/operations.md`).
 
 After an error of the disk nothing more is written, and the node ends. A failed sync is never tried
 again: Linux may report a lost write once, and then call the page clean (PostgreSQL's *fsyncgate*,
