@@ -519,6 +519,8 @@ class NodesDescribed(Local):
     nodes: tuple[NodeFacts, ...]
     stored: int = 0
     """At the leader: a majority's journals have everything before this slot."""
+    ballot: Ballot = NO_BALLOT
+    """At the leader: its ballot. What the members answered under another one is not here."""
 
 
 class TargetDue(Timer):

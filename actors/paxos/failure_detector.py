@@ -317,7 +317,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         ]
         facts += self.locator.facts(now)
         stored = self.config.reached(self.stored) or 0
-        return NodesDescribed(leader=self.following, nodes=tuple(facts), stored=stored)
+        ballot = NO_BALLOT if self.leadership is None else self.leadership.ballot
+        return NodesDescribed(
+            leader=self.following, nodes=tuple(facts), stored=stored, ballot=ballot
+        )
 
     def _on_leadership(self, leadership: Leadership, now: Instant) -> Effects:
         self.standing = False

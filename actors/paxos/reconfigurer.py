@@ -54,7 +54,7 @@ from fencelock.actors.paxos.event import (
     TargetDue,
     ViewChanged,
 )
-from fencelock.actors.paxos.message import UNWILLING, Locate
+from fencelock.actors.paxos.message import NO_BALLOT, UNWILLING, Locate
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.table.wire import LOG_VERSION
@@ -102,6 +102,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.only = only
         self.checking = False
         """Whether the next description of the nodes is to show who is silent."""
+        self.ballot = NO_BALLOT
+        """The ballot under which this node led at the last check."""
         self.requests = ClientRequests(address, self.node)
         self.repeated = RepeatedChanges()
         self.waiting: list[tuple[Address, MembersRequest]] = []
@@ -193,9 +195,13 @@ class Reconfigurer(MemberRole[MembersEvent]):
             return []
         self.checking = False
         facts = Facts(self.node, described.nodes)
-        if described.leader != self.node:
+        leads = described.leader == self.node
+        if not leads or described.ballot != self.ballot:
+            self.ballot = described.ballot  # All silence counts anew under another ballot.
             self.keeper.rest()
-            return self.keeper.note_down((), facts.silence_ms, now)
+            self.keeper.note_down((), facts.silence_ms, now)
+        if not leads:
+            return []
         noted = self.keeper.note_down(self.config.newest.members, facts.silence_ms, now)
         if not self.keeper.target.members:
             return noted

@@ -695,6 +695,7 @@ class Keeper:
         self.role = Reconfigurer(here, HOST, node="a", config=self.config, target=TARGET)
         self.role.begin(at(0))
         self.checked_ms = 0
+        self.ballot = Ballot(1, leader_of("a"))
 
     def check(self, ms: int, facts: tuple[NodeFacts, ...], leader: str = "a") -> Effects:
         """Compare ``facts`` with the target at ``ms``, after all checks that are due before it."""
@@ -708,7 +709,8 @@ class Keeper:
         self.checked_ms = ms
         asked = self.role.handle(self.role.address, TargetDue(), at(ms))
         assert asked == [Send(monitor_of("a"), DescribeNodes()), Wake(CHECK_MS, TargetDue())]
-        described = NodesDescribed(leader=leader, nodes=facts, stored=self.config.views[-1][0])
+        stored = self.config.views[-1][0]
+        described = NodesDescribed(leader=leader, nodes=facts, stored=stored, ballot=self.ballot)
         return self.role.handle(monitor_of("a"), described, at(ms))
 
 
@@ -733,6 +735,17 @@ def test_silence_counts_from_the_beginning_of_the_leadership() -> None:
     (notice,) = notices(effects)
     assert notice.level is Level.INFO
     assert "c has not answered a for 5 s: d is to replace it" in notice.text
+
+
+def test_silence_counts_anew_if_the_node_lost_and_got_the_lead_between_two_checks() -> None:
+    """What its members answered before it lost the lead is forgotten, so they may seem silent."""
+    keeper, facts = Keeper(), facts_of("b", d=WILLING)
+    assert not keeper.check(0, facts)
+    assert not keeper.check(SILENT_MS - CHECK_MS, facts)
+    keeper.ballot = Ballot(3, leader_of("a"))
+    assert not keeper.check(SILENT_MS, facts)
+    assert not keeper.check(2 * SILENT_MS - 1, facts)
+    assert proposed(keeper.check(2 * SILENT_MS + CHECK_MS, facts)) == [("a", "b", "c", "d")]
 
 
 def test_what_an_operator_reads_is_no_step_towards_the_target() -> None:

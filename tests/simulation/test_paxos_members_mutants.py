@@ -304,6 +304,9 @@ slots that only the former view decides."""
 CATCHES_UP_BY_SNAPSHOTS_ONLY = 1_810_182
 """The node of a client that retains a lock never applies a slot, so the recall comes directly."""
 
+LEADS_AGAIN_AT_ONCE = 1_911_116
+"""A leader loses the lead and gets it back between two looks at who is silent."""
+
 
 @pytest.mark.parametrize(
     "seed",
@@ -319,6 +322,7 @@ CATCHES_UP_BY_SNAPSHOTS_ONLY = 1_810_182
         ASKS_ANEW,
         LEADS_FAR_BEHIND,
         CATCHES_UP_BY_SNAPSHOTS_ONLY,
+        LEADS_AGAIN_AT_ONCE,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:
