@@ -291,7 +291,7 @@ class PaxosBackend(MembersBackend):
         in_flight, latencies = self.in_flight, self.latencies
         granted = released = denied = unknown = 0
         for outcome in outcomes:
-            kind = type(outcome)
+            kind: type[Any] = type(outcome)
             if warning and kind in _NOTIFIED:
                 self._warn(outcome, effects)
             if kind is not Granted and kind is not Released and not isinstance(outcome, Outcome):
