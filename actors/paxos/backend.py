@@ -282,7 +282,9 @@ class PaxosBackend(MembersBackend):
             raise UnsupportedError(f"{titled(request.lock)}: {NO_DEADLINES}")
         return self._take(sender, request, now)
 
-    def _take_each(self, outcomes: tuple[Any, ...], now: Instant, *, warning: bool) -> list[Effect]:
+    def _take_each(
+        self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
+    ) -> list[Effect]:
         """Reply to the requests that wait here; count all replies together.
 
         The ``outcomes`` are messages, of which only an `Outcome` answers a request.
@@ -291,13 +293,14 @@ class PaxosBackend(MembersBackend):
         in_flight, latencies = self.in_flight, self.latencies
         granted = released = denied = unknown = 0
         for outcome in outcomes:
-            kind: type[Any] = type(outcome)
+            kind = type(outcome)
             if warning and kind in _NOTIFIED:
                 self._warn(outcome, effects)
             if kind is not Granted and kind is not Released and not isinstance(outcome, Outcome):
                 continue  # It answers no request.
-            known = in_flight.by_key.get(outcome.key)
-            if known is None or not isinstance(known.request, outcome.REPLIES_TO):
+            answer: Any = outcome
+            known = in_flight.by_key.get(answer.key)
+            if known is None or not isinstance(known.request, answer.REPLIES_TO):
                 continue  # No local caller waits for this outcome, or it has the wrong type.
             if kind is Queued:
                 in_flight.known(known, now)
@@ -317,7 +320,7 @@ class PaxosBackend(MembersBackend):
                 if isinstance(outcome, Refused):
                     denied += 1
                     unknown += outcome.reason is Reason.SESSION_EXPIRED
-                reply = self._finished(outcome, known.request)
+                reply = self._finished(answer, known.request)
                 effects.append(Send(known.sender, reply))
                 if isinstance(outcome, Opened):
                     self.sessions.opened(outcome.assigned)
