@@ -307,6 +307,9 @@ CATCHES_UP_BY_SNAPSHOTS_ONLY = 1_810_182
 LEADS_AGAIN_AT_ONCE = 1_911_116
 """A leader loses the lead and gets it back between two looks at who is silent."""
 
+HEARS_A_FORMER_MEMBER = 1_931_317
+"""A frame full of votes, which a member may send, arrives after it was removed."""
+
 
 @pytest.mark.parametrize(
     "seed",
@@ -323,6 +326,7 @@ LEADS_AGAIN_AT_ONCE = 1_911_116
         LEADS_FAR_BEHIND,
         CATCHES_UP_BY_SNAPSHOTS_ONLY,
         LEADS_AGAIN_AT_ONCE,
+        HEARS_A_FORMER_MEMBER,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:

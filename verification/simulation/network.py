@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fencelock.actors.message import NS_PER_MS, NS_PER_US
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator, check_client_size
+from fencelock.transport.admission import (
+    CLIENT_BYTES_MAX,
+    FrameValidator,
+    check_client_size,
+    has_few_arrays,
+)
 from fencelock.transport.client_queue import ClientQueue, QueuedFrame
 from fencelock.transport.frame import Frame, encode_frame
 from fencelock.transport.listener import Arrival
@@ -210,7 +215,7 @@ class VirtualLinks:
         self._peers = peers
         self._former: set[str] = set()
         """Nodes that were members: frames that they sent before they learned of the change may be
-        too large."""
+        too large for a client, or have too many arrays."""
         self._client = not machine.member
         self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
         # Turns take no virtual time: nobody pauses.
@@ -299,7 +304,12 @@ class VirtualLinks:
 
     def _admit(self, link: str, raw: bytes) -> Arrival:
         frame = self._admission.admit(link, raw)
-        if not isinstance(frame, Frame) and link in self._former and frame.counter == OVERSIZED:
+        former = link in self._former and has_few_arrays(raw, member=True)
+        if (
+            not isinstance(frame, Frame)
+            and former
+            and (frame.counter == OVERSIZED or not has_few_arrays(raw, member=False))
+        ):
             self._machine.world.fault_counts["too large for a former member"] += 1
             return (link, Frame(CLUSTER, 0, 0, ()))
         if not isinstance(frame, Frame) and frame.counter == OTHER_GROUP:
