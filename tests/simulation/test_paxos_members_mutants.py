@@ -307,6 +307,9 @@ CATCHES_UP_BY_SNAPSHOTS_ONLY = 1_810_182
 LEADS_AGAIN_AT_ONCE = 1_911_116
 """A leader loses the lead and gets it back between two looks at who is silent."""
 
+ANSWERS_TOO_LATE = 1_931_465
+"""An answer of a silent member is on its way for longer than half of the time of its silence."""
+
 HEARS_A_FORMER_MEMBER = 1_931_317
 """A frame full of votes, which a member may send, arrives after it was removed."""
 
@@ -327,6 +330,7 @@ HEARS_A_FORMER_MEMBER = 1_931_317
         CATCHES_UP_BY_SNAPSHOTS_ONLY,
         LEADS_AGAIN_AT_ONCE,
         HEARS_A_FORMER_MEMBER,
+        ANSWERS_TOO_LATE,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:

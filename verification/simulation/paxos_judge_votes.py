@@ -636,6 +636,11 @@ class TargetJudge:
     """The true time at which a leader last received an answer, or a report, of a node."""
     led: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """The highest ballot of each leader that another node answered."""
+    latest: dict[tuple[str, str], tuple[tuple[int, str], int]] = field(
+        default_factory=dict[tuple[str, str], tuple[tuple[int, str], int]]
+    )
+    """The ballot and number of the latest heartbeat of a leader that a node answered. An answer to
+    an earlier one was late on its way: it does not show that the node is there."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         if not self.plan.target_members:
@@ -647,9 +652,12 @@ class TargetJudge:
         node, other, event = delivered.node, node_of(delivered.sender), delivered.event
         match event:
             case HeartbeatAck() if event.ballot.leader == leader_of(node):
+                answered = event.ballot, event.number
                 if event.ballot >= self.led.get(node, NO_BALLOT):
                     self.led[node] = event.ballot
-                    self.received[node, other] = Instant(delivered.time)
+                    if answered >= self.latest.get((node, other), answered):
+                        self.latest[node, other] = answered
+                        self.received[node, other] = Instant(delivered.time)
             case Locate() if other not in self.members:
                 self.received[node, other] = Instant(delivered.time)
             case _:
