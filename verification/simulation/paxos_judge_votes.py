@@ -634,13 +634,15 @@ class TargetJudge:
     violation_report: ViolationReport
     received: dict[tuple[str, str], Instant] = field(default_factory=dict[tuple[str, str], Instant])
     """The true time at which a leader last received an answer, or a report, of a node."""
+    in_order: dict[tuple[str, str], Instant] = field(default_factory=dict[tuple[str, str], Instant])
+    """The same without answers to an earlier heartbeat than the last one that the node answered.
+    Those were late on their way, and the leader need not take them for a sign of life."""
     led: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """The highest ballot of each leader that another node answered."""
     latest: dict[tuple[str, str], tuple[tuple[int, str], int]] = field(
         default_factory=dict[tuple[str, str], tuple[tuple[int, str], int]]
     )
-    """The ballot and number of the latest heartbeat of a leader that a node answered. An answer to
-    an earlier one was late on its way: it does not show that the node is there."""
+    """The ballot and number of that heartbeat."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         if not self.plan.target_members:
@@ -655,11 +657,12 @@ class TargetJudge:
                 answered = event.ballot, event.number
                 if event.ballot >= self.led.get(node, NO_BALLOT):
                     self.led[node] = event.ballot
+                    self.received[node, other] = Instant(delivered.time)
                     if answered >= self.latest.get((node, other), answered):
                         self.latest[node, other] = answered
-                        self.received[node, other] = Instant(delivered.time)
+                        self.in_order[node, other] = Instant(delivered.time)
             case Locate() if other not in self.members:
-                self.received[node, other] = Instant(delivered.time)
+                self.received[node, other] = self.in_order[node, other] = Instant(delivered.time)
             case _:
                 pass
 
@@ -675,7 +678,7 @@ class TargetJudge:
             return  # The leader asks again for what it does not know to be decided.
         slow, quick = PPM - self.plan.drift_ppm, PPM + self.plan.drift_ppm
         for gone in self.members - new:
-            silent = time - self.received.get((node, gone), -self.plan.chaos_ms * NS_PER_MS)
+            silent = time - self.in_order.get((node, gone), -self.plan.chaos_ms * NS_PER_MS)
             if silent * quick < (self.plan.replace_after_ms - 1) * NS_PER_MS * PPM:
                 text = f"{node} removes {gone}, which it heard {silent // NS_PER_MS} ms ago"
                 self.violation_report("only-silent-replaced", text)
