@@ -169,7 +169,7 @@ class Proxy(Role[Request]):
         if handler is not None:
             effects = handler(sender, event, now)
         else:
-            request: Any = event  # The only events without a handler: see `accepts`.
+            request: Any = event  # Of all events that a proxy accepts, only requests are left.
             effects = self._on_request(sender, request, now)
         if self.description.requests:
             effects = [*effects, *self._describe(now)]

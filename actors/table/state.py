@@ -479,7 +479,7 @@ class TableState:
         """Grant what an ended hold had to the heads of the queues, or drop its resources."""
         owner_state, details, fence = hold.owner_state, hold.details, hold.fence
         self.holds_checksum -= owner_state.mark * fence
-        if type(hold) is not TableHold:  # Most are, and `isinstance` takes long for structs.
+        if type(hold) is not TableHold:  # The quick check: most holds have no deadline.
             assert isinstance(hold, DatedHold)
             hold.end(self)
             if isinstance(hold, KeyHold):

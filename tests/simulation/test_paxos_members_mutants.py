@@ -308,7 +308,10 @@ LEADS_AGAIN_AT_ONCE = 1_911_116
 """A leader loses the lead and gets it back between two looks at who is silent."""
 
 ANSWERS_TOO_LATE = 1_931_465
-"""An answer of a silent member is on its way for longer than half of the time of its silence."""
+"""An answer to a heartbeat of 1.3 s before arrives from a member that has been silent since."""
+
+COUNTS_A_LATE_ANSWER = 1_931_534
+"""A leader takes such an answer for a sign of life, and so has a majority."""
 
 HEARS_A_FORMER_MEMBER = 1_931_317
 """A frame full of votes, which a member may send, arrives after it was removed."""
@@ -331,6 +334,7 @@ HEARS_A_FORMER_MEMBER = 1_931_317
         LEADS_AGAIN_AT_ONCE,
         HEARS_A_FORMER_MEMBER,
         ANSWERS_TOO_LATE,
+        COUNTS_A_LATE_ANSWER,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:
