@@ -11,11 +11,32 @@ from pathlib import Path
 
 from fencelock.transport.posix import posix
 
-PORTS = range(10_240, 32_768)
-"""Ports to choose from. Linux takes those of outgoing connections from 32,768 up, so none of these
-is taken by a connection between the choice and the bind."""
-
+_LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST = 10_240
+_LOCAL_FIRST = 32_768
+_ENOUGH = 4_096
 _DIGITS = 5
+
+
+def ports_below(local_ports: str) -> range:
+    """Return the ports to choose from, given the text of ``ip_local_port_range``, or none.
+
+    They lie below those that the system gives to outgoing connections: else a connection could take
+    a port between the choice and the bind, or while its node is down. Where too few lie below, the
+    choice is among those below Linux's default, 32,768.
+    """
+    first, *_ = (*map(int, local_ports.split()), _LOCAL_FIRST)
+    return range(_FIRST, first if first >= _FIRST + _ENOUGH else _LOCAL_FIRST)
+
+
+def _ports() -> range:
+    try:
+        return ports_below(_LOCAL_PORTS.read_text(encoding="ascii"))
+    except OSError:  # Another system than Linux.
+        return ports_below("")
+
+
+PORTS = _ports()
 
 
 def free_ports(count: int) -> list[int]:

@@ -16,7 +16,7 @@ from support.paths import EXAMPLES
 from support.programs import run_to_end
 
 import fencelock
-from fencelock.cluster.testing.ports import PORTS, free_ports
+from fencelock.cluster.testing.ports import PORTS, free_ports, ports_below
 from fencelock.testing import LocalCluster, delay, expire, local, lose, partition
 
 
@@ -202,6 +202,21 @@ def test_processes_that_choose_ports_at_once_are_given_different_ones() -> None:
     ]
     chosen = [port for one in processes for port in one.communicate(timeout=PATIENCE_S)[0].split()]
     assert len(chosen) == len(set(chosen)) == 3 * 100 * 3
+
+
+@pytest.mark.parametrize(
+    ("local_ports", "stop"),
+    [
+        ("32768\t60999\n", 32_768),
+        ("16000\t65535\n", 16_000),
+        ("1024\t65535\n", 32_768),
+        ("", 32_768),
+    ],
+)
+def test_no_port_is_one_that_an_outgoing_connection_may_take_if_enough_are_left(
+    local_ports: str, stop: int
+) -> None:
+    assert ports_below(local_ports) == range(10_240, stop)
 
 
 def test_after_the_last_port_comes_the_first(

@@ -129,7 +129,7 @@ def test_a_wrong_member_is_found_logs_what_to_do_and_stays_out(
         ) as client:
             with client.lock("a", timeout=PATIENCE_S):
                 pass  # All members have met.
-            second.stop()
+            assert second.stop(PATIENCE_S)
             with client.lock("a", timeout=PATIENCE_S):
                 second = Node.start(config, WRONG, found=True)  # It does not lead.
             wait_until_ready(client)  # It applies new slots, and need not fetch a snapshot.
@@ -146,7 +146,7 @@ def test_a_wrong_member_is_found_logs_what_to_do_and_stays_out(
             assert len(critical) == 1
             assert "fence" in critical[0]
             assert "n1 has digest" in critical[0]
-            second.stop()
+            assert second.stop(PATIENCE_S)
     with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
         second = Node.start(config, WRONG, found=True)
         with fencelock.connect(
@@ -157,7 +157,7 @@ def test_a_wrong_member_is_found_logs_what_to_do_and_stays_out(
             Console(file=shown, width=200).print(nodes_table([status], asked=1))
             assert "not ready" in shown.getvalue()
             assert "an empty folder" in " ".join(shown.getvalue().split())
-        second.stop()
+        assert second.stop(PATIENCE_S)
     assert first.failure is None
     assert third.failure is None
     third.stop()
