@@ -21,15 +21,15 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 
 from fencelock.transport.sockets import POLLIN, Socket, poll_sockets
 
 SPIN_NS = 300_000
 """Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
-machine takes a third of that, and the caches are then cold. After a turn that computed for longer
-it sleeps at once: it served many requests, so the next ones also share the cost of waking up,
-and their clients need the processor. Time in which a turn waited for the disk does not count."""
+machine takes a third of that, and the caches are then cold. After a turn that took longer it sleeps
+at once: that turn served many requests, so the next ones also share the cost of waking up, and
+their clients need the processor."""
 
 BRIEF_NS = 2_000_000
 """Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
@@ -81,8 +81,8 @@ class Poller:
         )
         self._brief = False
         """Whether the last wait was brief."""
-        self._worked_ns = 0
-        """The processor time of this thread at the end of the last wait (ns)."""
+        self._woke_at = 0
+        """When the last wait ended (ns)."""
         self._poll = select.poll() if hasattr(select, "poll") else SelectPoll()
         self._sources: dict[int, Socket | int] = {}
         self.used: dict[Socket, int] = {}
@@ -123,12 +123,12 @@ class Poller:
     def _wait(self, timeout_ms: int | None) -> list[tuple[int, int]]:
         """Poll for a while before sleeping, if the last wait and the work after it were brief."""
         began = perf_counter_ns()
-        spins = self._brief and thread_time_ns() - self._worked_ns < SPIN_NS
+        spins = self._brief and began - self._woke_at < SPIN_NS
         ready = self._spin(began) if spins else []
         if not ready:
             ready = self._poll.poll(timeout_ms)
-        self._brief = perf_counter_ns() - began < BRIEF_NS
-        self._worked_ns = thread_time_ns()
+        self._woke_at = perf_counter_ns()
+        self._brief = self._woke_at - began < BRIEF_NS
         return ready
 
     def _spin(self, began: int) -> list[tuple[int, int]]:
