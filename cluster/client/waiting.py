@@ -31,6 +31,8 @@ from fencelock.cluster.log import inform, warn
 
 UNANSWERED = "accepts connections, but no node of the cluster answered"
 
+UNKNOWN = "it is not known who holds it: "
+
 LOOK_S = 1.0
 """Time limit for connecting to all addresses (s)."""
 
@@ -64,7 +66,8 @@ def _on_status(executor: CallbackExecutor, wait: Wait, reply: AskReply) -> None:
     try:
         status = reply.get(timeout=0)
     except FencelockError as error:
-        executor.call(warn, f"{_wait(wait)}: it is not known who holds it: {error}")
+        why = str(error).removeprefix(f"{titled(wait.lock)}: ").removeprefix(UNKNOWN)
+        executor.call(warn, f"{_wait(wait)}: {UNKNOWN}{why}")
         return
     except Exception:  # noqa: BLE001  # The client is being closed.
         return

@@ -29,7 +29,7 @@ from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
-from fencelock.actors.redis.command import COMMANDS, FREE, MINE, glob
+from fencelock.actors.redis.command import COMMANDS, FREE, MINE, Attempts, glob
 from fencelock.actors.redis.door import (
     HELD_BYTES_MAX,
     SCRIPTED,
@@ -672,3 +672,11 @@ def test_an_exception_costs_the_connection_and_not_the_door() -> None:
     assert (transmit.connection, transmit.closes) == (1, True)
     assert transmit.data.startswith(b"-ERR a bug in fencelock made node n1 close this connection")
     assert door.call("PING", client=2) == b"+PONG\r\n"
+
+
+def test_a_door_remembers_the_last_10_000_attempts() -> None:
+    attempts = Attempts()
+    for number in range(10_001):
+        attempts.failed(1, "a", b"%d" % number)
+    attempts.turn_came("a")
+    assert [number for number in range(10_001) if not attempts.may_take("a", b"%d" % number)] == [0]

@@ -19,9 +19,12 @@ from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock import AcquireCancelledError, UnavailableError, aio
-from fencelock.actors.session.message import EndpointChanged
+from fencelock.actors.api.message import Inspect
+from fencelock.actors.session.message import EndpointChanged, Wait, Waiting
+from fencelock.cluster.client.callback_executor import ThreadExecutor
 from fencelock.cluster.client.connection import notify
-from fencelock.cluster.client.waiting import why_unreached
+from fencelock.cluster.client.waiting import report, why_unreached
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, local, lose, partition
 
@@ -226,6 +229,23 @@ def test_an_acquire_that_waits_logs_who_holds_the_lock(
         assert "held by nightly of host-1" in text
         with pytest.raises(AcquireCancelledError):
             waiting.result()
+
+
+class Refusing:
+    """A session whose node answers no read, and says why."""
+
+    def submit(self, request: Inspect, reply: AskReply) -> None:
+        assert request == Inspect(lock="x")
+        reply.fail(UnavailableError("lock 'x': it is not known who holds it: n1 has no majority"))
+
+
+def test_an_acquire_whose_holder_is_not_known_logs_why_and_says_it_once(records: Records) -> None:
+    session: Any = Refusing()
+    event = Waiting(waits=(Wait("x", 2_000),), more=0, silence="")
+    report(ThreadExecutor(), session, ("tcp://a:1",), event)
+    text = logged(records, logging.WARNING, "lock 'x'").getMessage()
+    said = "lock 'x': waiting for 2 s: it is not known who holds it: n1 has no majority"
+    assert text == said
 
 
 @pytest.mark.parametrize("options", [{"owner": "job"}, {"retain": 60}], ids=["owner", "retained"])
