@@ -14,16 +14,20 @@ from fencelock.transport.posix import posix
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 10_240
 _LOCAL_FIRST = 32_768
+"""Linux's default for the first port of outgoing connections."""
 _ENOUGH = 4_096
 _DIGITS = 5
 
 
 def ports_below(local_ports: str) -> range:
-    """Return the ports to choose from, given the text of ``ip_local_port_range``, or none.
+    """Return the ports to choose from: those below the ports of outgoing connections.
 
-    They lie below those that the system gives to outgoing connections: else a connection could take
-    a port between the choice and the bind, or while its node is down. Where too few lie below, the
-    choice is among those below Linux's default, 32,768.
+    A connection could take any other between the choice and the bind, or while its node is down. If
+    fewer than `_ENOUGH` are left, the ports are those below Linux's default.
+
+    Args:
+        local_ports: the text of Linux's ``ip_local_port_range``; empty on other systems.
+
     """
     first, *_ = (*map(int, local_ports.split()), _LOCAL_FIRST)
     return range(_FIRST, first if first >= _FIRST + _ENOUGH else _LOCAL_FIRST)
