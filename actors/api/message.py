@@ -339,6 +339,10 @@ class Cancel(LockRequest, Command, tag=0x12):
         self.check()
 
 
+HOLDER_UNKNOWN = "it is not known who holds it: "
+"""Precedes the reason in the refusal of an `Inspect`."""
+
+
 class Inspect(TableQuery, tag=0x13):
     """Report the state of ``lock``. Answered by `LockStatus`.
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import (
+    HOLDER_UNKNOWN,
     Acquire,
     AcquireRequest,
     Alive,
@@ -496,7 +497,7 @@ class BakeryBackend(MembersBackend):
         waited = f"waited {ms_between(pending.since, now)} ms"
         if pending.name.kind is Kind.QUERY:
             why = "the leaders did not agree" if readiness.ready else readiness.detail
-            text += f"it is not known who holds it: {waited}; {why}"
+            text += f"{HOLDER_UNKNOWN}{waited}; {why}"
         elif not readiness.ready:
             text += f"{waited}; bakery grants nothing now: {readiness.detail}{pending.note}"
         elif pending.name.kind is Kind.LOCK:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.message import (
+    HOLDER_UNKNOWN,
     Acquire,
     Cancel,
     Cancelled,
@@ -456,7 +457,7 @@ class LockManager(Backend):
         if query is None:
             return ()
         if description.unknown:
-            text = f"lock {description.lock!r}: it is not known who holds it: {description.unknown}"
+            text = f"lock {description.lock!r}: {HOLDER_UNKNOWN}{description.unknown}"
             return [Send(query.sender, refused(query.request, Reason.UNAVAILABLE, text))]
         status = LockStatus(
             lock=description.lock,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from fencelock.actors.api.message import Contender, LockStatus, Reason
+from fencelock.actors.api.message import HOLDER_UNKNOWN, Contender, LockStatus, Reason
 from fencelock.actors.api.request import Reply
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.message import LockDescription
@@ -124,7 +124,7 @@ def why_it_ended(
         absent = ", ".join(f"{a.node} (silent for {a.silent_ms} ms)" for a in described.waits_for)
         return Reason.UNAVAILABLE, f"{waited} for {absent}; {protocol} grants nothing without it"
     if described.unknown:
-        return Reason.UNAVAILABLE, f"{waited}; it is not known who holds it: {described.unknown}"
+        return Reason.UNAVAILABLE, f"{waited}; {HOLDER_UNKNOWN}{described.unknown}"
     if described.holder is None:
         return Reason.TIMED_OUT, f"{waited}, and it was about to be granted or changed hands"
     holder = described.holder

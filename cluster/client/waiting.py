@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fencelock.actors.api.lock_all import SEVERAL
-from fencelock.actors.api.message import Inspect, LockStatus
+from fencelock.actors.api.message import HOLDER_UNKNOWN, Inspect, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.error import FencelockError
 from fencelock.actors.session.message import Wait, Waiting
@@ -30,8 +30,6 @@ from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.log import inform, warn
 
 UNANSWERED = "accepts connections, but no node of the cluster answered"
-
-UNKNOWN = "it is not known who holds it: "
 
 LOOK_S = 1.0
 """Time limit for connecting to all addresses (s)."""
@@ -66,8 +64,8 @@ def _on_status(executor: CallbackExecutor, wait: Wait, reply: AskReply) -> None:
     try:
         status = reply.get(timeout=0)
     except FencelockError as error:
-        why = str(error).removeprefix(f"{titled(wait.lock)}: ").removeprefix(UNKNOWN)
-        executor.call(warn, f"{_wait(wait)}: {UNKNOWN}{why}")
+        why = str(error).removeprefix(f"{titled(wait.lock)}: ").removeprefix(HOLDER_UNKNOWN)
+        executor.call(warn, f"{_wait(wait)}: {HOLDER_UNKNOWN}{why}")
         return
     except Exception:  # noqa: BLE001  # The client is being closed.
         return
