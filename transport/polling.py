@@ -29,7 +29,8 @@ SPIN_NS = 300_000
 """Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
 machine takes a third of that, and the caches are then cold. After a turn that took longer it sleeps
 at once: that turn served many requests, so the next ones also share the cost of waking up, and
-their clients need the processor."""
+their clients need the processor. But if peers were sent frames before this node waited for its
+disk, as a leader sends its proposals, their replies may come any moment, so it polls first."""
 
 BRIEF_NS = 2_000_000
 """Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
@@ -65,9 +66,9 @@ class Poller:
     descriptor only signals new events.
 
     Args:
-        spins: whether to poll for `SPIN_NS` before sleeping, while waits and turns are brief and no
-            other process wants the processor. For a process of its own: other threads of the
-            interpreter would suffer.
+        spins: whether to poll for `SPIN_NS` before sleeping, while waits and turns are brief or a
+            reply is expected, and no other process wants the processor. For a process of its own:
+            other threads of the interpreter would suffer.
 
     Attributes:
         used: the sockets that were sent through, or not read to the end, since the last `poll`,
@@ -104,10 +105,11 @@ class Poller:
         self._poll.unregister(descriptor)
         del self._sources[descriptor]
 
-    def poll(self, timeout_ms: int | None) -> set[Socket | int]:
+    def poll(self, timeout_ms: int | None, expects: bool = False) -> set[Socket | int]:
         """Return the sources that may be readable, after at most ``timeout_ms`` (None: no limit).
 
-        A socket among them may turn out to have nothing after all.
+        A socket among them may turn out to have nothing after all. With ``expects`` a reply may
+        come soon.
         """
         found: set[Socket | int] = set()
         if self.used:
@@ -116,14 +118,15 @@ class Poller:
         if found:
             timeout_ms = 0
         spins = self._spins and timeout_ms != 0
-        for descriptor, _ in self._wait(timeout_ms) if spins else self._poll.poll(timeout_ms):
+        ready = self._wait(timeout_ms, expects) if spins else self._poll.poll(timeout_ms)
+        for descriptor, _ in ready:
             found.add(self._sources[descriptor])
         return found
 
-    def _wait(self, timeout_ms: int | None) -> list[tuple[int, int]]:
-        """Poll for a while before sleeping, if the last wait and the work after it were brief."""
+    def _wait(self, timeout_ms: int | None, expects: bool) -> list[tuple[int, int]]:
+        """Poll for a while before sleeping, if that probably pays."""
         began = perf_counter_ns()
-        spins = self._brief and began - self._woke_at < SPIN_NS
+        spins = expects or (self._brief and began - self._woke_at < SPIN_NS)
         ready = self._spin(began) if spins else []
         if not ready:
             ready = self._poll.poll(timeout_ms)

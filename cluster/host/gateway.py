@@ -54,7 +54,7 @@ class Links(Protocol):
     @property
     def has_events(self) -> bool: ...
     def join(self, group: int) -> None: ...
-    def poll(self, timeout_ms: int | None) -> None: ...
+    def poll(self, timeout_ms: int | None, expects: bool) -> None: ...
     def ring(self) -> None: ...
     def receive_members(self, most: int) -> Iterable[Arrival]: ...
     def receive_clients(self, most: int, within_ns: int, /) -> tuple[Iterable[Arrival], int]: ...
@@ -237,11 +237,12 @@ class Gateway:
         return self._clock
 
 
-def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> Iterator[None]:
+def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> Iterator[bool]:
     """Receive messages, ring due timers, run roles until no event waits, and send their messages.
 
     Yields whenever ``scheduler.records`` must become durable. When it is resumed they are durable,
-    and the effects that depend on them are performed. Dispatcher and simulator both run this.
+    and the effects that depend on them are performed. It yields whether it sent frames just before,
+    so that replies may come soon. Dispatcher and simulator both run this.
     A step that has nothing to do is left out: on most wake-ups only one or two have.
     """
     asks = scheduler.asks
@@ -259,12 +260,13 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
     scheduler.work(TURN_MAX)
     wrote = scheduler.sync_due
     while scheduler.sync_due:  # A role that a held effect spawns may also persist.
-        if scheduler.outgoing:
+        expects = bool(scheduler.outgoing)
+        if expects:
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:
             asks.wake()
         began = scheduler.now()
-        yield
+        yield expects
         scheduler.note_sync(began)
         scheduler.release_held()
     if wrote and scheduler.ready:  # Others may wait only for the held effects: send them at once.

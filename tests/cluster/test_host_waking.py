@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pykka
@@ -19,13 +20,14 @@ from support.real_nodes import until
 from support.role_harness import hub_without_peers
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
-from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Send, Spawn
+from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant, address_of, node_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.frame import Frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
@@ -65,8 +67,11 @@ class WakingWire:
         self.waiting: Collection[str] = ()
         self._order = order
         self._rung = threading.Event()
+        self.expected: list[bool] = []
+        """Whether the host expected a reply when it slept."""
 
-    def poll(self, timeout_ms: int | None) -> None:
+    def poll(self, timeout_ms: int | None, expects: bool) -> None:
+        self.expected.append(expects)
         self._rung.wait(None if timeout_ms is None else timeout_ms / 1000)
         self._rung.clear()
 
@@ -145,6 +150,27 @@ def test_a_caller_is_woken_when_the_frames_of_the_turn_have_left() -> None:
     assert woken.wait(PATIENCE_S)
     assert order == ["answered", "n2", "woken"]
     assert host.stop(PATIENCE_S)
+
+
+class Recorder(Role[Acquire]):
+    """Notifies n2 before or after its record, as the lock's name says."""
+
+    def handle(self, sender: Address, event: Acquire, now: Instant) -> Effects:
+        told, kept = Send(AWAY, event), Persist(event)
+        answer = Send(sender, Granted(lock=event.lock, fence=1))
+        return [told, kept, answer] if event.lock == "before" else [kept, told, answer]
+
+
+@pytest.mark.parametrize(("lock", "expects"), [("before", True), ("after", False)])
+def test_a_reply_is_expected_if_frames_left_before_the_host_waited_for_its_disk(
+    tmp_path: Path, lock: str, expects: bool
+) -> None:
+    wire = WakingWire([])
+    host = Dispatcher("n1", wire, journal=Journal.open(tmp_path))
+    host.start(RoleSet((Spawn(ROLE, Recorder),)))
+    assert host.ref(ROLE).ask(Acquire(lock=lock), timeout=PATIENCE_S).fence == 1
+    assert host.stop(PATIENCE_S)
+    assert any(wire.expected) is expects
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 50])

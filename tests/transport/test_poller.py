@@ -106,6 +106,19 @@ def test_a_poller_sleeps_at_once_after_a_long_turn(
     assert yields.times == 0
 
 
+def test_a_poller_that_expects_a_reply_looks_first_after_a_long_wait_and_a_long_turn(
+    one: Poller, yields: Yields, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert one.poll(BEYOND_BRIEF_MS) == set()
+    monkeypatch.setattr(polling, "perf_counter_ns", lambda: time.perf_counter_ns() + ENOUGH_NS)
+    yields.times = 0
+    yields.does = lambda: os.write(pipe[1], b"x")
+
+    assert one.poll(LONG_MS, True) == {pipe[0]}
+
+    assert yields.times == 1
+
+
 def test_a_poller_sleeps_at_once_where_the_processor_is_wanted(one: Poller, yields: Yields) -> None:
     yields.does = lambda: time.sleep(0.001)  # The turn of another.
 

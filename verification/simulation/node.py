@@ -266,7 +266,7 @@ class SimulatedNode:
         members = frozenset(self.world.members) if self.member else frozenset[str]()
         self.gateway = self._make_gateway(members)
         self._pace = Pace(lambda: 0)  # No turn takes virtual time.
-        self._amid: Iterator[None] | None = None
+        self._amid: Iterator[bool] | None = None
         """The turn that waits for the disk."""
 
     def _make_gateway(self, members: frozenset[str]) -> Gateway:
