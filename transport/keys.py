@@ -1,4 +1,4 @@
-"""CURVE keys: the key of this process's links, and the check of those that others use.
+"""CURVE keys: the key of this process's links, the check of others' keys, and their removal.
 
 libzmq encrypts and authenticates each connection (CURVE, see https://rfc.zeromq.org/spec/26). In
 its handshake it asks whether the other side's public key is known (ZAP, spec 27): pyzmq's

@@ -1,4 +1,9 @@
-"""The faults of a run, one knob for each, and those that each protocol promises to survive."""
+"""The faults of a run, one knob for each, and those that each protocol promises to survive.
+
+A new kind needs a `FaultKind`, a field of `Faults`, and in `Nemesis` its strike (`begin`) and its
+end (`heal`). Draw it from a stream of its own, as `with_disk_faults` does: one more `knob` would
+change what all seeds draw.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +110,7 @@ CALM = Faults()
 def draw_faults(random: Random, survived: frozenset[FaultKind]) -> Faults:
     """Draw knobs: each kind in ``survived`` is on in about 60 % of the draws.
 
-    Leaving a kind out changes no other, since its knobs are drawn all the same.
+    A kind that is left out is drawn too, and then ignored, so that other knobs keep their values.
     """
     drawn: dict[str, Any] = {}
     for one in fields(Faults):
