@@ -12,7 +12,7 @@ from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import check_int, checked, wait_ms_of
+from fencelock.cluster.client.settings import check_range, checked, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -24,8 +24,7 @@ class BaseBarrier(BaseObject):
     ) -> None:
         super().__init__(connection, name, BARRIER, Guarantee.BARRIERS)
         wait_ms = wait_ms_of(timeout)
-        allowed = f"an int from 1 to {PARTIES_MAX}"
-        check_int("parties", parties, allowed, lambda n: 1 <= n <= PARTIES_MAX)
+        check_range("parties", parties, 1, PARTIES_MAX)
         self._wait = checked(
             AwaitBarrier(barrier=name, parties=parties, request=1, wait_ms=wait_ms)
         )

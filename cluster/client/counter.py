@@ -17,7 +17,7 @@ from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject, Fence, guard_of
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import Read, check_int, checked
+from fencelock.cluster.client.settings import Read, check_range, checked
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -98,11 +98,11 @@ class BaseCounter(BaseObject):
             TypeError: an argument is of a wrong type.
 
         """
-        _check("expected", expected)
+        check_range("expected", expected, -VALUE_MAX, VALUE_MAX)
         return (yield from self._setting(value, expected, fence)).changed
 
     def _adding(self, n: int, fence: Fence | None) -> Operation[CounterChanged]:
-        _check("n", n)
+        check_range("n", n, -VALUE_MAX, VALUE_MAX)
         guard, number = guard_of(fence)
         request = AddToCounter(counter=self.name, amount=n, request=1, guard=guard, fence=number)
         reply = yield from self._updating(checked(request))
@@ -116,17 +116,12 @@ class BaseCounter(BaseObject):
     def _setting(
         self, value: int, expected: int | None, fence: Fence | None
     ) -> Operation[CounterChanged]:
-        _check("value", value)
+        check_range("value", value, -VALUE_MAX, VALUE_MAX)
         guard, number = guard_of(fence)
         request = SetCounter(
             counter=self.name, value=value, expected=expected, request=1, guard=guard, fence=number
         )
         return self._updating(checked(request))
-
-
-def _check(field: str, number: int) -> None:
-    allowed = f"an int from -{VALUE_MAX} to {VALUE_MAX}"
-    check_int(field, number, allowed, lambda n: abs(n) <= VALUE_MAX)
 
 
 class Counter(BaseCounter, InThreads):

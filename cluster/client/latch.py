@@ -14,7 +14,7 @@ from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import check_int, check_number, checked, wait_ms_of
+from fencelock.cluster.client.settings import check_number, check_range, checked, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -23,7 +23,7 @@ class BaseLatch(BaseObject):
 
     def __init__(self, connection: Connection, name: str, count: int, keep_s: float) -> None:
         super().__init__(connection, name, LATCH, Guarantee.LATCHES)
-        _check_count("count", count)
+        check_range("count", count, 1, COUNT_MAX)
         most_s = WAIT_MS_MAX // 1000
         allowed = f"a number of seconds from 0 to {most_s}"
         check_number("keep_s", keep_s, allowed, lambda s: 0 <= s <= most_s, InvalidRequestError)
@@ -51,7 +51,7 @@ class BaseLatch(BaseObject):
             TypeError: ``n`` is not an int.
 
         """
-        _check_count("n", n)
+        check_range("n", n, 1, COUNT_MAX)
         return (yield from self._updating(checked(replace(self._down, amount=n)))).left
 
     @operation
@@ -91,10 +91,6 @@ class BaseLatch(BaseObject):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._down.count}>"
-
-
-def _check_count(field: str, count: int) -> None:
-    check_int(field, count, f"an int from 1 to {COUNT_MAX}", lambda n: 1 <= n <= COUNT_MAX)
 
 
 L = TypeVar("L", bound=BaseLatch)

@@ -20,7 +20,7 @@ from fencelock.cluster.client.operation import (
     drive_async,
     operation,
 )
-from fencelock.cluster.client.settings import Read, check_int, checked, wait_ms_of
+from fencelock.cluster.client.settings import Read, check_range, checked, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -31,7 +31,7 @@ class BasePool(BaseObject):
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
         super().__init__(connection, name, POOL, Guarantee.POOLS)
-        check_permits(permits)
+        check_range("permits", permits, 1, PERMITS_MAX)
         self._wait_ms = wait_ms_of(timeout)
         self._template = checked(TakePermits(pool=name, size=permits, request=1, label=label))
 
@@ -66,8 +66,7 @@ class BasePool(BaseObject):
         """
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        most = self.permits
-        check_int("n", n, f"an int from 1 to {most}", lambda k: 1 <= k <= most, ValueError)
+        check_range("n", n, 1, self.permits, ValueError)
         wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
         try:
             yield from self._updating(replace(self._template, amount=n, wait_ms=wait_ms))
@@ -103,7 +102,7 @@ class BasePool(BaseObject):
     @operation
     def resize(self, permits: int) -> Operation[int]:
         """Change its size to ``permits``; return how many are free; see `Semaphore.resize`."""
-        check_permits(permits)
+        check_range("permits", permits, 1, PERMITS_MAX)
         request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
         reply = yield from self._updating(request)
         self._template = replace(self._template, size=permits)
@@ -113,9 +112,7 @@ class BasePool(BaseObject):
         yield from self._updating(replace(self._template, wait_ms=self._wait_ms))
 
     def _giving(self, n: int) -> Operation[None]:
-        check_int(
-            "n", n, f"an int from 1 to {PERMITS_MAX}", lambda k: 1 <= k <= PERMITS_MAX, ValueError
-        )
+        check_range("n", n, 1, PERMITS_MAX, ValueError)
         reply = yield from self._updating(GivePermits(pool=self.name, amount=n, request=1))
         if not reply.changed:
             raise ValueError(
@@ -124,11 +121,6 @@ class BasePool(BaseObject):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.permits}>"
-
-
-def check_permits(permits: int) -> None:
-    allowed = f"an int from 1 to {PERMITS_MAX}"
-    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
 
 
 class Pool(BasePool, InThreads):

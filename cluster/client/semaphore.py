@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.semaphore import (
+    PERMITS_MAX,
     SEMAPHORE,
     AcquirePermits,
     ReleasePermits,
@@ -24,8 +25,8 @@ from fencelock.cluster.client.hold import BaseHold, give_back, releasing
 from fencelock.cluster.client.hold_registry import Ownership
 from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
 from fencelock.cluster.client.operation import Operation, drive, drive_async, operation
-from fencelock.cluster.client.pool import BasePool, check_permits
-from fencelock.cluster.client.settings import Read, check_int, checked
+from fencelock.cluster.client.pool import BasePool
+from fencelock.cluster.client.settings import Read, check_int, check_range, checked
 from fencelock.cluster.guarantee import Guarantee
 
 H = TypeVar("H", bound=BaseHold)
@@ -46,7 +47,7 @@ class BaseSemaphore(BaseLock[H]):
     ) -> None:
         options = connection.options(name, timeout, label=label, retain=0.0, kind=SEMAPHORE)
         connection.demand(Guarantee.SEMAPHORES)
-        check_permits(permits)
+        check_range("permits", permits, 1, PERMITS_MAX)
         self._given = connection
         self._template = checked(
             AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
@@ -102,7 +103,7 @@ class BaseSemaphore(BaseLock[H]):
             TypeError: ``permits`` is not an int.
 
         """
-        check_permits(permits)
+        check_range("permits", permits, 1, PERMITS_MAX)
         name, before = self._template.semaphore, self.permits
         request = ResizeSemaphore(semaphore=name, permits=before, size=permits, request=1)
         reply = yield from updating(self._given.present(), request)
@@ -139,10 +140,10 @@ class BaseSemaphore(BaseLock[H]):
         return self._given.present().evicting(self._options.name, fence, operator)
 
     def _asking(self, amount: int) -> AcquirePermits:
-        template, most = self._template, self.permits
+        template = self._template
         if type(amount) is int and amount == template.amount:
             return template
-        check_int("n", amount, f"an int from 1 to {most}", lambda n: 1 <= n <= most, ValueError)
+        check_range("n", amount, 1, self.permits, ValueError)
         return replace(template, amount=amount)
 
     def _prune(self) -> None:

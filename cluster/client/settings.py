@@ -286,6 +286,14 @@ def check_int(
     check_number(field, value, allowed, is_allowed, error)
 
 
+def check_range(
+    field: str, value: Any, least: int, most: int, error: type[ValueError] = InvalidRequestError
+) -> None:
+    """Return if ``value`` is an int from ``least`` to ``most``; see `check_number`."""
+    allowed = f"an int from {least} to {most}"
+    check_int(field, value, allowed, lambda n: least <= n <= most, error)
+
+
 def term_ms_of(name: str, term: float | None) -> int:
     """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
 
