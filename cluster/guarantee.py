@@ -151,13 +151,7 @@ def promises(protocol: str, guarantee: Guarantee) -> bool:
 
 
 def demand(protocol: str, guarantee: Guarantee) -> None:
-    """Return if ``protocol`` promises ``guarantee``.
-
-    Raises:
-        UnsupportedError: it does not; the text names the protocols that do.
-        ValueError: there is no such protocol.
-
-    """
+    """Refuse unless ``protocol`` promises ``guarantee``; the text names the protocols that do."""
     promise = PROMISES.get(protocol)
     if promise is None:
         raise ValueError(f"protocol is {protocol!r}, and must be one of {', '.join(PROMISES)}")

@@ -131,13 +131,7 @@ def json_object(text: str, **fields: object) -> str:
 
 
 class Repeated:
-    """Writes a line about something that may happen often: at once, then once an interval.
-
-    Args:
-        node: whose log it is.
-        clock: reads a clock (ns).
-
-    """
+    """Writes a line about something that may happen often: at once, then once an interval."""
 
     INTERVAL_NS = 10_000_000_000
     """Least time between two lines (ns, 10 s)."""

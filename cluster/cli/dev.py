@@ -310,12 +310,7 @@ def greeting(config: Config, data: Path | None) -> Iterator[str]:
 
 
 class Looks:
-    """Looks again and again at the first of the nodes that run.
-
-    Args:
-        nodes: the nodes that run, by name; it may change.
-
-    """
+    """Looks again and again at the first of the nodes that run, which may change."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes

@@ -91,12 +91,7 @@ FORMS: dict[type, tuple[re.Pattern[str], Callable[[str], Any]]] = {
 
 
 def values_of(command: Callable[..., None], line: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments with which ``line`` calls ``command``.
-
-    Raises:
-        NotPlainError: the line is not plain.
-
-    """
+    """Return the arguments with which ``line``, which is plain, calls ``command``."""
     options: dict[str, tuple[str, type, dict[str, Any]]] = {}
     places: list[tuple[str, Any]] = []
     values: dict[str, Any] = {}

@@ -27,9 +27,7 @@ def _ran_plainly(line: tuple[str, ...]) -> bool:
 def main(*arguments: str) -> None:
     """Run the command line; print errors that a user can mend in red and without a traceback.
 
-    Args:
-        arguments: the command and its arguments; without any, those of the process.
-
+    Without ``arguments``, the command and its arguments are those of the process.
     """
     try:
         if not _ran_plainly(arguments or tuple(sys.argv[1:])):

@@ -98,10 +98,7 @@ def check_template(template: object) -> None:
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that formats ``template`` with the arguments of a call of ``function``.
 
-    Raises:
-        TypeError: ``template`` names no parameter of ``function``, or the calls of ``function``
-            return before its work is done, as those of generators do.
-
+    A generator is refused: its calls return before its work is done.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: take the lock inside it")

@@ -297,12 +297,7 @@ class BaseLock(Notifying, Generic[H]):
             raise
 
     def _check_granted(self, own: Ownership, call: AcquireCall) -> None:
-        """Return if a lock that was just granted is held.
-
-        Raises:
-            LockOwnershipLostError: it is not, or the owner has lost an earlier hold unnoticed.
-
-        """
+        """Refuse a grant that is lost by now, or whose owner lost an earlier hold unnoticed."""
         registry = self._registry
         if call.lost_before is not None:
             undo(self._channel, own, call.token)

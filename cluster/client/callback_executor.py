@@ -97,12 +97,7 @@ class ThreadExecutor:
 
 
 class LoopExecutor:
-    """Calls callbacks on the loop that runs when it is made, where no code may block.
-
-    Raises:
-        RuntimeError: no loop runs here.
-
-    """
+    """Calls callbacks on the loop that runs when it is made, where no code may block."""
 
     def __init__(self) -> None:
         import asyncio  # noqa: PLC0415 (see operation.py)
@@ -231,10 +226,7 @@ ClusterCallback = Callable[[ClusterState], object]
 class ClusterWatch:
     """The last `ClusterState` that a session sent its client. For any thread.
 
-    Args:
-        executor: calls callbacks.
-        begin: makes the session subscribe; calling it twice does no harm.
-
+    ``begin`` makes the session subscribe; calling it twice does no harm.
     """
 
     def __init__(self, executor: CallbackExecutor, begin: Callable[[], None]) -> None:

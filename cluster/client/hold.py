@@ -498,10 +498,7 @@ def token_of(lock: str, secret: bytes) -> str:
 def lock_and_secret(token: str) -> tuple[str, bytes]:
     """Return the lock that a token names, and its secret.
 
-    Raises:
-        TypeError: ``token`` is not text.
-        ValueError: it is no token. The text does not show it, since most of it may be right.
-
+    The text of an error does not show the token, since most of it may be right.
     """
     check_text_type("token", token)
     with suppress(ValueError):  # It has other characters.

@@ -68,10 +68,7 @@ Operation = Generator[AskReply | AwaitReply, Any, T]
 def drive(operation: Operation[T]) -> T:
     """Carry out ``operation`` on this thread, which waits for each answer.
 
-    Raises:
-        BaseException: the error that ends the operation. An interrupt while waiting is thrown in,
-            so that the operation can undo its steps.
-
+    An interrupt while waiting is thrown in, so that the operation can undo its steps.
     """
     try:
         wait = next(operation)
@@ -99,10 +96,7 @@ def drive(operation: Operation[T]) -> T:
 async def drive_async(operation: Operation[T]) -> T:
     """Carry out ``operation`` in this task, which awaits each answer.
 
-    Raises:
-        BaseException: the error that ends the operation. A cancellation is thrown in at the wait,
-            so that the operation can undo its steps.
-
+    A cancellation is thrown in at the wait, so that the operation can undo its steps.
     """
     import asyncio  # noqa: PLC0415 (see above)
 

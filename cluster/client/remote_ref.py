@@ -195,13 +195,7 @@ class AsyncProxyRef:
 
 
 def _awaiting(role: RoleRef, reply: AskReply, name: str, timeout: float | None) -> Operation[Any]:
-    """End with the answer in ``reply`` of ``role``; withdraw the request if the wait ends before.
-
-    Raises:
-        AskTimeoutError: the answer does not come within ``timeout`` (s).
-        ClosedError: the client was closed before it came.
-
-    """
+    """End with the answer in ``reply`` of ``role``; withdraw the request if the wait ends first."""
     limit_s = ASK_S_MAX if timeout is None else timeout
     try:
         return (yield reply if timeout is None else AwaitReply(reply, timeout))

@@ -153,13 +153,8 @@ class Retaining:
     ) -> None:
         """Release the acquire ``token`` of ``own``. Nothing has to be confirmed.
 
-        ``retained`` is the ``own.retained`` that the caller saw: a loss clears it at any time.
-
-        Raises:
-            NotHeldError: it was released already.
-            LockOwnershipLostError: it was lost.
-            ClosedError: the client is closed.
-
+        ``retained`` is the ``own.retained`` that the caller saw: a loss clears it at any time. For
+        errors see `HoldRegistry.leave_retained`.
         """
         if channel.closed or channel.forks != ForkCounter.forks:
             channel.check()

@@ -107,15 +107,8 @@ class SessionChannel:
     def ask(self, message: Any) -> Operation[Any]:
         """Send a request, and end with the session's answer, whenever it comes.
 
-        A caller that stops waiting withdraws the request.
-
-        Raises:
-            ClosedError: the client is closed, was closed meanwhile, or was forked.
-            UnavailableError: no node answered in time.
-            FencelockError: the refusal, as its own error.
-            InvalidRequestError: a text in ``message`` has a surrogate.
-            TypeError: a field of ``message`` is of another type than it was declared.
-
+        A caller that stops waiting withdraws the request. A field of the wrong type, or a text with
+        a surrogate, is refused before anything is sent.
         """
         if isinstance(message, Message):
             encode(message)  # A user's arguments: roles trust the types of local messages.

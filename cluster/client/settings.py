@@ -250,18 +250,10 @@ def check_number(
     is_allowed: Callable[[Any], bool],
     error: type[ValueError] = ValueError,
 ) -> None:
-    """Return if ``value`` is an allowed number.
+    """Return if ``value``, which may have any type, is an allowed number.
 
-    Args:
-        field: the name of the argument, for the text of the error.
-        value: its value, which may have any type.
-        allowed: the allowed values, in words that follow "must be".
-        is_allowed: returns whether a number is allowed.
-        error: the error for a number that is not allowed.
-
-    Raises:
-        TypeError: ``value`` is no number.
-
+    ``allowed`` has the allowed values in words that follow "must be". ``error`` is for a number
+    that is not allowed; anything else is a `TypeError`.
     """
     is_bool = type(value) is bool  # Python counts with it, but nobody means that.
     wrong: type[Exception] = TypeError if is_bool else error
@@ -297,11 +289,7 @@ def check_range(
 def term_ms_of(name: str, term: float | None) -> int:
     """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
 
-    Raises:
-        TypeError: it is no number.
-        InvalidRequestError: it is not above 0, NaN, or above a week. The cluster itself refuses
-            terms below its minimum: 0.1 s on `paxos`; on `bakery` 3 s, or what its config says.
-
+    The cluster itself refuses terms below its minimum.
     """
     if term is None:
         return 0
@@ -322,11 +310,6 @@ def wait_ms_of(timeout: float | None) -> int | None:
     """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
 
     ``-1`` and ``math.inf`` are without limit, which is a week: the longest wait on the wire.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is negative but not -1, NaN, or above a week and not infinite.
-
     """
     if timeout is None:
         return None

@@ -98,11 +98,9 @@ class LocalWaits:
     def awaiting(
         self, lock: str, reply: AskReply, left_s: float | None, is_held: Callable[[], bool]
     ) -> Operation[Any]:
-        """End with the answer in ``reply``. Report the wait meanwhile, while ``is_held`` is true.
+        """End with the answer in ``reply``, or a `TimeoutError` after ``left_s`` (s).
 
-        Raises:
-            TimeoutError: there is none within ``left_s`` (s), if that is given.
-
+        Report the wait meanwhile, while ``is_held`` is true.
         """
         began = time.monotonic()
         pause_s = SPEAK_MS / 1000

@@ -519,12 +519,7 @@ def toml_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
 def starting_config(
     addresses: Mapping[str, str], *, cluster: str = "fencelock", protocol: str = "paxos"
 ) -> str:
-    """Return a configuration with comments, to begin from.
-
-    Raises:
-        ConfigError: the arguments would give an unusable configuration.
-
-    """
+    """Return a configuration with comments, to begin from."""
     tables = "\n".join(
         f"[nodes.{_key(node)}]\naddress = {_toml(address)}\n" for node, address in addresses.items()
     )

@@ -78,10 +78,6 @@ class EventLog:
     Only roles that rarely have something to do are watched, and those that the node's `LogBook`
     traces. A name of a traced role stands for all roles that have it before a number:
     ``commander`` for ``commander-4``.
-
-    Args:
-        node: the node's id.
-
     """
 
     def __init__(self, node: str) -> None:

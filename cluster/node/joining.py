@@ -120,10 +120,7 @@ class Joining(NamedTuple):
 def joined(joining: Joining) -> tuple[Config, str]:
     """Return the configuration and the name of a node that joins, or has joined before.
 
-    Raises:
-        ConfigError: something is not usable; the text says what to do. Nothing was written.
-        UnavailableError: no node answers at the address.
-
+    An error leaves nothing written.
     """
     if joining.node is not None and NODE_ID.fullmatch(joining.node) is None:
         name = joining.node[:40]

@@ -36,7 +36,7 @@ PATIENT_MS = 100
 
 
 class LockMachine:
-    """A `Machine` over a `LockTable`: the state machine of the `paxos` replicas."""
+    """A `Machine` over a `LockTable`: the state machine of the `paxos` replicas; see there."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -60,7 +60,6 @@ class LockMachine:
         return written
 
     def admits(self, command: bytes) -> bool:
-        """Return whether ``command`` is a command of the table, encoded as on the wire."""
         if command in self._known:
             return True
         read = read_command(command)
@@ -72,12 +71,10 @@ class LockMachine:
         return True
 
     def version_of(self, command: bytes) -> int:
-        """Return the log version that added ``command``."""
         known = self._known.get(command) or read_command(command)
         return known.SINCE if isinstance(known, Command) else 1
 
     def is_patient(self, command: bytes) -> bool:
-        """Return whether ``command`` would wait a while for what others hold or wait for."""
         known = self._known.get(command)
         if not isinstance(known, AcquireRequest):
             return False
@@ -136,22 +133,14 @@ class LockMachine:
         return QUERIES[type(query)](self.table, query)
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
-        """Return the last version, and the objects that changed after ``version``, or None."""
         histories = self.table.histories
         return histories.version, histories.changed_since(version)
 
     def snapshot(self) -> Iterator[Part | None]:
-        """Freeze the table, and return it in parts."""
         frozen = self.table.freeze()
         return (None if part is None else _TableContent(part) for part in frozen)
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take another replica's table in place of this one.
-
-        Raises:
-            ValueError: the chunks are not a table; nothing was changed.
-
-        """
         try:
             parts = [decode(chunk) for chunk in chunks]
         except MalformedFrameError as error:
@@ -162,7 +151,6 @@ class LockMachine:
         return self.table.digest()
 
     def fingerprint(self) -> Fingerprint:
-        """Return a digest of the table that is kept up to date as the table changes."""
         table = self.table
         counters = (
             Figure("fence", table.fence),

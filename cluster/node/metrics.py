@@ -65,17 +65,7 @@ class Reading(NamedTuple):
 class MetricsServer:
     """Serves ``/metrics``, ``/live`` and ``/ready`` of one node.
 
-    Args:
-        at: where to listen, ``host:port``; port 0 for any.
-        dispatcher: runs the node.
-        cluster: the id of its cluster.
-
-    Attributes:
-        address: where it listens, ``host:port``.
-
-    Raises:
-        ConfigError: it cannot listen there.
-
+    It listens at ``at``, a ``host:port``; port 0 is for any. `address` has the real one.
     """
 
     def __init__(self, at: str, dispatcher: Dispatcher, cluster: str) -> None:

@@ -40,14 +40,7 @@ class Guard(Protocol):
 
 
 def check_fence(fence: int) -> None:
-    """Return if ``fence`` may be one.
-
-    Raises:
-        ValueError: it is not from 1 to `FENCE_MAX`.
-        TypeError: it is not a number: the caller probably holds nothing.
-
-    """
-    if type(fence) is not int:
+    if type(fence) is not int:  # The caller probably holds nothing.
         raise TypeError(f"the fence is {fence!r}, and must be the int of a hold")
     if not 1 <= fence <= FENCE_MAX:
         raise ValueError(f"the fence is {fence}, and must be from 1 to {FENCE_MAX}")

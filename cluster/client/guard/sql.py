@@ -58,12 +58,7 @@ def checking(resource: str, fence: int) -> Steps:
 
 
 def check_table(table: str) -> None:
-    """Check the name of a table, which becomes a part of statements.
-
-    Raises:
-        ValueError: it is not allowed.
-
-    """
+    """Check the name of a table, which becomes a part of statements."""
     if not re.fullmatch(r"\w+(\.\w+)?", table):
         raise ValueError(f"table is {table!r}, and must be a plain name")
 
@@ -173,12 +168,6 @@ def _module_of(connection: object) -> str:
 
 
 def _check_synchronous(connection: Any) -> None:
-    """Return if the methods of ``connection`` do their work before they return.
-
-    Raises:
-        TypeError: they return coroutines.
-
-    """
     methods = (getattr(connection, name, None) for name in ("commit", "execute"))
     if _module_of(connection) != "asyncpg" and not any(map(iscoroutinefunction, methods)):
         return

@@ -68,15 +68,8 @@ class BackupHeader:
 class BackupWriter:
     """Writes a backup aside; `finish` makes it durable and gives it its name.
 
-    A file that is not finished is removed at the end of the ``with`` block.
-
-    Args:
-        path: of the file. Only the user who runs this can read it.
-        header: the first block.
-
-    Raises:
-        OSError: the disk refuses, or ``path`` exists already.
-
+    A file that is not finished is removed at the end of the ``with`` block. Only the user who runs
+    this can read it.
     """
 
     def __init__(self, path: Path, header: BackupHeader) -> None:
@@ -121,13 +114,7 @@ class BackupWriter:
 
 
 def read_backup(path: Path) -> tuple[BackupHeader, tuple[bytes, ...]]:
-    """Return the header and the parts of the backup at ``path``, all checked.
-
-    Raises:
-        BackupDamagedError: the file is not a whole backup of this format.
-        OSError: it cannot be read.
-
-    """
+    """Return the header and the parts of the backup at ``path``, all checked."""
     with path.open("rb") as file:
         start = file.read(len(START))
         if start != START:

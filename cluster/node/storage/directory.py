@@ -49,13 +49,6 @@ class DirectoryLock:
     ``flock`` belongs to the open file, so a second lock in the same process is refused
     too, and a killed process leaves nothing to clean up. The file stays: removing it
     would let two processes hold locks on two files of one name.
-
-    Args:
-        folder: must exist.
-
-    Raises:
-        FolderBusyError: another process or object holds the folder; the text names it.
-
     """
 
     def __init__(self, folder: Path) -> None:

@@ -159,7 +159,8 @@ class Journal:
     """A node's records on disk, in streams, and the lock on their folder.
 
     A stream has the records of one role. A role may at any time forget all that it wrote
-    before; `trim` then frees the room. Used by one thread. Made with `Journal.open`.
+    before; `trim` then frees the room. Used by one thread. Made with `Journal.open`. What writes
+    raises `JournalFailedError` if the disk refuses, or did before.
 
     Invariants:
         synced-is-read-back: When `sync` has returned, every record appended before it and not
@@ -238,7 +239,6 @@ class Journal:
 
         Raises:
             ValueError: a payload is empty or too long; nothing was written.
-            JournalFailedError: the disk refuses, or did before.
 
         """
         segment = self._segment
@@ -290,12 +290,7 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Return once everything appended is on disk.
-
-        Raises:
-            JournalFailedError: the disk refuses, or did before.
-
-        """
+        """Return once everything appended is on disk."""
         segment = self._segment
         if segment is None:
             raise self._refusal()
@@ -314,10 +309,6 @@ class Journal:
         checkpoint stay where they are. A few of the replaced files are removed at each call, since
         the file system may take milliseconds for each. When little room is left for the next
         groups, some zeros are written, so that the next syncs are quick.
-
-        Raises:
-            JournalFailedError: the disk refuses or is full, or did before.
-
         """
         segment = self._segment
         if segment is None:

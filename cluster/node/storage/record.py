@@ -213,8 +213,7 @@ class Scan(NamedTuple):
     """The end of the last good group (bytes from the start of the file)."""
     torn: int
     """Bytes after that which are an unfinished write, to be cut. The zeros at the end of a segment
-    do
-    not count; a snapshot has none."""
+    do not count; a snapshot has none."""
 
 
 def encode_header(header: Header) -> bytes:
@@ -228,13 +227,7 @@ def encode_group(
 ) -> bytes:
     """Return ``entries`` as the group at ``offset`` of the file with that ``salt``.
 
-    Args:
-        entries: payloads of 1 byte to `RECORD_BYTES_MAX` each, or None; no more than
-            `GROUP_BYTES_MAX` bytes in all.
-        salt: the file's.
-        offset: where the group will lie; everything before it is synced.
-        sequence: the group's place among all groups of the journal.
-
+    ``sequence`` is the group's place among all groups of the journal.
     """
     parts: list[bytes] = []
     for stream, payload in entries:
@@ -293,16 +286,11 @@ def entries_of(content: bytes, group: Group) -> Iterator[Entry]:
 
 
 def scan(content: bytes, name: str, kind: FileKind) -> Scan:
-    """Read a file, and find the end of the part that can be trusted.
-
-    Args:
-        content: the whole file.
-        name: what to call the file in errors.
-        kind: its expected kind.
+    """Read a whole file, and find the end of the part that can be trusted.
 
     Raises:
         JournalDamagedError: the header is not ours, or a group is spoilt that was once
-            synced; the text names file, offset and what to do.
+            synced; the text calls the file ``name``.
 
     """
     header = header_of(content, name, kind)

@@ -217,11 +217,6 @@ def live_entries(
 
     Each file comes with the number of bytes written, since empty room may follow them. A file
     without live records is not read at all.
-
-    Raises:
-        JournalDamagedError: a file differs from the written data.
-        OSError: the disk refuses.
-
     """
     live = index.in_segments()
     for path, size in files.items():

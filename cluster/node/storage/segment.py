@@ -55,16 +55,7 @@ ZEROS = bytes(LARGE_ROOM_BYTES)
 
 
 class Segment:
-    """One open segment: its header, its end and its room. Used by one thread.
-
-    Args:
-        path: of the file.
-        descriptor: open for writing; closed by `close`.
-        header: the header of the file.
-        end: the end of its last group (bytes from the start of the file).
-        size: the length of the file; zeros follow ``end`` (bytes).
-
-    """
+    """One open segment: its header, its end and its room. Used by one thread."""
 
     __slots__ = ("descriptor", "end", "header", "path", "room_min", "size")
 
@@ -72,7 +63,9 @@ class Segment:
         self.path = path
         self.header = header
         self.end = end
+        """The end of its last group (bytes from the start of the file)."""
         self.size = size
+        """The length of the file (bytes); zeros follow ``end``."""
         self.room_min = ROOM_BYTES_MIN
         """If less room than this is left, more is made (bytes). It is more after a large group."""
         self.descriptor = descriptor
@@ -101,13 +94,8 @@ class Segment:
     def reopen(cls, folder: Path, header: Header, end: int, *, torn: bool) -> Self:
         """Open a segment and continue to write at ``end``. Make its content durable first.
 
-        Args:
-            folder: the folder of the file.
-            header: the header that was read from it.
-            end: the end of its last group (bytes from the start of the file).
-            torn: whether an unfinished write follows. It is cut off with the room: later groups
-                must have nothing behind them but zeros.
-
+        If it is ``torn``, an unfinished write follows. It is cut off with the room: later groups
+        must have nothing behind them but zeros.
         """
         path = segment_path(folder, header.number)
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
