@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.journal_rules import RULES, Impossible, check_usable, unusable
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.cluster.node.node import records_of
-from fencelock.cluster.node.storage.directory import JournalDamagedError
+from fencelock.cluster.node.storage.directory import JournalDamagedError, name_beside
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.record import EntryItems, Mark
 from fencelock.transport.codec import encode
@@ -58,7 +58,8 @@ def remove_votes(
         if not wrong:
             return None
         confirm(wrong)
-        copy = _copied(folder)
+        copy = name_beside(folder, ".before-repair")
+        shutil.copytree(folder, copy)
         _rewrite(journal, stream, [*map(encode, rules.without_impossible(votes, wrong))])
     return RemovedVotes(len(wrong), copy)
 
@@ -100,16 +101,6 @@ def skip_slot(config: Config, node: str, slot: int, operator: str) -> str:
 def _named_in(commands: Sequence[bytes]) -> list[str]:
     read = [read_command(command) for command in commands]
     return [named(one) if isinstance(one, Command) else "no request of a client" for one in read]
-
-
-def _copied(folder: Path) -> Path:
-    copy = next(
-        path
-        for number in count(1)
-        if not (path := folder.with_name(f"{folder.name}.before-repair-{number}")).exists()
-    )
-    shutil.copytree(folder, copy)
-    return copy
 
 
 def _rewrite(journal: Journal, stream: str, payloads: Sequence[bytes]) -> None:

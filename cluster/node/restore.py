@@ -35,6 +35,7 @@ from fencelock.cluster.node.storage.directory import (
     LOCK_NAME,
     DirectoryLock,
     JournalDamagedError,
+    name_beside,
     sync_directory,
 )
 from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
@@ -195,7 +196,7 @@ def _put_in_place(
     aside: dict[Path, Path] = {}
     for node, folder in folders.items():
         if folder in taken:
-            aside[folder] = _free_name(folder)
+            aside[folder] = name_beside(folder, REPLACED_SUFFIX)
             folder.rename(aside[folder])
         elif folder.exists():
             shutil.rmtree(folder)  # It is empty, but for the file of the lock.
@@ -207,10 +208,3 @@ def _put_in_place(
 def _write(journal: Journal, role: Address, records: Sequence[Message]) -> None:
     """Append ``records`` to the stream of ``role``."""
     journal.write_all([(role_of(role), encode(record)) for record in records])
-
-
-def _free_name(folder: Path) -> Path:
-    number = 1
-    while (name := folder.with_name(f"{folder.name}{REPLACED_SUFFIX}-{number}")).exists():
-        number += 1
-    return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from itertools import count
 from pathlib import Path
 
 from fencelock.actors.error import FencelockError
@@ -97,6 +98,12 @@ def sync_directory(folder: Path, reserve: Reserve = NO_RESERVE) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def name_beside(folder: Path, suffix: str) -> Path:
+    """Return the first unused path of ``folder`` with ``suffix`` and a number."""
+    numbered = (folder.with_name(f"{folder.name}{suffix}-{number}") for number in count(1))
+    return next(path for path in numbered if not path.exists())
 
 
 def make_directory(folder: Path) -> None:
