@@ -76,9 +76,7 @@ class ProtocolGuarantees:
     does_not_survive: str
     """The faults that stop it, as a sentence that ends ``fencelock serve``'s greeting."""
     nodes_min: int
-    """The fewest nodes it runs on."""
     why_nodes_min: str = ""
-    """The reason for this minimum."""
 
 
 PROMISES: dict[str, ProtocolGuarantees] = {

@@ -95,7 +95,6 @@ def set_up(
 
 
 def set_level(level: str) -> None:
-    """Change the least level of the lines of this process."""
     standard.setLevel(level)
 
 

@@ -56,14 +56,12 @@ class Picture:
     def rectangle(
         self, x: float, y: float, width: float, height: float, colour: str, title: str = ""
     ) -> None:
-        """Draw a filled rectangle."""
         self._parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" '
             f'fill="{colour}">{_title(title)}</rect>'
         )
 
     def dot(self, x: float, y: float, colour: str, radius: float = 3.0, title: str = "") -> None:
-        """Draw a filled circle."""
         self._parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}">'
             f"{_title(title)}</circle>"

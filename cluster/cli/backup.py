@@ -279,7 +279,6 @@ def _check_replaceable(
 
 
 SHOWN_MAX = 20
-"""Maximum votes that are listed."""
 
 SENT = (
     "A member that was broken or forged sent them, or this disk was altered: find out which node "

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from fencelock.cluster.client.map import Entry, MapChange, MapListing
 
 STDIN = "-"
-"""Stands for standard input in place of a value."""
 
 CountOption = Annotated[
     int, typer.Option("--count", min=1, help="The count with which the latch begins.")

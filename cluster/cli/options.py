@@ -43,12 +43,10 @@ class NotPlainError(Exception):
 
 
 def option(*names: str, **more: Any) -> Option:
-    """Return an option with the arguments of `typer.Option`."""
     return Option(names, more)
 
 
 def argument(**more: Any) -> Argument:
-    """Return an argument with the arguments of `typer.Argument`."""
     return Argument(more)
 
 

@@ -347,7 +347,6 @@ class Connection:
         return LockOptions(*asked, confirm_release, retain_ms, cohort)
 
     def age_ms(self, read: Read, max_age: float) -> int | None:
-        """Return the greatest age of an answer (ms), None for a linearizable read."""
         age_ms = age_ms_of(read, max_age)
         if age_ms is not None:
             self.demand(Guarantee.BOUNDED_READS)

@@ -425,7 +425,6 @@ def renewing(
 
 
 def check_held(channel: SessionChannel, own: Ownership, token: int) -> None:
-    """Return if the acquire ``token`` is held."""
     if channel.registry.state_of(own) is HoldState.LOST:
         raise channel.registry.loss_of(own)
     if not own.is_unreleased(token):

@@ -87,7 +87,6 @@ class LazyConnection(Connection):
         return None if made is None or made.line.closed or made.line.forked else made
 
     def check(self) -> None:
-        """Refuse if the client was closed."""
         if self._closed:
             raise ClosedError("this client is closed: connect anew")
 

@@ -63,7 +63,6 @@ class BaseWatch(Generic[T]):
         self._reply: AskReply | None = None
         """The request in flight. It stays in flight when a call of `get` ends early."""
         self._closed = False
-        """Whether `close` was called."""
         self._woken = AskReply()
         """The event for which the caller waits; replies and `close` set it. Each wait makes one."""
         self._items: deque[T] = deque()

@@ -117,7 +117,6 @@ class NodeContext:
     """Random number of 63 bits, drawn at each start; distinguishes this life from earlier ones."""
     random: Random
     first_stamp: int = 0
-    """The first stamp of the logical clock."""
     settings: ProtocolSettings = ProtocolSettings()
     journal: Mapping[str, tuple[Message, ...]] = field(
         default_factory=dict[str, tuple[Message, ...]]
@@ -142,7 +141,6 @@ class NodeContext:
 
 
 MakeRoles = Callable[[NodeContext], RoleSet]
-"""A protocol's function that sets up the roles of one node."""
 
 
 def make_roles_of(protocol: str) -> MakeRoles:

@@ -48,7 +48,6 @@ class BackupHeader:
     """Facts about a backup, for people and for ``restore``."""
 
     cluster: str
-    """The id of the cluster."""
     protocol: str
     node: str
     """The node that sent it."""

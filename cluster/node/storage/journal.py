@@ -141,11 +141,8 @@ REMOVED_MAX = 4
 STREAM = "identity"
 """The stream of the one record; no role has that name."""
 
-JOURNAL = "journal"
-"""The key of the journal's id in that record."""
-
-SECRET = "secret"
-"""The key of the journal's secret in that record."""
+JOURNAL, SECRET = "journal", "secret"
+"""The keys of the journal's id and of its secret in that record."""
 
 
 class JournalId(NamedTuple):
