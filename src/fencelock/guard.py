@@ -5,10 +5,8 @@ and the store refuses a fence that is lower than one it has seen. See docs/fence
 """
 
 from fencelock.actors.error import StaleFenceError
-from fencelock.cluster.client.guard.file import FileGuard
-from fencelock.cluster.client.guard.guard import Guard, MemoryGuard
+from fencelock.cluster.client.guard.guard import FileGuard, Guard, MemoryGuard, RedisGuard
 from fencelock.cluster.client.guard.http import FenceMiddleware, WsgiFenceMiddleware, fence_headers
-from fencelock.cluster.client.guard.redis import RedisGuard
 from fencelock.cluster.client.guard.sql import AsyncSqlGuard, SqlGuard
 
 __all__ = [
