@@ -89,7 +89,7 @@ FORMS: dict[type, tuple[re.Pattern[str], Callable[[str], Any]]] = {
 
 
 def values_of(command: Callable[..., None], line: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments with which ``line``, which is plain, calls ``command``."""
+    """Return the arguments with which a plain ``line`` calls ``command``; refuse any other."""
     options: dict[str, tuple[str, type, dict[str, Any]]] = {}
     places: list[tuple[str, Any]] = []
     values: dict[str, Any] = {}

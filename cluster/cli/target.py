@@ -92,7 +92,6 @@ class TargetOptions(NamedTuple):
     key: KeyOption = None
 
     def target(self) -> Target:
-        """Return the target that they name; see `Target.find`."""
         from fencelock.cluster.client.settings import Target  # noqa: PLC0415 (sockets: not for --help)
 
         found = Target.find(*self)
@@ -168,7 +167,6 @@ def _is_group(kind: Any) -> bool:
 
 
 def _singles(own: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """Yield the single options of a parameter."""
     group: Any = own.annotation
     if not _is_group(group):
         yield own

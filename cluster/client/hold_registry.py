@@ -190,7 +190,6 @@ class ReleaseCall(AskReply):
     """The request, if it detaches the lock."""
 
     def request(self) -> ReleaseRequest:
-        """Return the request to the session."""
         own = self.own
         if self.detach is not None:
             return self.detach
@@ -267,7 +266,6 @@ class HoldRegistry:
         return self._owners.get((lock, owner))
 
     def holders(self, lock: str) -> list[str]:
-        """Return the owners of this client that hold ``lock``."""
         with self._guard:
             owners = [own for (name, _), own in self._owners.items() if name == lock]
         return [own.owner for own in owners if own.hold is not None]

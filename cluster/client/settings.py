@@ -146,7 +146,6 @@ def age_ms_of(read: Read, max_age: float) -> int | None:
 
 
 def parse_addresses(addresses: str) -> tuple[str, ...]:
-    """Return the nodes' addresses in ``addresses``, in order."""
     endpoints = tuple(part.strip() for part in addresses.split(","))
     for endpoint in endpoints:
         match = re.fullmatch(r"tcp://([^\s:/\[\]]+|\[[0-9a-fA-F:.%\w]+\]):(\d{1,5})", endpoint)

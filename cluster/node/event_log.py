@@ -114,7 +114,6 @@ class EventLog:
         self._trace(role_slot, role_slot.handle)
 
     def _watch_book(self, role_slot: RoleSlot, book: LogBook) -> None:
-        """Follow the changes of the node's `LogBook`."""
         self._book, handle = book, role_slot.handle
 
         def watched(sender: Address, event: Any, now: Instant) -> Effects:

@@ -374,7 +374,6 @@ class _Seed:
         self._hub.close()
 
     def ask(self, request: Request, kind: type[R]) -> R:
-        """Return the reply to ``request``."""
         self._number += 1
         numbered: Any = request
         numbered = replace(numbered, session=self._name, request=self._number)

@@ -36,7 +36,7 @@ PATIENT_MS = 100
 
 
 class LockMachine:
-    """A `Machine` over a `LockTable`: the state machine of the `paxos` replicas; see there."""
+    """The `Machine` of the `paxos` replicas, over a `LockTable`; see `Machine` for its methods."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []

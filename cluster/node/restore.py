@@ -206,5 +206,4 @@ def _put_in_place(
 
 
 def _write(journal: Journal, role: Address, records: Sequence[Message]) -> None:
-    """Append ``records`` to the stream of ``role``."""
     journal.write_all([(role_of(role), encode(record)) for record in records])

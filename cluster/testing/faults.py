@@ -176,7 +176,6 @@ def _session_of(client: BaseClient) -> str:
 
 
 def _wait_until(done: Callable[[], bool], what: str) -> None:
-    """Return once ``done`` returns true."""
     ends = time.monotonic() + PATIENCE_S
     while not done():
         if time.monotonic() > ends:

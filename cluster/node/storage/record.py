@@ -270,7 +270,6 @@ def header_of(content: bytes, name: str, kind: FileKind) -> Header | None:
 
 
 def entries_of(content: bytes, group: Group) -> Iterator[Entry]:
-    """Read the entries of a sound group of ``content``."""
     at = group.begin
     while at < group.end:
         name_bytes, payload_bytes = ENTRY.unpack_from(content, at)
