@@ -18,7 +18,6 @@ import fencelock
 from fencelock.actors.api.message import Cancel, Cancelled, Granted, Inspect, Reason, Refused
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.bakery.backend import ANSWER_MS, CANCEL_MS, READ_MS
-from fencelock.actors.message import address_of
 from fencelock.cluster.client.settings import wait_ms_of
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -178,19 +177,13 @@ def stranded() -> tuple[ClusterHarness, str]:
     return harness, proxy
 
 
-def refusal(harness: ClusterHarness, request: int) -> Refused:
-    harness.until(lambda: bool(harness.answers(Refused, request)), 5_000)
-    refused: Refused = harness.answers(Refused, request)[0]
-    return refused
-
-
 def test_a_wait_that_times_out_is_refused_with_the_reason(
     stranded: tuple[ClusterHarness, str],
 ) -> None:
     """The leader that is left serves on, and would say that another owner is ahead."""
     harness, proxy = stranded
     for owner, wait_ms in (("ann", 1_000), ("ben", 0)):
-        refused = refusal(harness, harness.acquire(proxy, owner=owner, wait_ms=wait_ms))
+        refused = harness.refused(harness.acquire(proxy, owner=owner, wait_ms=wait_ms), 5_000)
         assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
 
 
@@ -200,7 +193,7 @@ def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(
     harness, proxy = stranded
     harness.send(proxy, Inspect(lock="x", session="u", request=700))
     took_ms = harness.until(lambda: bool(harness.answers(Refused, 700)), 5_000)
-    refused = refusal(harness, 700)
+    refused = harness.refused(700)
     assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
     assert took_ms <= READ_MS + 1_100
 
@@ -221,17 +214,15 @@ def test_a_cancel_that_no_leader_confirms_does_not_block_later_acquires(
     assert cancel(harness, proxy, first) <= CANCEL_MS + 100
     assert cancel(harness, proxy, first) < 100  # The confirmation may have been lost.
     second = harness.acquire(proxy, wait_ms=1_000)
-    assert WHY in refusal(harness, second).detail
-    role: Any = harness.world.role_at(address_of(proxy, "proxy"))
+    assert WHY in harness.refused(second, 5_000).detail
     cancel(harness, proxy, second)
-    assert len(role.backend) == 1
+    assert len(harness.backend(proxy)) == 1
 
 
 def test_a_grant_to_a_cancelled_request_is_taken_back_and_the_next_one_gets_the_lock() -> None:
     """The leaders learn of the cancel only after the next acquire."""
     harness = ClusterHarness(3).led()
     held = harness.lock("n1", hold_ms=LONG_MS)
-    role: Any = harness.world.role_at(address_of("n1", "proxy"))
     for name in harness.names:
         harness.cut([name], 2_000)
     harness.run(1_000)
@@ -240,7 +231,7 @@ def test_a_grant_to_a_cancelled_request_is_taken_back_and_the_next_one_gets_the_
     assert harness.granted(second, 10_000).fence > held.fence
     assert [one.request for one in harness.answers(Granted)] == [held.request, second]
     assert harness.answers(Refused) == []
-    assert len(role.backend) == 0
+    assert len(harness.backend("n1")) == 0
 
 
 def test_a_cancel_is_sent_for_as_long_as_the_hold_may_live() -> None:

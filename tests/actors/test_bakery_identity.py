@@ -26,9 +26,8 @@ from support.real_nodes import until
 from support.role_harness import only_sent, sent
 
 import fencelock
-from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
+from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason
 from fencelock.actors.api.session_message import Renewed
-from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import VoterRegistry
@@ -50,8 +49,7 @@ from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Spawn
-from fencelock.actors.message import Instant, address_of, node_of
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.message import Instant, node_of
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.topology import ProtocolSettings, bakery
@@ -87,12 +85,6 @@ def town_of(
     judge = BakeryJudge(harness.world, judged)
     harness.world.judges.append(judge)
     return harness, judge
-
-
-def backend_of(harness: ClusterHarness, node: str) -> BakeryBackend:
-    proxy: Proxy = harness.world.role_at(address_of(node, "proxy"))
-    assert isinstance(proxy.backend, BakeryBackend)
-    return proxy.backend
 
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
@@ -173,8 +165,8 @@ def test_a_journal_that_was_lost_or_is_old_does_not_help_to_promise_an_epoch_aga
     harness, first, second = scenario(seed)
     assert harness.answers(Granted, second) == []
     assert harness.world.marks["bootstrap.non_voting"] == 1
-    assert "it serves, but does not vote" in backend_of(harness, "n2").why_no_vote
-    assert backend_of(harness, "n3").in_flight.readiness.detail == (
+    assert "it serves, but does not vote" in harness.backend("n2").why_no_vote
+    assert harness.detail("n3") == (
         "cluster is down: 2 of 3 members are connected, of which n2 does not vote; 2 voters are "
         'needed. If their disks were lost, see "Loss of a majority" in docs/operations.md'
     )
@@ -193,7 +185,7 @@ def test_two_members_of_three_found_no_group(seed: int) -> None:
     harness, first, second = never_all_there(seed)
     assert harness.answers(Granted) == []
     waiting = "waiting for n2: a new cluster begins when all its members have met once"
-    assert backend_of(harness, "n1").in_flight.readiness.detail == waiting
+    assert harness.detail("n1") == waiting
 
     harness.world.power_on("n2")
     assert harness.granted(second).fence > 0
@@ -203,9 +195,7 @@ def test_two_members_of_three_found_no_group(seed: int) -> None:
 def test_a_client_learns_which_member_a_new_cluster_waits_for() -> None:
     harness, _ = town_of(1)
     harness.start("n1", "n3")
-    asked = harness.acquire("n1", wait_ms=500)
-    harness.until(lambda: bool(harness.answers(Refused, asked)))
-    (refused,) = harness.answers(Refused, asked)
+    refused = harness.refused(harness.acquire("n1", wait_ms=500))
     assert refused.reason is Reason.UNAVAILABLE
     assert "bakery grants nothing now: waiting for n2: a new cluster begins" in refused.detail
 
@@ -226,8 +216,8 @@ def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
         harness.release("n1", granted)
     assert fences == sorted(set(fences))
     assert harness.serving() == ["n2", "n3"]
-    assert backend_of(harness, "n1").in_flight.readiness.ready
-    assert backend_of(harness, "n1").why_no_vote == LOST
+    assert harness.backend("n1").in_flight.readiness.ready
+    assert harness.backend("n1").why_no_vote == LOST
 
 
 def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:
@@ -240,7 +230,7 @@ def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_release
     harness.world.power_on("n1")
     harness.run(2_000)
     harness.renew("n2", held, LONG_MS)
-    harness.until(lambda: bool(harness.answers(Renewed)), 2_000)
+    harness.answer(Renewed, most_ms=2_000)
     waiting = harness.acquire("n2", owner="ben")
     harness.release("n1", held)
     assert harness.granted(waiting, 2_000).fence > held.fence

@@ -122,7 +122,7 @@ def bounds(harness: ClusterHarness) -> list[int]:
 
 def pause_after_two_are_lost(harness: ClusterHarness) -> int:
     """Lose two leaders; return the time until there are others that serve (ms)."""
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     epoch = harness.epoch()
     for name in harness.serving()[:2]:
         harness.world.crash(name)
@@ -136,7 +136,7 @@ def test_a_long_lock_that_was_released_does_not_delay_the_cluster_when_two_leade
     held = harness.lock("n1", hold_ms=LONG_MS)
     assert min(bounds(harness)) == LONG_MS + GRACE_MS
     harness.release("n1", held)
-    harness.until(lambda: bool(harness.answers(Released)))
+    harness.answer(Released)
     harness.run(LOWERED_MS)
     assert bounds(harness) == [HOLD_MS + GRACE_MS] * 5
     assert pause_after_two_are_lost(harness) < HOLD_MS + GRACE_MS + TRUST_MS_MAX + 3_000
@@ -192,7 +192,7 @@ def test_a_hold_that_two_of_three_leaders_have_is_renewed_through_the_third(
     forget_at(harness, harness.serving()[through], expired=expired)
     waiting = harness.acquire(owner, owner="ben")
     asked = harness.renew(harness.serving()[through], granted)
-    harness.until(lambda: bool(harness.answers(Renewed, asked)), 1_000)
+    harness.answer(Renewed, asked, 1_000)
     harness.run(HOLD_MS)
     assert harness.answers(Refused) == harness.answers(Granted, waiting) == []
     assert harness.granted(waiting).fence > granted.fence
@@ -207,8 +207,7 @@ def test_a_hold_that_one_leader_has_alone_is_lost_once_all_were_asked() -> None:
     harness.run(100)
     assert all(len(harness.leader(name).tickets) == 0 for name in others)
     asked = harness.renew(first, granted)
-    harness.until(lambda: bool(harness.answers(Refused, asked)), 1_000)
-    assert harness.answers(Refused, asked)[0].reason is Reason.NOT_HELD
+    assert harness.refused(asked, 1_000).reason is Reason.NOT_HELD
 
 
 def prolong(*missed: str) -> RenewHold:

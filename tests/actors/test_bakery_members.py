@@ -1,64 +1,50 @@
-"""`bakery` while its members change, in a simulated cluster: seats follow, and locks stay."""
+"""`bakery` while its members change, in a simulated cluster: seats follow, and locks stay.
+
+Operators change them, and so do leaders that keep `[bakery] target_members`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.bakery_cluster_harness import ClusterHarness
+from support.bakery_cluster_harness import TERMS, ClusterHarness
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
     MembersChanged,
-    MembersRead,
     NodeRole,
-    ReadMembers,
 )
 from fencelock.actors.api.message import Reason, Refused, Released
-from fencelock.actors.bakery.config import election_of, members_of
+from fencelock.actors.bakery.config import OFF, election_of, members_of
 from fencelock.actors.bakery.electorate import FOUNDERS
 from fencelock.actors.bakery.reconfigurer import SeatingChanges
-from fencelock.actors.message import Instant, address_of
-from fencelock.verification.simulation.bakery_judge import BakeryJudge
+from fencelock.actors.membership_target import MemberTarget
+from fencelock.actors.message import Instant
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.topology import NodeContext, bakery
 
 LONG_MS = 60_000
 
 
-def grown(names: int, founders: int = 3, seed: int = 1) -> ClusterHarness:
+def grown(names: int, seed: int = 1) -> ClusterHarness:
     """Return a cluster of three with further nodes that run, and are no members."""
-    harness = ClusterHarness(names, seed=seed)
-    harness.world.judges.append(BakeryJudge(harness.world))
-    founding = harness.names[:founders]
-    harness.world.members = tuple(founding)
-    harness.start(*founding).ready()
-    harness.world.members = tuple(harness.names)
-    harness.start(*harness.names[founders:])
-    return harness
-
-
-def electorate_of(harness: ClusterHarness, node: str) -> Any:
-    return harness.world.role_at(election_of(node)).electorate
+    return ClusterHarness(names, seed=seed).grown(3)
 
 
 def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new: str = "") -> Any:
     """Ask for a change until it is done or refused; return the answer."""
     while True:
         harness.number += 1
-        number = harness.number
         change = ChangeMembers(
-            action=action, node=node, replacement=new, session="u", request=number
+            action=action, node=node, replacement=new, session="u", request=harness.number
         )
         harness.send(gate, change)
-        harness.until(
-            lambda number=number: bool(  # type: ignore[misc]
-                harness.answers(MembersChanged, number) or harness.answers(Refused, number)
-            )
-        )
-        refused = harness.answers(Refused, number)
-        answer = refused[0] if refused else harness.answers(MembersChanged, number)[0]
+        answer = harness.answer(MembersChanged | Refused, harness.number)
         if isinstance(answer, Refused) or answer.done:
             return answer
         harness.run(50)
@@ -78,10 +64,13 @@ def received_from(harness: ClusterHarness, *nodes: str) -> None:
 
 def settled(harness: ClusterHarness, *names: str) -> Callable[[], bool]:
     """Return whether all of ``names`` know that they, and no others, are the members."""
-    return lambda: all(
-        electorate_of(harness, name).names == names and not electorate_of(harness, name).former
-        for name in names
-    )
+    return lambda: all(members(harness, name) == names for name in names)
+
+
+def members(harness: ClusterHarness, node: str) -> tuple[str, ...]:
+    """Return the members that ``node`` knows, none while they change."""
+    electorate = harness.electorate(node)
+    return () if electorate.former else electorate.names
 
 
 def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
@@ -93,7 +82,7 @@ def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
     harness.until(settled(harness, "n1", "n2", "n3", "n4"))
     assert harness.world.role_at(election_of("n4")).is_voter
     harness.release("n3", held)
-    harness.until(lambda: bool(harness.answers(Released)))
+    harness.answer(Released)
     assert harness.lock("n4", owner="ben").fence > held.fence
 
 
@@ -133,7 +122,7 @@ def test_a_leader_that_leaves_gives_up_its_seat_and_another_member_takes_it() ->
     harness = grown(4)
     received_from(harness, "n4")
     ask(harness, "n1", MemberAction.JOIN, "n4")
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     held = harness.lock("n1", hold_ms=LONG_MS)
     leaving = harness.serving()[0]
     gate = next(name for name in harness.names if name != leaving)
@@ -162,7 +151,7 @@ def test_the_members_go_on_without_those_that_left_and_forget_none_that_joined()
     harness.run(1_000)
     harness.start("n3", "n4", "n5")
     harness.lock("n5")
-    assert electorate_of(harness, "n5").names == ("n3", "n4", "n5")
+    assert harness.electorate("n5").names == ("n3", "n4", "n5")
 
 
 def test_removed_nodes_never_vote_again() -> None:
@@ -191,39 +180,28 @@ def lose_disk(harness: ClusterHarness, node: str) -> None:
     harness.start(node)
 
 
-def roles_of(harness: ClusterHarness, gate: str = "n1") -> dict[str, NodeRole]:
-    """Return the role of each node, as ``gate`` reports it."""
-    harness.number += 1
-    number = harness.number
-    harness.send(gate, ReadMembers(session="u", request=number))
-    harness.until(lambda: bool(harness.answers(MembersRead, number)))
-    read = harness.answers(MembersRead, number)[0]
-    return {report.node: report.role for report in read.nodes}
-
-
 def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> None:
     harness = grown(3)
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     lose_disk(harness, "n3")
     received_from(harness, "n3")
-    assert roles_of(harness)["n3"] is NodeRole.NON_VOTING
-    role: Any = harness.world.role_at(address_of("n1", "proxy"))
-    detail = role.backend.in_flight.readiness.detail
-    assert detail == "ready, but n3 does not vote: fencelock members says what to run"
+    assert harness.roles()["n3"] is NodeRole.NON_VOTING
+    ready = "ready, but n3 does not vote: fencelock members says what to run"
+    assert harness.detail("n1") == ready
     assert ask(harness, "n1", MemberAction.REPLACE, "n3", "n3").done
-    harness.until(lambda: len(harness.serving()) == 3)
-    assert roles_of(harness)["n3"] is NodeRole.LEADER
+    harness.until_three_lead()
+    assert harness.roles()["n3"] is NodeRole.LEADER
     lose_disk(harness, "n2")
     received_from(harness, "n2")
     assert ask(harness, "n3", MemberAction.REPLACE, "n2", "n2").done
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
 
 
 def test_another_member_takes_the_seat_of_a_leader_that_lost_its_disk() -> None:
     harness = grown(4)
     received_from(harness, "n4")
     ask(harness, "n1", MemberAction.JOIN, "n4")
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     lost = harness.serving()[-1]
     spare = harness.others()[0]
     held = harness.lock(spare, hold_ms=LONG_MS)
@@ -235,22 +213,21 @@ def test_another_member_takes_the_seat_of_a_leader_that_lost_its_disk() -> None:
 
 def test_two_lost_disks_of_three_are_shown_with_what_to_do() -> None:
     harness = grown(3)
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     for node in ("n2", "n3"):
         lose_disk(harness, node)
         received_from(harness, node)
-    role: Any = harness.world.role_at(address_of("n1", "proxy"))
-    detail = role.backend.in_flight.readiness.detail
+    detail = harness.detail("n1")
     assert "of which n2, n3 do not vote; 2 voters are needed" in detail
     assert 'see "Loss of a majority" in docs/operations.md' in detail
 
 
 def test_a_leader_that_is_down_is_a_member_that_does_not_lead() -> None:
     harness = grown(3)
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     harness.world.crash("n3")
     harness.run(1_000)
-    assert roles_of(harness)["n3"] is NodeRole.MEMBER
+    assert harness.roles()["n3"] is NodeRole.MEMBER
 
 
 def test_a_member_that_lost_its_journal_is_replaced_by_itself() -> None:
@@ -278,14 +255,14 @@ def test_a_member_is_replaced_by_another_node() -> None:
 
 def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
     harness = grown(3)
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     for node in ("n1", "n2"):
         ask(harness, "n3", MemberAction.LEAVE, node)
     harness.until(lambda: harness.serving() == ["n3"])
     harness.lock("n1", "a")
     for node in ("n1", "n2"):
         ask(harness, "n3", MemberAction.JOIN, node)
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     harness.lock("n1", "b")
 
 
@@ -307,7 +284,7 @@ def test_a_change_is_refused_with_what_to_do_instead(
     action: MemberAction, node: str, down: str, text: str
 ) -> None:
     harness = grown(3)
-    harness.until(lambda: len(harness.serving()) == 3)
+    harness.until_three_lead()
     if down:
         harness.world.crash(down)
         harness.run(1_000)
@@ -319,11 +296,70 @@ def test_a_change_is_refused_with_what_to_do_instead(
 def test_the_members_are_listed_with_their_parts() -> None:
     harness = grown(4)
     received_from(harness, "n4")
-    harness.until(lambda: len(harness.serving()) == 3)
-    harness.send("n4", ReadMembers(session="u", request=99))
-    harness.until(lambda: bool(harness.answers(MembersRead, 99)))
-    (read,) = harness.answers(MembersRead, 99)
-    roles = {report.node: report.role for report in read.nodes}
+    harness.until_three_lead()
+    roles = harness.roles("n4")
     assert roles == {**dict.fromkeys(("n1", "n2", "n3"), NodeRole.LEADER), "n4": NodeRole.OBSERVER}
-    proxy = harness.world.role_at(address_of("n4", "proxy"))
-    assert "n4 is an observer" in proxy.backend.why_no_vote
+    assert "n4 is an observer" in harness.backend("n4").why_no_vote
+
+
+# Leaders that keep a target of members
+
+
+SILENT_MS = 3_000
+DOWN_MS = 2_000
+HEARTBEAT_MS = 400
+UNWILLING = "n6"
+
+
+def with_endpoints(context: NodeContext) -> RoleSet:
+    """Set up a node that announces its address; `UNWILLING` never becomes a member itself."""
+    endpoints = {context.node: f"tcp://{context.node}:4040"}
+    priority = OFF if context.node == UNWILLING else context.settings.priority
+    settings = dataclasses.replace(context.settings, priority=priority)
+    return bakery(dataclasses.replace(context, endpoints=endpoints, settings=settings))
+
+
+def targeted(target: int, *guests: str) -> ClusterHarness:
+    """Return a cluster of three with a target, beside which other nodes serve."""
+    aim = MemberTarget(target, SILENT_MS, DOWN_MS)
+    settings = dataclasses.replace(TERMS, bakery_target=aim)
+    return ClusterHarness(6, settings, make_roles=with_endpoints).grown(3, *guests)
+
+
+def test_guests_become_members_one_after_the_other_while_a_lock_is_held() -> None:
+    harness = targeted(5, "n4", "n5")
+    held = harness.lock("n1", hold_ms=LONG_MS)
+    harness.until(lambda: members(harness, "n5") == ("n1", "n2", "n3", "n4", "n5"))
+    status = harness.leader(harness.serving()[0]).tickets.queues["x"].holders()
+    assert [entry.fence for entry in status] == [held.fence]
+
+
+def test_a_member_that_is_silent_for_long_enough_is_replaced_by_a_spare() -> None:
+    harness = targeted(3, "n4")
+    harness.run(2_000)
+    assert members(harness, "n1") == ("n1", "n2", "n3")
+    harness.world.crash("n3")
+    took_ms = harness.until(lambda: members(harness, "n4") == ("n1", "n2", "n4"))
+    assert took_ms >= SILENT_MS
+
+
+def test_a_member_that_is_silent_for_long_is_called_down_until_it_returns() -> None:
+    harness = targeted(0)
+    harness.world.crash("n3")
+    role: Any = harness.world.role_at(members_of("n1"))
+    took_ms = harness.until(lambda: "n3" in role.keeper.down)
+    assert took_ms >= DOWN_MS - HEARTBEAT_MS
+    assert harness.roles()["n3"] is NodeRole.DOWN
+    harness.start("n3")
+    harness.until(lambda: not role.keeper.down)
+    assert harness.roles()["n3"] in (NodeRole.MEMBER, NodeRole.LEADER)
+    assert harness.world.marks["notice.warning"] >= 1
+
+
+def test_a_member_that_returns_in_time_stays_and_no_unwilling_node_joins() -> None:
+    harness = targeted(5, UNWILLING)
+    harness.world.crash("n3")
+    harness.run(SILENT_MS // 2)
+    harness.start("n3")
+    harness.run(3 * SILENT_MS)
+    assert members(harness, "n1") == ("n1", "n2", "n3")

@@ -17,7 +17,6 @@ from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_
 from fencelock.actors.message import NS_PER_MS, Address
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, bakery
-from fencelock.verification.simulation.network import Cut
 
 
 class OneView(Leader):
@@ -34,15 +33,10 @@ def one_view(context: NodeContext) -> RoleSet:
     return RoleSet(tuple(roles), role_set.openings)
 
 
-def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
-    links = [(one, other), (other, one)]
-    harness.world.network.cut(links, Cut(harness.world.time + ms * NS_PER_MS, holds=True))
-
-
 def both_ask_over_a_slow_link(make_roles: MakeRoles, seed: int) -> ClusterHarness:
     """Two leaders own the same request and learn of each other late; the third reaches both."""
     harness = ClusterHarness(3, seed=seed, make_roles=make_roles).led()
-    slow_link(harness, "n2", "n3", 300)
+    harness.cut_between(("n2", "n3"), ms=300, holds=True)
     harness.acquire("n2", owner="bbb")
     harness.acquire("n3", owner="aaa")
     harness.run(400)
@@ -69,7 +63,7 @@ def test_both_owners_are_let_in_with_one_view_for_an_entering_set() -> None:
 def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> None:
     """The two smallest members lose each other's messages, and have clocks that differ."""
     harness = ClusterHarness(5, seed=seed).found().start("n1", "n2", "n3")
-    harness.world.network.cut([("n1", "n2"), ("n2", "n1")], Cut(10**15, holds=False))
+    harness.cut_between(("n1", "n2"))
     harness.world.nodes["n2"].run_clock_at(1_000_500)
     harness.world.power_on("n4")
     harness.world.power_on("n5")
@@ -133,8 +127,7 @@ def test_fences_at_their_limit_refuse_one_lock_until_the_next_epoch() -> None:
     for name in harness.serving():
         harness.leader(name).tickets.note("x", 0, pack_fence(harness.epoch(), COUNTER_MAX - 1))
     asked = harness.acquire("n1")
-    harness.until(lambda: bool(harness.answers(Refused, asked)))
-    refused = harness.answers(Refused, asked)[0]
+    refused = harness.refused(asked)
     assert refused.reason is Reason.OVERLOADED
     assert "reached their limit" in refused.detail
     assert harness.lock("n1", "y").lock == "y"

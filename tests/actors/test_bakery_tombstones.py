@@ -17,10 +17,9 @@ from fencelock.actors.bakery.message import AddTicket, Collected, Lead, Seating
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who
-from fencelock.actors.message import NS_PER_MS, Address, Instant, later
+from fencelock.actors.message import Address, Instant, later
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
-from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.violation import ViolationError
 
 LEASE_MS = 1_000
@@ -169,11 +168,10 @@ def over_at_its_owner(harness: ClusterHarness) -> str:
     third = next(name for name in harness.serving() if name not in (owner, renewer))
     granted = harness.lock(owner)
     harness.run(2_300)
-    links = [(owner, renewer), (renewer, owner)]
-    harness.world.network.cut(links, Cut(harness.world.time + CUT_MS * NS_PER_MS, holds=False))
+    harness.cut_between((owner, renewer), ms=CUT_MS)
     harness.run(100)
     harness.renew(renewer, granted)
-    harness.until(lambda: bool(harness.answers(Renewed)))
+    harness.answer(Renewed)
     harness.until(lambda: not harness.leader(owner).tickets)
     epoch = harness.epoch()
     harness.world.crash(third)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import UnionType
 from typing import Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
-from fencelock.actors.api.membership_message import MembersChanged, MembersRead
+from fencelock.actors.api.membership_message import (
+    MembersChanged,
+    MembersRead,
+    NodeRole,
+    ReadMembers,
+)
 from fencelock.actors.api.message import (
     Acquire,
     Cancelled,
@@ -19,15 +25,19 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
-from fencelock.actors.bakery.config import Terms, leader_of
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import Terms, election_of, leader_of
+from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, bakery
+from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.world import World
+from support.expect import checked
 
 HOLD_MS, GRACE_MS = 1_000, 500
 TERMS = ProtocolSettings(
@@ -114,6 +124,18 @@ class ClusterHarness:
             disk.sync()
         return self
 
+    def grown(self, founders: int, *guests: str) -> ClusterHarness:
+        """Let ``founders`` nodes begin as the members; switch on ``guests``, or all other nodes.
+
+        `BakeryJudge` judges the cluster.
+        """
+        self.world.judges.append(BakeryJudge(self.world))
+        members = self.names[:founders]
+        self.world.members = tuple(members)
+        self.start(*members).ready()
+        self.world.members = tuple(self.names)
+        return self.start(*(guests or self.names[founders:]))
+
     def start(self, *names: str) -> ClusterHarness:
         """Switch on some members, or all, and the user."""
         for name in names or self.names:
@@ -139,13 +161,34 @@ class ClusterHarness:
 
     def led(self) -> ClusterHarness:
         """Switch on all members, and wait until three lead."""
-        self.start()
-        self.until(lambda: len(self.serving()) == 3)
+        self.start().until_three_lead()
         return self
+
+    def until_three_lead(self) -> None:
+        self.until(lambda: len(self.serving()) == 3)
 
     def leader(self, name: str) -> Any:
         """Return the leader role on ``name``, for inspection."""
         return self.world.role_at(leader_of(name))
+
+    def backend(self, name: str) -> BakeryBackend:
+        """Return the backend of the proxy on ``name``, for inspection."""
+        return checked(BakeryBackend, self.world.role_at(address_of(name, "proxy")).backend)
+
+    def detail(self, name: str) -> str:
+        """Return the reason why the node ``name`` can or cannot serve now."""
+        return self.backend(name).in_flight.readiness.detail
+
+    def electorate(self, name: str) -> Electorate:
+        """Return the electorate that the node ``name`` knows."""
+        return checked(Electorate, self.world.role_at(election_of(name)).electorate)
+
+    def roles(self, proxy: str = "n1") -> dict[str, NodeRole]:
+        """Return the role of each node, as the node ``proxy`` reports it."""
+        self.number += 1
+        self.send(proxy, ReadMembers(session="u", request=self.number))
+        read = self.answer(MembersRead, self.number)
+        return {report.node: report.role for report in read.nodes}
 
     def serving(self) -> list[str]:
         """Return the leaders that serve, of the highest epoch that is served."""
@@ -217,16 +260,25 @@ class ClusterHarness:
         self.send(proxy, renew)
         return self.number
 
-    def answers(self, kind: type[Any], request: int | None = None) -> list[Any]:
+    def answers(self, kind: type[Any] | UnionType, request: int | None = None) -> list[Any]:
         """Return the events of that kind, and for that request, that the user received."""
         found = [event for event in self.received if isinstance(event, kind)]
         return [e for e in found if request is None or getattr(e, "request", 0) == request]
 
+    def answer(
+        self, kind: type[Any] | UnionType, request: int | None = None, most_ms: int = 20_000
+    ) -> Any:
+        """Wait for an event of that kind, and for that request; return the first one."""
+        self.until(lambda: bool(self.answers(kind, request)), most_ms)
+        return self.answers(kind, request)[0]
+
     def granted(self, request: int, most_ms: int = 20_000) -> Granted:
         """Wait for the grant of a request."""
-        self.until(lambda: bool(self.answers(Granted, request)), most_ms)
-        granted: Granted = self.answers(Granted, request)[0]
-        return granted
+        return checked(Granted, self.answer(Granted, request, most_ms))
+
+    def refused(self, request: int, most_ms: int = 20_000) -> Refused:
+        """Wait for the refusal of a request."""
+        return checked(Refused, self.answer(Refused, request, most_ms))
 
     def lock(self, proxy: str, lock: str = "x", owner: str = "ann", **terms: int) -> Granted:
         """Ask for a lock and wait for it."""
@@ -235,5 +287,9 @@ class ClusterHarness:
     def cut(self, here: list[str], ms: int = 600_000) -> None:
         """Let nothing pass between ``here`` and all other members."""
         there = [name for name in self.names if name not in here]
-        links = [(a, b) for a in here for b in there] + [(b, a) for a in here for b in there]
-        self.world.network.cut(links, Cut(self.world.time + ms * NS_PER_MS, holds=False))
+        self.cut_between(*((a, b) for a in here for b in there), ms=ms)
+
+    def cut_between(self, *pairs: tuple[str, str], ms: int = 600_000, holds: bool = False) -> None:
+        """Let nothing pass between the two nodes of each pair; what ``holds`` arrives later."""
+        links = [link for a, b in pairs for link in ((a, b), (b, a))]
+        self.world.network.cut(links, Cut(self.world.time + ms * NS_PER_MS, holds=holds))
