@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.leader_trio import NAMES, beat, begun_coordinator, cluster_status, lock_leader, voters
+from support.leader_trio import (
+    NAMES,
+    beat,
+    begun_coordinator,
+    cluster_status,
+    lock_leader,
+    lock_request,
+    voters,
+)
 from support.role_harness import HOST, T0, at, only_sent, sent
 from support.samples import Row, cases, demand_bounds, demand_honest, errors
 
@@ -140,10 +148,7 @@ def a_leader() -> Leader:
 def an_entering_leader() -> Leader:
     """A leader with a request of its own that enters."""
     role = a_leader()
-    lock = messages.Lock(
-        lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
-    )
-    role.handle(proxy_of("n1"), lock, T0)
+    role.handle(proxy_of("n1"), lock_request(WHO), T0)
     return role
 
 
@@ -454,7 +459,7 @@ ROWS = (
     Row(
         a_leader,
         PROXY,
-        messages.Lock(**OF_OWNER, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""),
+        lock_request(WHO),
         {
             "lock": LOCKS,
             "who": WHOSE,

@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
-from support.role_harness import HOST
+from support.leader_trio import lock_leader
 
 from fencelock.actors.api.message import Granted, Released
-from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, election_of, leader_of, proxy_of
+from fencelock.actors.bakery.config import COPY_AFTER_MS, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
     AddTicket,
     Chosen,
@@ -51,14 +50,7 @@ class Copy:
     """The leader role of n4, which keeps copies in epoch 1; n1 to n3 lead."""
 
     def __init__(self) -> None:
-        self.role = Leader(
-            leader_of("n4"),
-            HOST,
-            node="n4",
-            life=4,
-            members=tuple(one.node for one in LIVES),
-            terms=Terms(least_ms=1),
-        )
+        self.role = lock_leader("n4", life=4, members=tuple(one.node for one in LIVES))
         self.role.epoch_state.take(Seating(1, LIVES[:3], 10_000, LIVES[3:]))
 
     def receive(self, message: Any, sender: str = "n1") -> list[Message]:
@@ -81,9 +73,7 @@ def test_a_hold_is_kept_and_confirmed_and_nothing_else_is() -> None:
     assert copy.holds() == {}
     assert only(Collected, copy.receive(add(1, round_=2))).voted
     assert copy.holds() == {ANN: pack_fence(1, 1)}
-    assert [one.voted for one in copy.receive(add(1, round_=2)) if isinstance(one, Collected)] == [
-        True
-    ]
+    assert only(Collected, copy.receive(add(1, round_=2))).voted
 
 
 def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() -> None:

@@ -1,14 +1,21 @@
-"""Electorates: which quorums share a member, and what is refused from a peer."""
+"""Electorates of `bakery`: quorums that share a member, refusals, and late coordinators."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
 import pytest
-from support.leader_trio import seats
+from support.expect import present
+from support.leader_trio import begun_coordinator, linked, member, registry, seats
+from support.role_harness import only_sent
 
+from fencelock.actors.bakery.config import election_of
+from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow, is_sound
+from fencelock.actors.bakery.event import Connected, ElectionDue
+from fencelock.actors.bakery.message import Chosen, Install, Promised, Propose, Seating
 from fencelock.actors.membership import Member
+from fencelock.actors.message import NS_PER_MS, Instant
 
 NAMES = tuple("abcde")
 NEW = Member("x", "tcp://127.0.0.1:4040", 9)
@@ -103,3 +110,78 @@ def test_members_that_honest_changes_lead_to_can_follow() -> None:
 )
 def test_members_that_no_honest_changes_lead_to_cannot(later: Electorate, epoch: int) -> None:
     assert not can_follow(later, Electorate(3, seats("a", "b", "c")), epoch)
+
+
+# A coordinator that proposed before it learned of other members
+
+
+JOURNALS = {f"n{number}": number for number in range(1, 6)}
+FIRST = tuple(Chosen(name, 1) for name in ("n1", "n2", "n3"))
+FOUNDED = Seating(1, FIRST, 1_000)
+LATER = Seating(6, (Chosen("n2", 1), Chosen("n3", 2), Chosen("n4", 1)), 1_000)
+GROWN = Electorate(2, seats(*JOURNALS))
+BEGAN = Instant(10**12)
+
+
+def coordinator(seating: Seating, electorate: Electorate) -> ElectionCoordinator:
+    """Return the coordinator of n1, which knows ``seating``."""
+    voting = registry({name: JOURNALS[name] for name in ("n1", "n2", "n3")}, 1)
+    return begun_coordinator(voting, Install(seating=seating, electorate=electorate), began=BEGAN)
+
+
+def connected(*members: tuple[str, Seating, Electorate]) -> Connected:
+    """Return the members as beats describe them; n3 has a second life."""
+    described = [
+        member(
+            name,
+            life=2 if name == "n3" else 1,
+            promised=seating.epoch,
+            seating=seating,
+            electorate=electorate,
+            voter=JOURNALS[name],
+        )
+        for name, seating, electorate in members
+    ]
+    return Connected(members=linked(*described))
+
+
+def after(ms: int) -> Instant:
+    return Instant(BEGAN + ms * NS_PER_MS)
+
+
+@pytest.mark.parametrize("informed", [True, False])
+def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(informed: bool) -> None:
+    role = coordinator(FOUNDED, FOUNDERS)
+    role.highest = 10
+    role.handle(
+        election_of("n1"),
+        connected(*((name, FOUNDED, FOUNDERS) for name in ("n1", "n2", "n3"))),
+        BEGAN,
+    )
+    role.handle(election_of("n1"), ElectionDue(), after(400))
+    election = present(role.election)
+    assert election.electorate.names == ("n1", "n2", "n3")
+    effects = role.handle(election_of("n1"), election.proposal, after(400))
+    own = only_sent(effects, Promised)
+    role.handle(election_of("n1"), own, after(400))
+    if informed:  # By a beat: two changes came into force without n1.
+        seen = [("n1", FOUNDED, FOUNDERS), ("n2", LATER, GROWN), ("n3", LATER, GROWN)]
+        role.handle(election_of("n1"), connected(*seen), after(500))
+    former = Install(seating=LATER, electorate=GROWN)
+    promised = Promised(epoch=election.epoch, former=former, quiet_ms=0, voter=2)
+    role.handle(election_of("n2"), promised, after(500))
+    assert role.election is None
+    assert role.electorate == GROWN
+
+
+def test_a_node_does_not_promise_the_members_of_before_a_change_that_it_knows() -> None:
+    role = coordinator(LATER, GROWN)
+    assert role.handle(election_of("n2"), Propose(epoch=11, leaders=FIRST), BEGAN)
+    assert role.promises.promised == LATER.epoch
+
+
+def test_a_seating_with_the_members_of_before_a_change_does_not_undo_the_change() -> None:
+    role = coordinator(LATER, GROWN)
+    seen = [("n1", LATER, GROWN), ("n2", LATER, GROWN), ("n3", LATER, FOUNDERS)]
+    role.handle(election_of("n1"), connected(*seen), BEGAN)
+    assert role.electorate == GROWN

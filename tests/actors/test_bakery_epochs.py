@@ -11,12 +11,14 @@ from support.leader_trio import (
     begun_coordinator,
     chosen,
     linked,
+    lock_request,
+    member,
     registry,
 )
 from support.role_harness import sent
 
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, PRIORITY, election_of, status_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EPOCHS_AFTER_START, EPOCHS_AHEAD_MAX, EpochLimit
 from fencelock.actors.bakery.event import Connected, ElectionDue, Serve
@@ -28,9 +30,7 @@ from fencelock.actors.bakery.message import (
     Entering,
     Export,
     Lead,
-    Lock,
     Locked,
-    Member,
     Seating,
     Vouched,
 )
@@ -81,8 +81,8 @@ def test_a_restart_beside_a_rogue_member_takes_no_member_from_the_others() -> No
 def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refuse() -> None:
     role = coordinator(EpochLimit())
     role.highest = EPOCHS_AHEAD_MAX
-    members = tuple(Member(name, 1, 14, 1, 0, messages.NOBODY, 0, 0) for name in NAMES)
-    effects = role.handle(status_of("n1"), Connected(members=linked(*members)), T0)
+    members = linked(*map(member, NAMES))
+    effects = role.handle(status_of("n1"), Connected(members=members), T0)
     assert proposed(effects) == set()
     effects = role.handle(role.address, ElectionDue(), Instant(T0 + 1_000 * NS_PER_MS))
     assert proposed(effects) == {EPOCHS_AHEAD_MAX + 1}
@@ -95,12 +95,8 @@ def proposed(effects: Effects) -> set[int]:
 # Leader selection: identities, seats, survivors, and the text for an unmet condition
 
 
-def member(name: str, life: int = 5, priority: int = PRIORITY, pid: int = 1) -> Member:
-    return Member(name, life, priority, pid, 0, NOBODY, 0, 0)
-
-
-def seated(*names: str, life: int = 5) -> Seating:
-    return Seating(3, tuple(Chosen(name, life) for name in names), 1_000)
+def seated(*names: str) -> Seating:
+    return Seating(3, tuple(Chosen(name, 1) for name in names), 1_000)
 
 
 def names(choice: LeaderSelection) -> list[str]:
@@ -109,11 +105,11 @@ def names(choice: LeaderSelection) -> list[str]:
 
 def test_identities_are_compared_field_by_field_and_not_as_text() -> None:
     ordered = [
-        member("z", 900, priority=1),
-        member("y", 9, priority=2),
-        member("x", 10, priority=2),
-        member("a", 7, priority=10),
-        member("b", 7, priority=10),
+        member("z", life=900, priority=1),
+        member("y", life=9, priority=2),
+        member("x", life=10, priority=2),
+        member("a", life=7, priority=10),
+        member("b", life=7, priority=10),
     ]
     shuffled = [ordered[at] for at in (3, 0, 4, 2, 1)]
     assert sorted(shuffled, key=identity_of) == ordered
@@ -150,9 +146,9 @@ def test_one_seat_changes_at_a_time() -> None:
 
 
 def test_a_leader_that_lives_anew_has_lost_its_seat() -> None:
-    members = [member("n1"), member("n2"), member("n3", life=6)]
+    members = [member("n1"), member("n2"), member("n3", life=2)]
     choice = chosen(seated("n1", "n2", "n3"), members, 3)
-    assert choice.leaders == (Chosen("n1", 5), Chosen("n2", 5), Chosen("n3", 6))
+    assert choice.leaders == (Chosen("n1", 1), Chosen("n2", 1), Chosen("n3", 2))
 
 
 def test_three_members_go_on_with_two() -> None:
@@ -180,9 +176,7 @@ def test_off_still_counts_for_the_majority() -> None:
 
 
 LONG_MS, SHORT_MS = 60_000, 1_000
-LOCK = Lock(
-    lock="x", who=ANN, request=1, wait_ms=None, hold_ms=LONG_MS - 500, grace_ms=500, label=""
-)
+LOCK = lock_request(hold_ms=LONG_MS - 500)
 LEAD = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, LONG_MS), empty=False)
 
 

@@ -20,6 +20,7 @@ from support.leader_trio import (
     chosen,
     cluster_status,
     linked,
+    member,
     voters,
 )
 from support.real_nodes import until
@@ -294,10 +295,9 @@ SEATING = Seating(1, LEADERS, 1_000)
 PROPOSAL = Propose(epoch=2, leaders=LEADERS)
 
 
-def member(
-    name: str, *, votes: bool = True, seating: Seating = SEATING, priority: int = 14
-) -> Member:
-    return Member(name, 1, priority, 1, seating.epoch, seating, 0, 0, votes)
+def knows(name: str, *, votes: bool = True) -> Member:
+    """Return a member that knows of `SEATING`."""
+    return member(name, seating=SEATING, promised=SEATING.epoch, votes=votes)
 
 
 def election(voting: VoterRegistry = VOTING, node: str = "n1") -> ElectionCoordinator:
@@ -338,17 +338,17 @@ def test_a_vote_of_a_journal_that_is_not_registered_is_refused_and_counted(
 
 def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
     role = election()
-    few = (member("n1"), member("n2", votes=False), member("n3", seating=NOBODY))
+    few = (knows("n1"), knows("n2", votes=False), member("n3"))
     assert sent(role.handle(status_of("n1"), Connected(members=linked(*few)), T0), Serve) == []
 
-    enough = linked(member("n1"), member("n2", votes=False), member("n3"))
+    enough = linked(knows("n1"), knows("n2", votes=False), knows("n3"))
     assert len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
 
 
 def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote() -> None:
     former = Seating(1, (Chosen("n1", 9), *LEADERS[1:]), 1_000)  # n1 restarted since.
     for votes in (True, False):
-        seen = (member("n1", votes=votes), member("n2"), member("n3"))
+        seen = (knows("n1", votes=votes), knows("n2"), knows("n3"))
         for node in ("n1", "n2"):
             own = voters(11 + NAMES.index(node))
             role = election(NOT_VOTING if node == "n1" and not votes else own, node)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
+from support.leader_trio import member, seats
 
 from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.api.session_message import HoldLost
 from fencelock.actors.bakery.config import BAKERY_TIMING, election_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.leader_selection import ClusterView
-from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
-from fencelock.actors.membership import Member as Seat
+from fencelock.actors.bakery.message import Chosen, Member, Seating
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 
@@ -256,22 +256,16 @@ def test_deaf_leaders_without_candidates_to_replace_them_are_named_to_clients() 
     assert "1 of 3 members are connected" in harness.detail("n2")
 
 
-LIVES = {f"n{number}": number for number in range(1, 6)}
-ALL = Electorate(0, tuple(Seat(name, "", life) for name, life in LIVES.items()))
+ALL = Electorate(0, seats("n1", "n2", "n3", "n4", "n5"))
 
 
 def seen(links: dict[str, str]) -> list[Member]:
     """Return members and the nodes that they reach, as ``n1="45"``."""
     return [
-        Member(
+        member(
             f"n{name}",
-            int(name),
-            14,
-            1,
-            1,
-            NOBODY,
-            0,
-            0,
+            life=int(name),
+            promised=1,
             reaches=tuple(Chosen(f"n{other}", int(other)) for other in others),
         )
         for name, others in links.items()

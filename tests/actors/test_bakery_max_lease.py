@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
-from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, seats
+from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, lock_request, seats
 
 from fencelock.actors.api.message import Granted, Reason, Refused, Released
 from fencelock.actors.api.session_message import Renewed
@@ -19,12 +19,10 @@ from fencelock.actors.bakery.message import (
     Extend,
     Extended,
     HoldRenewed,
-    Lock,
     Locked,
     NotLeading,
     RenewHold,
     Seating,
-    Unlock,
     Vouch,
     Vouched,
 )
@@ -36,7 +34,6 @@ BOB = Who("c", "bob")
 LONG_MS = 60_000
 LOWERED_MS = 20_000
 """Time after which a bound that is not needed has been lowered, for certain (ms)."""
-LOCK = Lock(lock="x", who=ANN, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
 SEATING = Seating(1, LIVES, 10_000)
 
 
@@ -44,11 +41,11 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
     """When two leaders are lost, a seating only waits for the leases up to its known bound."""
     trio = LeaderTrio()
     trio.hold("n1", "n2", "n3")
-    trio.ask("n1", replace(LOCK, who=BOB, hold_ms=5_000))
+    trio.ask("n1", lock_request(BOB, hold_ms=5_000))
     trio.settle()
     for leader in trio.leaders.values():
         leader.epoch_state.bound.begin(1, 1_000)
-    trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False))
+    trio.unlock("n1")
     trio.settle()
     assert trio.received(Locked) == []
     assert Vouch(epoch=1, number=1, bound_ms=5_500) in trio.received(Vouch)
@@ -62,7 +59,7 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
 def test_no_leader_votes_for_a_lease_that_it_did_not_state() -> None:
     trio = LeaderTrio()
     trio.leaders["n1"].epoch_state.bound.begin(1, LONG_MS)
-    trio.ask("n1", replace(LOCK, hold_ms=LONG_MS - 500))
+    trio.ask("n1", lock_request(hold_ms=LONG_MS - 500))
     trio.settle()
     assert trio.received(Locked) == []
     known = [trio.leaders[name].tickets.of("x", ANN)[0].fence for name in ("n2", "n3")]

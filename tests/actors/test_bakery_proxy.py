@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.proxy_scene import LEADERS, MEMBERS, BakeryProxyHarness
+from support.proxy_scene import LEADERS, MEMBERS, BakeryProxyHarness, reply_to
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import (
@@ -26,16 +26,13 @@ from fencelock.actors.bakery.backend import ANSWER_MS
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.event import ListTickets, Tally
 from fencelock.actors.bakery.message import (
-    NOBODY,
     Error,
     HoldRenewed,
     Lock,
     Locked,
     LockFailed,
-    Member,
     NotLeading,
     Query,
-    QueryResult,
     RenewHold,
     Unlock,
 )
@@ -285,9 +282,8 @@ def test_a_renewal_goes_to_the_owner_that_a_leader_names(harness: ProxyHarness) 
 
 def test_status_shows_which_members_are_connected() -> None:
     harness = BakeryProxyHarness()
-    there = Member("n1", 1, 3, 7, 1, NOBODY, 0, 0)
-    harness.learn(members=(there,))
-    sends = harness.receive(Address("ann/session"), Describe(session="ann", request=1))
+    harness.learn(reachable=("n1",))
+    sends = harness.receive(ANN, Describe(session="ann", request=1))
     assert one(ListTickets, sends)
     harness.receive(address_of("n4", "node"), Reported(uptime_ms=1, counters=()))
     status = one(NodeStatus, harness.receive(leader_of("n4"), Tally(serving=False, locks=())))
@@ -298,21 +294,8 @@ def test_status_shows_which_members_are_connected() -> None:
 
 def answers(harness: ProxyHarness, sends: list[Send], holder: Contender | None) -> list[Send]:
     """Let n1 and n3 reply to the read in ``sends``; return what follows."""
-    query = next(send.message for send in sends if isinstance(send.message, Query))
-    follows: list[Send] = []
-    for leader in ("n1", "n3"):
-        result = QueryResult(
-            lock="x",
-            number=query.number,
-            holders=() if holder is None else (holder,),
-            waiters=(),
-            waiting=0,
-            epoch=1,
-            nonce=query.nonce,
-            expired_ms=None,
-        )
-        follows += harness.receive(leader_of(leader), result)
-    return follows
+    result = reply_to(of(Query, sends)[0], *(() if holder is None else (holder,)))
+    return [send for leader in ("n1", "n3") for send in harness.receive(leader_of(leader), result)]
 
 
 HELD = LockFailed(lock="x", who=Who("ann", "o"), request=2, error=Error.HELD, detail="held: 7")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import present
 from support.judged import clean, seen_in
 from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
 from support.onlooker import run_read_seed
-from support.proxy_scene import BakeryProxyHarness
+from support.proxy_scene import BakeryProxyHarness, reply_to
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
@@ -60,20 +61,10 @@ class LockReader(BakeryProxyHarness):
         epoch: int = 1,
         expired_ms: int | None = None,
         peek: Query | None = None,
-        lock: str = "x",
     ) -> list[Send]:
         """Let a leader reply; return the messages to ann."""
-        peek = peek or self.peek
-        result = QueryResult(
-            lock=lock,
-            number=peek.number,
-            holders=() if holder is None else (holder,),
-            waiters=(),
-            waiting=0,
-            epoch=epoch,
-            nonce=peek.nonce,
-            expired_ms=expired_ms,
-        )
+        holders = () if holder is None else (holder,)
+        result = reply_to(peek or self.peek, *holders, epoch=epoch, expired_ms=expired_ms)
         return self.receive(leader_of(leader), result)
 
 
@@ -127,7 +118,7 @@ def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: LockRe
     assert reader.reply("n1", None) == []
     assert reader.reply("n2", None, peek=earlier) == []
     assert reader.reply("n2", None, epoch=2) == []
-    assert reader.reply("n2", None, lock="y") == []
+    assert reader.reply("n2", None, peek=replace(reader.peek, lock="y")) == []
     assert reader.reply("n4", None) == []
     assert one(LockStatus, reader.reply("n2", None), ANN).holder is None
 

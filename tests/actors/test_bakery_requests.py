@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.expect import present
-from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
+from support.expect import only, present
+from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio, merge, put_hold
 
 from fencelock.actors.bakery.bounds import PART, impossible_records
 from fencelock.actors.bakery.config import election_of, leader_of
@@ -23,10 +23,9 @@ from fencelock.actors.bakery.message import (
     LockFailed,
     MaxTicket,
     Seating,
-    Unlock,
 )
 from fencelock.actors.bakery.message import Table as Handed
-from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
+from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import
 from fencelock.actors.bakery.table import TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import Address, later
@@ -39,20 +38,10 @@ def ticket(who: Who = ANN, number: int = 7, lock: str = "x") -> Ticket:
     return Ticket(lock, who, 1, Turn(number, "n1", number), Address("n1/proxy"), 500, 500, "")
 
 
-def hold(table: TicketTable, held: Ticket, fence: int) -> None:
-    entry = present(table.put(held, "n1", NOW, None))
-    table.vote(entry, fence, NOW)
-
-
 def newcomer_after(*tables: TicketTable) -> TicketTable:
     """Return the table of a new leader that has merged these tables of n2 and others."""
-    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
-    arriving = Import(lead, Address("n1/election"), own=False)
-    for one, table in zip(LIVES[1:], tables, strict=False):
-        for part in parts_of(table, 2, one.life, NOW):
-            assert arriving.on_table(one.node, part)
     newcomer = TicketTable()
-    arriving.merge(newcomer, NOW)
+    merge(newcomer, *tables, own=False)
     return newcomer
 
 
@@ -64,7 +53,7 @@ def drop_many(table: TicketTable, count: int) -> None:
 def test_a_fence_that_a_client_made_up_counts_for_nothing_after_a_hand_over() -> None:
     trio = LeaderTrio()
     claimed = pack_fence(1 << 20, 5)
-    trio.ask("n2", Unlock(lock="x", who=BOB, request=0, fence=claimed, number=1, waiting=False))
+    trio.unlock("n2", claimed, who=BOB)
     trio.settle()
     newcomer = newcomer_after(*(trio.leaders[name].tickets for name in ("n2", "n3")))
     assert newcomer.counters_of("x").fence < pack_fence(2, 1)
@@ -74,8 +63,8 @@ def test_no_fence_is_granted_below_one_whose_end_a_full_table_has_no_room_to_rep
     """Only n2 voted for ann; n3 and another leader granted bob, who released; then much more
     happened."""
     stale, busy = TicketTable(), TicketTable()
-    hold(stale, ticket(), FENCE)
-    hold(busy, ticket(BOB, 8), FENCE + 1)
+    put_hold(stale, ticket(), FENCE)
+    put_hold(busy, ticket(BOB, 8), FENCE + 1)
     busy.drop("x", BOB, 1, FENCE + 1)
     drop_many(busy, ENDED_MAX)
     newcomer = newcomer_after(stale, busy)
@@ -87,9 +76,9 @@ def test_no_fence_is_granted_below_one_whose_end_a_full_table_has_no_room_to_rep
 @pytest.mark.parametrize("both", [True, False])
 def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool) -> None:
     stale, busy = TicketTable(), TicketTable()
-    hold(stale, ticket(), FENCE)
+    put_hold(stale, ticket(), FENCE)
     if both:
-        hold(busy, ticket(), FENCE)
+        put_hold(busy, ticket(), FENCE)
     drop_many(busy, ENDED_MAX if both else ENDED_MAX - 1)
     assert not newcomer_after(stale, busy).is_outdone(ticket(), FENCE)
 
@@ -117,12 +106,10 @@ def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
 def test_a_refused_renewal_leaves_nothing_in_the_way_of_others() -> None:
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets
-    hold(tickets, ticket(BOB, 8), FENCE + 1)
+    put_hold(tickets, ticket(BOB, 8), FENCE + 1)
     message = Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1)
     trio.deliver(leader_of("n1"), "n2", message)
-    assert [message.kept for _, _, message in trio.under_way if isinstance(message, Extended)] == [
-        False
-    ]
+    assert not only(Extended, (message for _, _, message in trio.under_way)).kept
     assert [entry.ticket.who for entry in tickets.entries()] == [BOB]
 
 
@@ -131,7 +118,7 @@ def test_a_repeated_request_for_a_table_gets_the_same_parts() -> None:
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets
     for number in range(2 * PART):
-        hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
+        put_hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
     entry = present(tickets.get(RequestKey("x000", ANN, 1)))
     tickets.set_until(entry, later(NOW, 1))
     trio.deliver(leader_of("n3"), "n2", Export(epoch=2))
@@ -148,7 +135,7 @@ def test_a_table_for_the_present_epoch_has_no_votes_and_ends_of_that_epoch() -> 
     trio = LeaderTrio()
     trio.hold("n2")
     tickets = trio.leaders["n2"].tickets
-    hold(tickets, ticket(BOB, 8, "y"), FENCE)
+    put_hold(tickets, ticket(BOB, 8, "y"), FENCE)
     tickets.drop("y", BOB, 1, FENCE)
     trio.deliver(leader_of("n3"), "n2", Export(epoch=1))
     ((_, _, part),) = trio.under_way
@@ -164,8 +151,7 @@ def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_t
     trio.hold("n1", "n3")
     for other in ("n1", "n3"):
         trio.lose_between("n2", other, DropTicket)
-    drop = Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False)
-    trio.ask("n2", drop)
+    trio.unlock("n2")
     trio.lock("n2")
     trio.settle()
     assert trio.entries("n2") == []
@@ -195,9 +181,6 @@ def test_a_leader_that_serves_before_its_tables_came_does_not_serve_with_one_of_
     leader.handle(election_of("n3"), Serve(seating=Seating(3, LIVES, 10_000)), NOW)
     assert leader.epoch_state.serving
     assert trio.entries("n3") == []
-
-
-"""Fences that cannot have been granted before epoch 2."""
 
 
 def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:

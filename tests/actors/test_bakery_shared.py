@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, NOW, LeaderTrio
-from support.proxy_scene import MEMBERS, BakeryProxyHarness
+from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, NOW, LeaderTrio, lock_request
+from support.proxy_scene import MEMBERS, BakeryProxyHarness, reply_to
 from support.session_harness import of
 
 from fencelock.actors.api.message import Contender
@@ -14,7 +14,6 @@ from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, REFRESH_MS, electi
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.leader_requests import query_result
 from fencelock.actors.bakery.message import (
-    NOBODY,
     AddTicket,
     Collected,
     Entering,
@@ -26,13 +25,11 @@ from fencelock.actors.bakery.message import (
     Lock,
     Locked,
     LockFailed,
-    Member,
     Query,
     QueryResult,
     RenewHold,
     Seating,
     Table,
-    Unlock,
 )
 from fencelock.actors.bakery.state_transfer import parts_of
 from fencelock.actors.bakery.ticket import Who
@@ -48,16 +45,7 @@ def who(owner: str) -> Who:
 
 
 def lock(owner: str, *, shared: bool, request: int = 1, wait_ms: int | None = None) -> Lock:
-    return Lock(
-        lock=NAME,
-        who=who(owner),
-        request=request,
-        wait_ms=wait_ms,
-        hold_ms=HOLD_MS,
-        grace_ms=GRACE_MS,
-        label="",
-        shared=shared,
-    )
+    return lock_request(who(owner), lock=NAME, request=request, wait_ms=wait_ms, shared=shared)
 
 
 def read(trio: LeaderTrio, to: str, owner: str) -> None:
@@ -71,15 +59,7 @@ def write(trio: LeaderTrio, to: str, owner: str) -> None:
 
 
 def release(trio: LeaderTrio, to: str, owner: str) -> None:
-    message = Unlock(
-        lock=NAME,
-        who=who(owner),
-        request=1,
-        fence=0,
-        number=len(trio.to_proxies) + 1,
-        waiting=False,
-    )
-    trio.ask(to, message)
+    trio.unlock(to, 0, lock=NAME, who=who(owner), request=1)
     trio.settle()
 
 
@@ -278,10 +258,6 @@ ANN = Address("ann/session")
 class ProxyHarness(BakeryProxyHarness):
     """The proxy of n4 and its read/write lock x."""
 
-    def lead(self, epoch: int) -> list[Send]:
-        members = tuple(Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0) for name in MEMBERS)
-        return self.learn(epoch, members=members)
-
     def acquire(self, *, write: bool, request: int = 1) -> list[Send]:
         asked = AcquireReadWrite(
             rwlock="x", write=write, session="ann", owner="o", request=request, wait_ms=None
@@ -296,17 +272,10 @@ def harness() -> ProxyHarness:
 
 @pytest.mark.parametrize("write", [True, False])
 def test_a_request_carries_its_mode(harness: ProxyHarness, *, write: bool) -> None:
-    harness.lead(1)
+    harness.learn()
     (sent,) = of(Lock, harness.acquire(write=write))
-    assert sent == Lock(
-        lock=NAME,
-        who=sent.who,
-        request=1,
-        wait_ms=5_000,
-        hold_ms=5_000,
-        grace_ms=5_000,
-        label="",
-        shared=not write,
+    assert sent == lock_request(
+        sent.who, lock=NAME, wait_ms=5_000, hold_ms=5_000, grace_ms=5_000, shared=not write
     )
 
 
@@ -319,16 +288,7 @@ WRITER = holder("wil", 12, RWLOCK_PERMITS)
 
 
 def answer(*holders: Contender, expired_ms: int | None = None) -> QueryResult:
-    return QueryResult(
-        lock=NAME,
-        number=1,
-        holders=holders,
-        waiters=(),
-        waiting=0,
-        epoch=1,
-        nonce=7,
-        expired_ms=expired_ms,
-    )
+    return reply_to(Query(lock=NAME, number=1, nonce=7), *holders, expired_ms=expired_ms)
 
 
 def decide(*answers: QueryResult) -> tuple[Contender, ...] | None:

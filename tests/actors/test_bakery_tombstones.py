@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only, present
-from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
+from support.leader_trio import ANN, FENCE, NOW, LeaderTrio, merge, put_hold
 
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import Terms, leader_of
-from fencelock.actors.bakery.message import AddTicket, Collected, Lead, Seating
-from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
+from fencelock.actors.bakery.message import AddTicket, Collected
+from fencelock.actors.bakery.state_transfer import ENDED_MAX, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who
 from fencelock.actors.message import Address, Instant, later
@@ -33,8 +33,7 @@ def ticket(request: int = 1, owner: str = "ann") -> Ticket:
 
 def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:
     table = TicketTable()
-    entry = present(table.put(ticket(request), "n2", now, None))
-    table.vote(entry, fence, now)
+    put_hold(table, ticket(request), fence, now)
     return table
 
 
@@ -45,23 +44,13 @@ def expired() -> TicketTable:
     return table
 
 
-def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[TicketEntry]:
-    """Hand ``tables`` over, of n2 and so on, to n1, which led before and has ``into``."""
-    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
-    arriving = Import(lead, Address("n1/election"), own=True)
-    for one, table in zip(LIVES[1:], tables, strict=False):
-        for part in parts_of(table, 2, one.life, now):
-            assert arriving.on_table(one.node, part)
-    return arriving.merge(into, now)
-
-
 def phases(table: TicketTable) -> list[TicketPhase]:
     return [entry.phase for entry in table.entries()]
 
 
 def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> None:
     table, at = expired(), later(NOW, LEASE_MS)
-    merged(table, table_with_a_hold(at), now=at)
+    merge(table, table_with_a_hold(at), now=at)
     (entry,) = table.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert entry.until is not None
@@ -73,7 +62,7 @@ def test_only_a_later_rounds_hold_of_a_request_that_ended_here_lives(
     fence: int, *, taken_up: bool
 ) -> None:
     table = expired()
-    merged(table, table_with_a_hold(fence=fence))
+    merge(table, table_with_a_hold(fence=fence))
     assert phases(table) == ([TicketPhase.HOLDING] if taken_up else [])
 
 
@@ -104,14 +93,14 @@ def test_a_request_that_was_over_here_does_not_wait_again() -> None:
 def test_a_client_that_drops_what_was_over_here_ends_it_for_good(request_: int, fence: int) -> None:
     table = expired()
     table.drop("x", ANN, request_, fence)
-    merged(table, table_with_a_hold())
+    merge(table, table_with_a_hold())
     assert phases(table) == []
 
 
 def test_a_drop_by_a_fence_that_is_unknown_here_is_remembered() -> None:
     table = TicketTable()
     assert not table.drop("x", ANN, 0, FENCE)
-    merged(table, table_with_a_hold())
+    merge(table, table_with_a_hold())
     assert phases(table) == []
 
 
@@ -130,16 +119,16 @@ def test_a_leader_that_missed_a_drop_learns_of_it_with_the_tables_and_revives_no
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)
     newcomer = TicketTable()
-    merged(newcomer, stale, knows)
+    merge(newcomer, stale, knows)
     assert phases(newcomer) == []
     assert newcomer.tombstones.is_over(ticket(), FENCE)
-    (dropped,) = merged(stale, knows)
+    (dropped,) = merge(stale, knows)
     assert (dropped.ticket, phases(stale)) == (ticket(), [])
 
 
 def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over() -> None:
     newcomer = TicketTable()
-    merged(newcomer, expired())
+    merge(newcomer, expired())
     assert newcomer.counters_of("x").fence == FENCE
     assert newcomer.is_outdone(ticket(), FENCE - 1)
 
@@ -234,8 +223,7 @@ def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
 def test_a_released_hold_leaves_nothing_to_look_at_later() -> None:
     table = TicketTable()
     for number in range(1_000):
-        entry = present(table.put(ticket(request=number + 1), "n2", NOW, None))
-        table.vote(entry, FENCE + number, NOW)
+        put_hold(table, ticket(request=number + 1), FENCE + number)
         table.drop("x", ANN, number + 1, 0)
     assert (table.ends.at, table.sessions, len(table)) == ({}, {}, 0)
 
@@ -280,6 +268,6 @@ def test_the_table_with_the_later_release_counts(first: int) -> None:
     earlier.drop("x", ANN, 3, FENCE)
     later_.drop("x", ANN, 5, FENCE + 2)
 
-    merged(here, *([later_, earlier] if first else [earlier, later_]))
+    merge(here, *([later_, earlier] if first else [earlier, later_]))
 
     assert here.drop("x", ANN, 0, FENCE + 2)

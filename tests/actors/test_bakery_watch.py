@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
-from support.leader_trio import seats
+from support.leader_trio import member, seats
 from support.role_harness import at
+from support.samples import READY
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
@@ -26,7 +29,7 @@ from fencelock.actors.api.session_message import Open
 from fencelock.actors.bakery.backend import NUMBERS, WATCHER_SILENCE_MS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
+from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
@@ -44,7 +47,7 @@ News = ClusterUp | ClusterDown
 def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: int = 1) -> Readiness:
     return Readiness(
         seating=Seating(epoch, tuple(Chosen(name, 1) for name in MEMBERS), 10_000),
-        members=tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in reachable),
+        members=tuple(member(name) for name in reachable),
         ready=detail == "ready",
         detail=detail,
         electorate=Electorate(0, seats(*MEMBERS)),
@@ -307,22 +310,17 @@ HOLDER = Contender("n1", "c", "first", 7, 10)
 WAITER = Contender("n1", "c", "second", None, 10)
 
 
-def status_of(
-    node: str, epoch: int, *leaders: str, ready: bool = True, **more: object
-) -> NodeStatus:
-    status = {
-        "node": node,
-        "protocol": "bakery",
-        "nodes": ("n1", "n2", "n3"),
-        "ready": ready,
-        "detail": "ready" if ready else "hand-over: 1 of the leaders n1, n3 serve in epoch 2",
-        "uptime_ms": 1_000,
-        "counters": (),
-        "locks": (),
-        "elected": Elected(epoch, leaders, SEEN),
+def status_of(node: str, epoch: int, *leaders: str, ready: bool = True, **more: Any) -> NodeStatus:
+    return replace(
+        READY,
+        node=node,
+        protocol="bakery",
+        nodes=MEMBERS,
+        ready=ready,
+        detail="ready" if ready else "hand-over: 1 of the leaders n1, n3 serve in epoch 2",
+        elected=Elected(epoch, leaders, SEEN),
         **more,
-    }
-    return NodeStatus(**status)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    )
 
 
 def shown(*nodes: NodeStatus) -> str:

@@ -9,15 +9,33 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of, status_of
+from fencelock.actors.bakery.config import (
+    PRIORITY,
+    Terms,
+    election_of,
+    leader_of,
+    proxy_of,
+    status_of,
+)
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import ClusterView, LeaderSelection
-from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Install, Lock, Member, Seating
+from fencelock.actors.bakery.message import (
+    NOBODY,
+    Beat,
+    Chosen,
+    Install,
+    Lead,
+    Lock,
+    Member,
+    Seating,
+    Unlock,
+)
+from fencelock.actors.bakery.state_transfer import Import, parts_of
 from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.membership import Member as Seat
@@ -99,16 +117,12 @@ class LeaderTrio:
 
     def lock(self, to: str, *, wait_ms: int | None = None) -> None:
         """Send a leader ann's request 1."""
-        message = Lock(
-            lock="x",
-            who=ANN,
-            request=1,
-            wait_ms=wait_ms,
-            hold_ms=HOLD_MS,
-            grace_ms=GRACE_MS,
-            label="",
-        )
-        self.ask(to, message)
+        self.ask(to, lock_request(wait_ms=wait_ms))
+
+    def unlock(self, to: str, fence: int = FENCE, **fields: Any) -> None:
+        """Send a leader the end of ann's hold under ``fence``, or with other ``fields``."""
+        known: dict[str, Any] = {"lock": "x", "who": ANN, "request": 0, "fence": fence, **fields}
+        self.ask(to, Unlock(number=len(self.to_proxies) + 1, waiting=False, **known))
 
     def entries(self, name: str) -> list[tuple[TicketPhase, str]]:
         """Return the entries of a leader's table, and their owners there."""
@@ -128,12 +142,44 @@ class LeaderTrio:
 
     def hold(self, *voters: str, owner: str = "n1") -> None:
         """Let ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
-        turn = Turn(7, owner, 1)
-        ticket = Ticket("x", ANN, 1, turn, proxy_of(owner), HOLD_MS, GRACE_MS, "")
+        ticket = Ticket("x", ANN, 1, Turn(7, owner, 1), proxy_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:
-            table = self.leaders[name].tickets
-            entry = present(table.put(ticket, owner, self.now, None))
-            table.vote(entry, FENCE, self.now)
+            put_hold(self.leaders[name].tickets, ticket, now=self.now)
+
+
+def lock_request(who: Who = ANN, **fields: Any) -> Lock:
+    """Return request 1 of ``who`` for lock x, with other ``fields``."""
+    made = Lock(
+        lock="x",
+        who=who,
+        request=1,
+        wait_ms=None,
+        hold_ms=HOLD_MS,
+        grace_ms=GRACE_MS,
+        label="",
+    )
+    return replace(made, **fields)
+
+
+def put_hold(table: TicketTable, ticket: Ticket, fence: int = FENCE, now: Instant = NOW) -> None:
+    """Let ``table`` have a hold with ``ticket``, of the leader that the ticket names."""
+    entry = present(table.put(ticket, ticket.turn.leader, now, None))
+    table.vote(entry, fence, now)
+
+
+def merge(
+    into: TicketTable, *tables: TicketTable, now: Instant = NOW, own: bool = True
+) -> list[TicketEntry]:
+    """Hand ``tables``, of n2 and so on, over to n1, which has ``into``, and led before if ``own``.
+
+    Return the entries that end.
+    """
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, election_of("n1"), own=own)
+    for one, table in zip(LIVES[1:], tables, strict=False):
+        for part in parts_of(table, 2, one.life, now):
+            assert arriving.on_table(one.node, part)
+    return arriving.merge(into, now)
 
 
 def lock_leader(node: str = "n1", host: Host = HOST, **options: Any) -> Leader:
@@ -175,10 +221,15 @@ def beat(**fields: Any) -> Beat:
 
     These are fields of the beat, or of its member.
     """
-    member = Member("n2", 2, 14, 7, 0, NOBODY, 0, 0, voter=12, reaches=())
     given = {name: fields.pop(name) for name in Member._fields if name in fields}
-    made = Beat(number=1, echo_life=1, echo=1, member=member._replace(**given))
+    known: dict[str, Any] = {"life": 2, "pid": 7, "voter": 12, **given}
+    made = Beat(number=1, echo_life=1, echo=1, member=member("n2", **known))
     return replace(made, **fields)
+
+
+def member(name: str, **fields: Any) -> Member:
+    """Return a voter in its first life that knows of no leaders, with other ``fields``."""
+    return Member(name, 1, PRIORITY, 1, 0, NOBODY, 0, 0)._replace(**fields)
 
 
 def seats(*names: str) -> tuple[Seat, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.message import Acquire, Contender
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import NOBODY, Chosen, Member, Seating
+from fencelock.actors.bakery.message import Chosen, Member, Query, QueryResult, Seating
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
@@ -18,6 +18,7 @@ from fencelock.actors.proxy.lock_request import LockRequests
 from fencelock.actors.proxy.message import LockGranted
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.expect import checked
+from support.leader_trio import member
 from support.role_harness import HOST, T0, RoleHarness
 
 PROXY = Address("n1/proxy")
@@ -82,14 +83,29 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
 
         These are ``members``, or members with the names in ``reachable``.
         """
-        named = tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in reachable)
         readiness = Readiness(
             seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
-            members=members or named,
+            members=members or tuple(member(name) for name in reachable),
             ready=True,
             detail="ready",
         )
         return self.receive(election_of("n4"), readiness)
+
+
+def reply_to(
+    query: Query, *holders: Contender, epoch: int = 1, expired_ms: int | None = None
+) -> QueryResult:
+    """Return the reply of a leader at which nobody waits for the lock."""
+    return QueryResult(
+        lock=query.lock,
+        number=query.number,
+        holders=holders,
+        waiters=(),
+        waiting=0,
+        epoch=epoch,
+        nonce=query.nonce,
+        expired_ms=expired_ms,
+    )
 
 
 class UnbatchedProxy(Proxy):
