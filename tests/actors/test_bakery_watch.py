@@ -290,9 +290,7 @@ def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
     assert [state.up for state in of(ClusterState, sends, WATCHER)] == [False]
     assert session_harness.assigned == ""
     session_harness.receive(ME, LinkUp(node="a"))
-    opened = session_harness.open(
-        [send for send in session_harness.run(5_000) if isinstance(send.message, Open)]
-    )
+    opened = session_harness.open(session_harness.run(5_000))
     request = of(Watch, opened)[-1]
     assert (request.known, request.session) == (0, "c~2.2")
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import get_args
 
 import pytest
-from support.role_harness import HOST, RoleHarness
+from support.role_harness import RoleHarness
 from support.session_harness import ANN, BEN, ME, A, B, UnkeptSession, node_status, of, one, refusal
 
 from fencelock.actors.api.message import (
@@ -24,7 +24,7 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.session import refusals, session
 from fencelock.actors.session.lease import MOVES, SessionLease, Stage
 from fencelock.actors.session.message import SessionTick
@@ -115,9 +115,8 @@ def test_pauses_vary_with_the_chance_given() -> None:
 def test_an_idle_session_sets_no_timer(unkept: UnkeptSession) -> None:
     unkept.run(10_000)
     assert unkept.alarms == []
-    asked = unkept.held()
-    unkept.receive(ANN, Release(lock="x", owner="ann", fence=7))
-    unkept.receive(asked.to, Released(lock="x", session="c", owner="ann", request=2))
+    unkept.held()
+    unkept.free(unkept.release())
     unkept.run(10_000)
     assert unkept.alarms == []
 
@@ -173,10 +172,9 @@ def test_an_owner_that_holds_is_refused_until_it_releases_and_then_waits_for_the
     answer = refusal(unkept.receive(ANN, Acquire(lock="x", owner="ann")))
     assert answer.reason is Reason.ALREADY_HELD
     assert "fence 7" in answer.detail
-    (release,) = unkept.receive(ANN, Release(lock="x", owner="ann", fence=7))
-    assert release.to == A
+    release = unkept.release()
     assert unkept.receive(BEN, Acquire(lock="x", owner="ann")) == []
-    sends = unkept.receive(A, Released(lock="x", session="c", owner="ann", request=2))
+    sends = unkept.free(release)
     assert [(send.to, type(send.message)) for send in sends] == [(ANN, Released), (A, Acquire)]
 
 
@@ -219,18 +217,10 @@ def test_a_session_moves_only_along_its_table(former: Stage, following: Stage) -
             lease.enter(following)
 
 
-def test_a_name_of_a_stranger_or_a_forbidden_one_is_not_kept() -> None:
+def test_a_name_of_a_stranger_or_a_forbidden_one_is_not_kept(unkept: UnkeptSession) -> None:
     """Names are checked before they enter a cache, so that the cache is bounded."""
-    role = ClientSession(
-        Address("c/session"), HOST, session="c", endpoints=(Address("a/proxy"),), random=Random(1)
-    )
-    for stage in (Stage.OPENING, Stage.OPEN):
-        role.session_state.session_lease.enter(stage)
     kept = lock_key_named.cache_info().currsize
-    for user in (Address("a/proxy"), Address("c/ask-1")):
-        for request in (
-            Release(lock="n" * 100_000, fence=7, owner="o"),
-            Acquire(lock="n" * 100_000, owner="o"),
-        ):
-            role.handle(user, request, Instant(0))
+    for user in (A, Address("c/ask-1")):
+        unkept.receive(user, Release(lock="n" * 100_000, fence=7, owner="o"))
+        unkept.receive(user, Acquire(lock="n" * 100_000, owner="o"))
     assert lock_key_named.cache_info().currsize == kept

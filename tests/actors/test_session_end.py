@@ -23,13 +23,11 @@ from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
-    Cancelled,
     Describe,
     Inspect,
     Reason,
     Refused,
     Release,
-    Released,
 )
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open
 from fencelock.actors.effect import Send
@@ -38,6 +36,7 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session import holds
+from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.lease import SessionLease
 from fencelock.actors.session.message import (
     Close,
@@ -152,9 +151,8 @@ def test_closing_releases_cancels_and_answers_when_all_is_confirmed(unkept: Unke
     assert one(Cancel, sends, A).lock == "y"
     assert {answer.reason for answer in of(Refused, sends)} == {Reason.CANCELLED}
     assert len(of(Refused, sends)) == 2
-    unkept.receive(A, Cancelled(lock="y", session="c", owner="ben", request=2))
-    released = unkept.receive(A, Released(lock="x", session="c", owner="ann", request=4))
-    end = one(End, released, A)
+    unkept.undo(sends)
+    end = one(End, unkept.free(sends), A)
     assert end.session == "c"
     ended = unkept.receive(A, Ended(session="c", detail="", request=end.request))
     assert ended == [Send(ANN, Closed(unanswered=0))]
@@ -221,18 +219,18 @@ def test_trust_in_a_session_counts_from_when_it_was_asked_for(harness: SessionHa
 
 def test_a_second_attempt_to_open_counts_from_when_it_was_made(harness: SessionHarness) -> None:
     first = harness.acquire()
-    later = [send for send in harness.run(700) if isinstance(send.message, Open)]
-    harness.open(later)
+    harness.open(harness.run(700))
     assert ms(harness.trust.until) > 1_000 + SURE_MS
     assert harness.open(first) == []
 
 
 def test_trust_grows_with_each_keep_alive_from_when_it_was_sent(harness: SessionHarness) -> None:
     harness.hold()
-    (keep,) = [s for s in harness.run(3_100) if isinstance(s.message, api.KeepAlive)]
+    sends = harness.run(3_100)
+    assert len(of(api.KeepAlive, sends)) == 1
     sent_ms = 4_000
     harness.now_ms += 2_000
-    harness.alive(keep)
+    harness.alive(sends)
     assert ms(harness.trust.until) == pytest.approx(sent_ms + SURE_MS, abs=150)
 
 
@@ -268,6 +266,7 @@ def test_an_unconfirmed_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
+    hold = harness.ann_holds
     assert of(Suspected, harness.run(7_400)) == []
     suspected = one(Suspected, harness.run(200), WATCHER)
     assert 7_400 <= suspected.silent_ms <= 7_700
@@ -276,6 +275,7 @@ def test_an_unconfirmed_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
     sends = harness.run(300)
     assert one(HoldsLost, sends, WATCHER).losses == (Loss("x", "ann", 7),)
     assert "15 s" in one(HoldsLost, sends, WATCHER).detail
+    assert (hold.state, "15 s" in hold.reason) == (HoldState.LOST, True)
     assert {end.session for end in of(End, sends)} == {"c.1"}
 
 
@@ -283,8 +283,7 @@ def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(harness: Sessio
     harness.hold()
     sends = harness.run(8_000)
     assert of(Suspected, sends, WATCHER)
-    greeting = [send for send in sends if isinstance(send.message, api.KeepAlive)][-1]
-    harness.alive(greeting)
+    harness.alive(sends)
     assert harness.trust.suspect_at > harness.now_ms * NS_PER_MS
     assert of(HoldsLost, harness.run(7_000)) == []
 
@@ -292,10 +291,9 @@ def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(harness: Sessio
 def test_a_lost_hold_stays_lost_whatever_arrives_later(harness: SessionHarness) -> None:
     harness.hold()
     sends = harness.run(14_800)
-    greeting = [send for send in sends if isinstance(send.message, api.KeepAlive)][-1]
     harness.now_ms += 5_000  # The process was paused; the answer was there all the time.
     trust = harness.trust
-    late = harness.alive(greeting)
+    late = harness.alive(sends)
     assert one(HoldsLost, late, WATCHER).losses == (Loss("x", "ann", 7),)
     assert trust.until < harness.now_ms * NS_PER_MS
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
@@ -315,8 +313,7 @@ def test_a_wait_goes_on_under_its_number_when_its_session_can_not_be_believed_an
     sends = harness.run(16_000)
     assert of(api.Refused, sends) == []
     assert {end.session for end in of(End, sends)} == {"c.1"}
-    opening = [send for send in sends if isinstance(send.message, Open)]
-    again = harness.open(opening)
+    again = harness.open(sends)
     assert one(api.Acquire, again).request == one(api.Acquire, asked).request
     assert of(api.Granted, harness.grant(asked)) == []
     assert one(api.Granted, harness.grant(again, fence=8), ANN).fence == 8
@@ -324,9 +321,9 @@ def test_a_wait_goes_on_under_its_number_when_its_session_can_not_be_believed_an
 
 def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(harness: SessionHarness) -> None:
     harness.hold()
-    ends = [s for s in harness.run(16_000) if isinstance(s.message, End)]
-    assert len(ends) > 1
-    assert harness.end(ends) == []
+    sends = harness.run(16_000)
+    assert len(of(End, sends)) > 1
+    assert harness.end(sends) == []
     assert of(End, harness.run(60_000)) == []
     assert harness.alarms == []
 
@@ -339,12 +336,14 @@ def test_the_end_of_a_session_given_up_is_not_repeated_forever(harness: SessionH
 
 def test_an_operators_eviction_loses_that_hold_alone(harness: SessionHarness) -> None:
     harness.hold()
+    hold = harness.ann_holds
     harness.hold(BEN, lock="y", fence=8)
     lost = HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops")
     sends = harness.receive(A, lost)
     assert one(HoldsLost, sends, WATCHER) == HoldsLost(
         losses=(Loss("x", "ann", 7),), detail="by ops"
     )
+    assert (hold.state, hold.reason) == (HoldState.LOST, "by ops")
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
     assert of(api.Release, harness.release(BEN, lock="y", fence=8))
     assert harness.receive(A, lost) == []
@@ -391,7 +390,7 @@ def test_memory_of_losses_is_bounded(
     )
 
 
-def test_a_short_session_is_moved_to_another_endpoint_in_time(harness: SessionHarness) -> None:
+def test_a_short_session_is_moved_to_another_endpoint_in_time() -> None:
     harness = SessionHarness(ttl_ms=2_000)
     harness.hold()
     sends: list[Send] = []

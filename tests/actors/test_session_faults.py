@@ -6,17 +6,15 @@ from collections.abc import Callable
 from random import Random
 
 from support.role_harness import RoleHarness
+from support.session_harness import ME, A, B
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.message import Address, Message, address_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import ClientSession
-
-A, B = Address("a/proxy"), Address("b/proxy")
-ME = Address("c/session")
 
 
 def test_over_a_network_that_loses_and_repeats_every_user_is_served_and_nothing_is_left() -> None:
@@ -54,7 +52,7 @@ class Fault:
         assert (ledger.holds, self.holding) == ({}, {A: set(), B: set()})
 
     def _want(self, user: Address) -> None:
-        name = user.partition("/")[2]
+        name = role_of(user)
         self._spread(self.harness.receive(user, api.Acquire(lock=name, owner=name)))
 
     def _spread(self, sends: list[Send]) -> None:
@@ -98,26 +96,16 @@ class Fault:
         if isinstance(asked, api.Cancel):
             if isinstance(self.done.get(key), api.Granted):
                 self.holding[send.to].remove(asked.lock)
-            self.done[key] = api.Cancelled(
-                lock=asked.lock, session="c", owner=asked.owner, request=asked.request
-            )
+            self.done[key] = api.Cancelled(**asked.fields())
         elif key not in self.done:
             if isinstance(asked, api.Acquire):
                 assert asked.lock not in self.holding[send.to]
                 self.holding[send.to].add(asked.lock)
                 self.fence += 1
-                self.done[key] = api.Granted(
-                    lock=asked.lock,
-                    fence=self.fence,
-                    session="c",
-                    owner=asked.owner,
-                    request=asked.request,
-                )
+                self.done[key] = api.Granted(**asked.fields(), fence=self.fence)
             else:
                 self.holding[send.to].remove(asked.lock)
-                self.done[key] = api.Released(
-                    lock=asked.lock, session="c", owner=asked.owner, request=asked.request
-                )
+                self.done[key] = api.Released(**asked.fields())
         return self._perhaps(send.to, self.done[key])
 
     def _perhaps(self, endpoint: Address, answer: Message) -> list[Send]:

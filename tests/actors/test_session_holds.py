@@ -16,7 +16,6 @@ from fencelock.actors.api.session_message import (
     End,
     Evict,
     Evicted,
-    HoldLost,
     ListLocks,
     LockList,
     Open,
@@ -32,95 +31,57 @@ from fencelock.actors.session.holds import MOVES, ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.message import Close, Closed, HoldsLost
 from fencelock.actors.session.requests import LockKey
-from fencelock.actors.session.session import TTL_MS
-
-X = LockKey("x", "ann")
 
 
-@pytest.fixture
-def threaded() -> SessionHarness:
-    return SessionHarness()
-
-
-def hold_of(threaded: SessionHarness) -> ClientHold:
-    return threaded.role.session_state.holds[X]
-
-
-def test_a_hold_of_two_acquires_is_held_when_one_is_released(threaded: SessionHarness) -> None:
-    threaded.hold(limit=0)
-    threaded.grant(threaded.acquire(token=2, limit=0), fence=7, count=2)
-    hold = hold_of(threaded)
-    sends = threaded.release()
+def test_a_hold_of_two_acquires_is_held_when_one_is_released(harness: SessionHarness) -> None:
+    harness.hold(limit=0)
+    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
+    hold = harness.ann_holds
+    sends = harness.release()
     states = [hold.state]
-    threaded.free(sends, count=1)
+    harness.free(sends, count=1)
     states.append(hold.state)
-    threaded.free(threaded.release())
+    harness.free(harness.release())
     assert [*states, hold.state] == [HoldState.RELEASING, HoldState.HELD, HoldState.RELEASED]
 
 
-def test_a_release_that_is_refused_as_not_held_ends_the_hold(threaded: SessionHarness) -> None:
-    threaded.hold()
-    hold = hold_of(threaded)
-    threaded.refuse(threaded.release(), Reason.NOT_HELD)
+def test_a_release_that_is_refused_as_not_held_ends_the_hold(harness: SessionHarness) -> None:
+    harness.hold()
+    hold = harness.ann_holds
+    harness.refuse(harness.release(), Reason.NOT_HELD)
     assert hold.state is HoldState.RELEASED
 
 
-def test_an_unconfirmed_release_goes_on_though_its_user_gives_up(threaded: SessionHarness) -> None:
-    threaded.hold()
-    hold = hold_of(threaded)
-    threaded.release()
-    threaded.run(11_000)
+def test_an_unconfirmed_release_goes_on_though_its_user_gives_up(harness: SessionHarness) -> None:
+    harness.hold()
+    hold = harness.ann_holds
+    harness.release()
+    harness.run(11_000)
     assert hold.state is HoldState.RELEASING
 
 
-def test_a_hold_that_was_taken_away_is_lost_for_the_reason_given(threaded: SessionHarness) -> None:
-    threaded.hold()
-    hold = hold_of(threaded)
-    lost = HoldLost(lock="x", fence=7, session=threaded.assigned, owner="ann", detail="by root")
-    threaded.receive(A, lost)
-    assert (hold.state, hold.reason) == (HoldState.LOST, "by root")
-
-
-def test_all_holds_of_a_session_are_lost_with_it(threaded: SessionHarness) -> None:
-    threaded.hold()
-    hold = hold_of(threaded)
-    threaded.run(TTL_MS)
-    assert hold.state is HoldState.LOST
-    assert "15 s" in hold.reason
-
-
 def test_a_hold_is_unlocking_when_its_duration_is_over() -> None:
-    threaded = SessionHarness(600_000)
-    asked = threaded.open(threaded.acquire())[-1].message
-    threaded.receive(
-        A,
-        Granted(
-            lock="x",
-            fence=7,
-            session=threaded.assigned,
-            owner="ann",
-            request=getattr(asked, "request"),  # noqa: B009  # Of any request.
-            hold_ms=1_000,
-            grace_ms=5_000,
-        ),
-    )
-    hold = hold_of(threaded)
+    harness = SessionHarness(600_000)
+    asked = one(api.Acquire, harness.open(harness.acquire()))
+    harness.receive(A, Granted(**asked.fields(), fence=7, hold_ms=1_000, grace_ms=5_000))
+    hold = harness.ann_holds
     states = [hold.state]
-    threaded.run_kept(1_500, A)
-    notice = Unlocking(lock="x", fence=7, grace_ms=5_000, session=threaded.assigned, owner="ann")
-    threaded.receive(A, notice)
+    harness.run_kept(1_500, A)
+    notice = Unlocking(lock="x", fence=7, grace_ms=5_000, session=harness.assigned, owner="ann")
+    harness.receive(A, notice)
     states.append(hold.state)
-    threaded.run_kept(5_000, A)
+    harness.run_kept(5_000, A)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.UNLOCKING, HoldState.LOST]
 
 
 def test_the_table_that_was_given_is_the_sessions_own() -> None:
     """So threads of a client find holds in it."""
     holds: dict[LockKey, ClientHold] = {}
-    threaded = SessionHarness(holds=holds)
-    threaded.hold()
-    assert holds[X].fence == 7
-    assert holds[X].trust is threaded.role.session_state.session_lease.trust
+    harness = SessionHarness(holds=holds)
+    harness.hold()
+    hold = holds[LockKey("x", "ann")]
+    assert hold.fence == 7
+    assert hold.trust is harness.role.session_state.session_lease.trust
 
 
 @pytest.mark.parametrize(("state", "to"), list(itertools.product(HoldState, HoldState)))
@@ -225,7 +186,7 @@ def test_the_leader_is_preferred_once_it_is_known_which_endpoint_it_is(
     harness: SessionHarness, known_before: str
 ) -> None:
     for greeting in harness.begun:
-        harness.alive(greeting, leader=known_before)
+        harness.alive([greeting], leader=known_before)
     sends = harness.open(harness.acquire(), leader="b")
     assert one(api.Acquire, sends, B).session == "c.1"
     assert harness.acquire(BEN)[0].to == B
@@ -233,26 +194,24 @@ def test_the_leader_is_preferred_once_it_is_known_which_endpoint_it_is(
 
 def test_unanswered_requests_go_to_a_new_leader(harness: SessionHarness) -> None:
     for greeting in harness.begun:
-        harness.alive(greeting)
+        harness.alive([greeting])
     harness.open(harness.acquire(), leader="a")
-    (keep,) = [s for s in harness.run(1_300) if isinstance(s.message, api.KeepAlive)]
-    sends = harness.alive(keep, leader="b")
-    assert of(api.Acquire, sends, B)
-    assert harness.alive(keep, leader="b") == []
+    kept = harness.run(1_300)
+    assert of(api.Acquire, harness.alive(kept, leader="b"), B)
+    assert harness.alive(kept, leader="b") == []
 
 
 def test_a_leader_that_cannot_be_reached_is_not_gone_back_to(harness: SessionHarness) -> None:
     for greeting in harness.begun:
-        harness.alive(greeting)
+        harness.alive([greeting])
     harness.open(harness.acquire(), leader="a")
-    (keep,) = [s for s in down(harness) if isinstance(s.message, api.KeepAlive)]
-    assert harness.alive(keep, leader="a") == []
+    assert harness.alive(down(harness), leader="a") == []
     assert harness.acquire(BEN)[0].to == B
 
 
 def test_a_leader_whose_link_is_back_is_preferred_again(harness: SessionHarness) -> None:
     for greeting in harness.begun:
-        harness.alive(greeting)
+        harness.alive([greeting])
     harness.open(harness.acquire(), leader="a")
     down(harness)
     assert of(api.Acquire, harness.receive(ME, LinkUp(node="a")), A)

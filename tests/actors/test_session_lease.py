@@ -76,7 +76,7 @@ def unlocking(harness: SessionHarness, fence: int = FENCE) -> list[Send]:
 def test_a_lease_counts_from_when_the_lock_was_asked_for(harness: SessionHarness) -> None:
     asked_ms = harness.now_ms
     held(harness, 1_000)
-    leased = present(harness.lease())
+    leased = present(harness.ann_holds.lease)
     assert leased.until <= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE)
     assert leased.until >= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE - 1)
     assert leased.grace_ms == GRACE_MS
@@ -85,7 +85,7 @@ def test_a_lease_counts_from_when_the_lock_was_asked_for(harness: SessionHarness
 def test_a_hold_without_a_deadline_has_no_lease(harness: SessionHarness) -> None:
     sends = harness.receive(A, grant(wanted(harness), hold_ms=0))
     assert one(Granted, sends, ANN).fence == FENCE
-    assert harness.lease() is None
+    assert harness.ann_holds.lease is None
     assert of(HoldsLost, harness.run_kept(TTL_MS // 2, A)) == []
 
 

@@ -27,7 +27,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, Open
+from fencelock.actors.api.session_message import CloseSession
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, role_of
 from fencelock.actors.role_message import LinkDown
@@ -321,7 +321,7 @@ def test_a_wait_takes_what_is_left_of_its_time_along(harness: SessionHarness) ->
     wait(harness, 3_000)
     harness.now_ms += 1_000
     sends = harness.run(700)
-    sent = one(AwaitLatch, harness.open([s for s in sends if isinstance(s.message, Open)]))
+    sent = one(AwaitLatch, harness.open(sends))
     assert sent.wait_ms is not None
     assert 1_000 < sent.wait_ms <= 2_000
 

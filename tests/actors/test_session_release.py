@@ -17,15 +17,7 @@ from support.session_harness import (
 )
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Cancelled,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-)
+from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Refused
 from fencelock.actors.api.session_message import ConfirmHold, DisownHold
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
@@ -41,23 +33,22 @@ def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use
     unkept.receive(ME, LinkDown(node="a"))
     unkept.receive(ME, LinkUp(node="a"))
     assert unkept.acquire(BEN).to == B
-    (sent,) = unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7, request=4))
-    assert sent.to == A
-    done = api.Released(lock="x", session="c", owner="ann", request=3)
-    assert one(api.Released, unkept.receive(A, done), ANN).request == 4
+    sends = unkept.release(token=4)
+    assert [send.to for send in sends] == [A]
+    assert one(api.Released, unkept.free(sends), ANN).request == 4
 
 
 @pytest.mark.parametrize("fence", [0, 8])
 def test_a_release_under_another_fence_is_refused_here(unkept: UnkeptSession, fence: int) -> None:
     unkept.held()
-    (sent,) = unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=fence))
+    (sent,) = unkept.release(fence=fence)
     assert refusal([sent]).reason is api.Reason.NOT_HELD
     assert "fence 7" in refusal([sent]).detail
 
 
 def test_an_unconfirmed_release_is_reported_and_goes_on(unkept: UnkeptSession) -> None:
     unkept.held()
-    unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
+    released = unkept.release()
     sends = unkept.run(10_500)
     answer = refusal(sends)
     assert answer.reason is api.Reason.UNAVAILABLE
@@ -65,22 +56,21 @@ def test_an_unconfirmed_release_is_reported_and_goes_on(unkept: UnkeptSession) -
     assert "background" in answer.detail
     assert isinstance(answer.error(), UnavailableError)
     assert of(api.Release, unkept.run(30_000), A)
-    unkept.receive(A, api.Released(lock="x", session="c", owner="ann", request=2))
+    unkept.free(released)
     assert unkept.role.session_state.holds == {}
     assert of(api.Release, unkept.run(30_000)) == []
 
 
 def test_a_release_can_be_waited_for_again_while_it_goes_on(unkept: UnkeptSession) -> None:
     unkept.held()
-    unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
+    unkept.release()
     answer = refusal(unkept.receive(BEN, api.Release(lock="x", owner="ann", fence=7)), BEN)
     assert answer.reason is api.Reason.NOT_HELD
     assert "already" in answer.detail
     unkept.run(10_500)
     (sent,) = unkept.receive(BEN, api.Release(lock="x", owner="ann", fence=7, request=3))
     assert sent.message == api.Release(lock="x", owner="ann", fence=7, session="c", request=2)
-    done = api.Released(lock="x", session="c", owner="ann", request=2)
-    assert one(api.Released, unkept.receive(A, done), BEN).request == 3
+    assert one(api.Released, unkept.free([sent]), BEN).request == 3
 
 
 def test_an_unawaited_release_has_no_timeout(unkept: UnkeptSession) -> None:
@@ -90,8 +80,7 @@ def test_an_unawaited_release_has_no_timeout(unkept: UnkeptSession) -> None:
     sends = unkept.run(60_000)
     assert of(api.Refused, sends) == []
     assert len(of(api.Release, sends, A)) > 5
-    done = api.Released(lock="x", session="c", owner="ann", request=2)
-    assert one(api.Released, unkept.receive(A, done), ANN).request == 4
+    assert one(api.Released, unkept.free(sends), ANN).request == 4
 
 
 def test_an_unawaited_release_that_is_asked_for_again_is_sent_once(unkept: UnkeptSession) -> None:
@@ -117,25 +106,24 @@ def test_only_a_release_that_is_refused_as_not_held_ends_the_hold(
     unkept: UnkeptSession, reason: api.Reason
 ) -> None:
     unkept.held()
-    unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
+    unkept.release()
     no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)
     assert refusal(unkept.receive(A, no)).reason is reason
     if reason is api.Reason.NOT_HELD:
         assert isinstance(unkept.acquire().message, api.Acquire)
     else:
-        (again,) = unkept.receive(ANN, api.Release(lock="x", owner="ann", fence=7))
-        assert again.to == A
+        assert [send.to for send in unkept.release()] == [A]
 
 
 def test_an_abandoned_wait_is_cancelled_until_the_endpoint_confirms(unkept: UnkeptSession) -> None:
     unkept.acquire()
     cancel = api.Cancel(lock="x", session="c", owner="ann", request=1)
-    assert unkept.receive(ANN, api.Abandon()) == [Send(A, cancel)]
+    sends = unkept.receive(ANN, api.Abandon())
+    assert sends == [Send(A, cancel)]
     repeats = of(api.Cancel, unkept.run(120_000))
     assert set(repeats) == {cancel}
     assert 10 <= len(repeats) <= 20
-    done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert unkept.receive(A, done) == []
+    assert unkept.undo(sends) == []
     assert unkept.run(60_000) == []
 
 
@@ -175,9 +163,10 @@ def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(unkept: UnkeptS
 
 def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(unkept: UnkeptSession) -> None:
     unkept.held()
-    assert one(api.Release, unkept.receive(ANN, api.Abandon()), A).fence == 7
+    sends = unkept.receive(ANN, api.Abandon())
+    assert one(api.Release, sends, A).fence == 7
     assert of(api.Release, unkept.run(5_000), A)
-    unkept.receive(A, api.Released(lock="x", session="c", owner="ann", request=2))
+    unkept.free(sends)
     assert unkept.role.session_state.holds == {}
 
 
@@ -198,8 +187,7 @@ def test_a_new_wait_of_an_owner_waits_until_its_old_one_is_cancelled(unkept: Unk
     (sent,) = unkept.receive(ANN, api.Acquire(lock="x", owner="ann"))
     assert sent == Send(A, api.Cancel(lock="x", session="c", owner="ann", request=1))
     assert of(api.Acquire, unkept.run_kept(2_000, A)) == []
-    done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert one(api.Acquire, unkept.receive(A, done), A).request == 2
+    assert one(api.Acquire, unkept.undo([sent]), A).request == 2
 
 
 def test_a_stray_grant_of_a_forgetful_endpoint_is_handed_back(unkept: UnkeptSession) -> None:
@@ -234,11 +222,6 @@ def silenced() -> SessionHarness:
     return cut_off(CUT_MS)[0]
 
 
-def alive(harness: SessionHarness, sends: list[Send]) -> list[Send]:
-    """Reply to the last greeting in ``sends``; return the effects."""
-    return harness.alive([send for send in sends if isinstance(send.message, KeepAlive)][-1])
-
-
 @pytest.mark.parametrize("ms", range(6_000, 26_000, 500))
 def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> None:
     """However long the cut was: whichever nodes were given up, and whatever pauses had grown."""
@@ -246,7 +229,7 @@ def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> N
     earlier = cut_off(max(0, ms - 700))[1]  # What was sent since may still arrive.
     recent = of(Cancel, sends)[len(of(Cancel, earlier)) :]
 
-    cancels = [*recent, *of(Cancel, alive(harness, sends)), *of(Cancel, harness.run(100))]
+    cancels = [*recent, *of(Cancel, harness.alive(sends)), *of(Cancel, harness.run(100))]
 
     assert cancels != []
 
@@ -257,18 +240,16 @@ def test_signs_of_life_are_requested_while_a_cancel_is_pending(silenced: Session
 
 def test_cancels_are_not_repeated_with_every_sign_of_life(silenced: SessionHarness) -> None:
     sends = silenced.run(2_000)
-    first = of(Cancel, alive(silenced, sends))
+    first = of(Cancel, silenced.alive(sends))
 
-    more = [cancel for _ in range(20) for cancel in of(Cancel, alive(silenced, sends))]
+    more = [cancel for _ in range(20) for cancel in of(Cancel, silenced.alive(sends))]
 
     assert len(first) <= 2  # The endpoint was given up, which is one reason, and is back.
     assert more == []
 
 
 def test_a_confirmed_cancel_is_not_repeated(silenced: SessionHarness) -> None:
-    cancel = of(Cancel, alive(silenced, silenced.run(2_000)))[-1]
-    cancelled = Cancelled(lock="x", session=silenced.assigned, owner="ann", request=cancel.request)
-    silenced.receive(silenced.role.session_state.endpoints.current, cancelled)
+    silenced.undo(silenced.alive(silenced.run(2_000)))
 
     assert of(Cancel, silenced.run(60_000)) == []
 
@@ -334,9 +315,7 @@ def test_a_session_disowns_what_it_does_not_hold_for_good(unkept: UnkeptSession)
     assert Send(A, DisownHold(lock="x", fence=7, session="c")) in sends
     assert Send(A, cancel) in sends
     assert unkept.grant(asked) == []
-
-    cancelled = Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert one(Acquire, unkept.receive(A, cancelled), A).request > 1
+    assert one(Acquire, unkept.undo(sends), A).request > 1
 
 
 def test_a_stranger_and_another_session_are_not_answered(unkept: UnkeptSession) -> None:

@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Instant, node_of, role_of
-from fencelock.actors.session.holds import ClientHold, Lease
+from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.lease import SessionTrust, Stage
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
@@ -46,12 +46,13 @@ def last(kind: Any, sends: list[Send]) -> tuple[Address, Any]:
 class KeptAlive(RoleHarness[ClientSession]):
     """A session whose keep-alives are answered."""
 
-    def alive(self, greeting: Send, leader: str = "") -> list[Send]:
-        """Answer one keep-alive."""
-        assert isinstance(greeting.message, api.KeepAlive)
-        session, number = greeting.message.session, greeting.message.request
-        alive = api.Alive(session=session, node=node_of(greeting.to), request=number, leader=leader)
-        return self.receive(greeting.to, alive)
+    def alive(self, sends: list[Send], leader: str = "") -> list[Send]:
+        """Answer the last `KeepAlive` in ``sends``; return the next sends."""
+        to, asked = last(api.KeepAlive, sends)
+        alive = api.Alive(
+            session=asked.session, node=node_of(to), request=asked.request, leader=leader
+        )
+        return self.receive(to, alive)
 
     def run_kept(self, ms: int, *endpoints: Address) -> list[Send]:
         """Let time pass while ``endpoints`` confirm the session; return the sends."""
@@ -61,8 +62,25 @@ class KeptAlive(RoleHarness[ClientSession]):
             sends += received
             for send in received:
                 if isinstance(send.message, api.KeepAlive) and send.to in endpoints:
-                    sends += self.alive(send)
+                    sends += self.alive([send])
         return sends
+
+    def release(
+        self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
+    ) -> list[Send]:
+        """Ask for a release as ``user``, which is its own owner."""
+        owner = role_of(user)
+        return self.receive(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
+
+    def free(self, sends: list[Send], count: int = 0) -> list[Send]:
+        """Confirm the last `Release` in ``sends``; return the next sends."""
+        to, asked = last(api.ReleaseRequest, sends)
+        return self.receive(to, api.Released(**asked.fields(), count=count))
+
+    def undo(self, sends: list[Send]) -> list[Send]:
+        """Confirm the last `Cancel` in ``sends``; return the next sends."""
+        to, cancel = last(api.Cancel, sends)
+        return self.receive(to, api.Cancelled(**cancel.fields()))
 
 
 class SessionHarness(KeptAlive):
@@ -108,14 +126,14 @@ class SessionHarness(KeptAlive):
         """The client's trust in the session in force, which its threads read."""
         return present(self.role.session_state.session_lease.trust)
 
-    def lease(self, user: Address = ANN, lock: str = "x") -> Lease | None:
-        """Return the deadlines of the hold of ``user``, which the client's threads read."""
-        return self.role.session_state.holds[LockKey(lock, role_of(user))].lease
+    @property
+    def ann_holds(self) -> ClientHold:
+        """Ann's hold of lock x, which the client's threads read."""
+        return self.role.session_state.holds[LockKey("x", "ann")]
 
-    def until(self, user: Address = ANN, lock: str = "x") -> Instant:
-        """Return the deadline of a hold that has one."""
-        lease = present(self.lease(user, lock))
-        return lease.until
+    def until(self) -> Instant:
+        """Return the deadline of Ann's hold, which must have one."""
+        return present(self.ann_holds.lease).until
 
     def acquire(
         self,
@@ -129,13 +147,6 @@ class SessionHarness(KeptAlive):
         owner = role_of(user)
         asked = api.Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token, limit=limit)
         return self.receive(user, asked)
-
-    def release(
-        self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
-    ) -> list[Send]:
-        """Ask for a release as ``user``, which is its own owner."""
-        owner = role_of(user)
-        return self.receive(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
 
     def open(self, sends: list[Send], leader: str = "") -> list[Send]:
         """Answer the last `Open` in ``sends`` with a new session; return the next sends."""
@@ -155,16 +166,6 @@ class SessionHarness(KeptAlive):
         """Grant the last `Acquire` in ``sends``; return the next sends."""
         to, asked = last(api.AcquireRequest, sends)
         return self.receive(to, api.Granted(**asked.fields(), fence=fence, count=count))
-
-    def free(self, sends: list[Send], count: int = 0) -> list[Send]:
-        """Confirm the last `Release` in ``sends``; return the next sends."""
-        to, asked = last(api.ReleaseRequest, sends)
-        return self.receive(to, api.Released(**asked.fields(), count=count))
-
-    def undo(self, sends: list[Send]) -> list[Send]:
-        """Confirm the last `Cancel` in ``sends``; return the next sends."""
-        to, cancel = last(api.Cancel, sends)
-        return self.receive(to, api.Cancelled(**cancel.fields()))
 
     def refuse(self, sends: list[Send], reason: api.Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``sends``."""
@@ -194,12 +195,10 @@ class SessionHarness(KeptAlive):
 
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
-    """Return the messages of ``kind`` among ``sends``, to ``to`` or to any address."""
     return sent(sends, kind, to)
 
 
 def one(kind: type[E], sends: list[Send], to: Address | None = None) -> E:
-    """Return the only message of ``kind`` among ``sends``, to ``to`` or to any address."""
     return only_sent(sends, kind, to)
 
 
@@ -218,9 +217,8 @@ class UnkeptSession(KeptAlive):
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
     ) -> Send:
         """Ask for a lock as ``user``; return what went to an endpoint."""
-        owner = user.partition("/")[2]
-        sends = self.receive(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
-        (send,) = sends
+        asked = Acquire(lock=lock, owner=role_of(user), wait_ms=wait_ms, request=token)
+        (send,) = self.receive(user, asked)
         return send
 
     def grant(self, asked: Send, fence: int = 7) -> list[Send]:
