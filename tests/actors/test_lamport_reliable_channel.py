@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.expect import only, present
-from support.role_harness import HOST, T0
+from support.expect import present
+from support.role_harness import HOST, T0, only_sent, sent
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -42,7 +42,7 @@ from fencelock.actors.lamport.reliable_channel import (
     Peer,
     ReliableChannel,
 )
-from fencelock.actors.message import Address, Event, Local, Message, Timer, address_of, node_of
+from fencelock.actors.message import Address, Event, Message, Timer, address_of, node_of
 
 OURS, THEIRS, THEIR_NEXT = 11, 22, 33
 PEER = Address("b/channel")
@@ -63,17 +63,12 @@ def carry(number: int, *nodes: str) -> Carry:
     return Carry(nodes=nodes or ("b",), message=content(number))
 
 
-def sent(effects: Effects, kind: type[Message | Local]) -> list[Message | Local]:
-    return [e.message for e in effects if isinstance(e, Send) and type(e.message) is kind]
-
-
 def numbers(effects: Effects) -> list[int]:
-    return [p.number for p in sent(effects, Parcel) if isinstance(p, Parcel)]
+    return [parcel.number for parcel in sent(effects, Parcel)]
 
 
 def delivered(effects: Effects) -> list[int]:
-    messages = [d.message for d in sent(effects, Delivered) if isinstance(d, Delivered)]
-    return [message.stamp - 1 for message in messages]
+    return [one.message.stamp - 1 for one in sent(effects, Delivered)]
 
 
 class ChannelOfA:
@@ -188,8 +183,7 @@ def test_a_new_life_gets_nothing_that_was_meant_for_its_former(bench: ChannelOfA
     bench.meet(THEIR_NEXT)
 
     assert list(bench.local(ResendDue(node="b"))) == []
-    (first,) = sent(bench.local(carry(9)), Parcel)
-    assert first == Parcel(
+    assert only_sent(bench.local(carry(9)), Parcel) == Parcel(
         boot=OURS, your_boot=THEIR_NEXT, number=0, confirmed=0, content=content(9)
     )
 
@@ -224,7 +218,7 @@ def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: Cha
     ]
 
     bench.receive(parcel(1))
-    assert only(Parcel, sent(bench.local(carry(0)), Parcel)).confirmed == 2
+    assert only_sent(bench.local(carry(0)), Parcel).confirmed == 2
     assert bench.local(ConfirmDue(node="b")) == []
 
 
@@ -273,12 +267,12 @@ def test_messages_from_other_roles_than_couriers_of_neighbors_are_dropped(
 
 
 def test_a_long_backlog_is_reported_and_so_is_its_end(bench: ChannelOfA) -> None:
-    notices: list[Message | Local] = []
+    notices: list[Congested] = []
     for number in range(BACKLOG_MAX + 2):
         notices += sent(bench.local(carry(number)), Congested)
     assert notices == [Congested(node="b", congested=True)]
 
-    relief: list[Message | Local] = []
+    relief: list[Congested] = []
     for confirmed in range(WINDOW, BACKLOG_MAX, WINDOW):
         confirm = Confirm(boot=THEIRS, your_boot=OURS, confirmed=confirmed)
         relief += sent(bench.receive(confirm), Congested)

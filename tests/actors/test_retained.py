@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from support.retained_world import RETAIN_MS, RetainedWorld, WrongError
+from support.role_harness import at
 
-from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.message import Instant
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
@@ -37,20 +38,12 @@ A, B, C = (LockKey(name, "*") for name in "abc")
 SPAN = 8
 
 
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
-def trusted(suspect_ms: int = 1_000_000, until_ms: int = 2_000_000) -> SessionTrust:
-    return SessionTrust(at(suspect_ms), at(until_ms))
-
-
 class Client:
     """One retained lock, its trust and its clock (ms)."""
 
-    def __init__(self, lock: RetainedLock | None = None) -> None:
-        self.lock = lock or RetainedLock(RetainTerms(1_000))
-        self.trust = trusted()
+    def __init__(self, cohort: int = 0, *, shared: bool = False) -> None:
+        self.lock = RetainedLock(RetainTerms(1_000, cohort=cohort, shared=shared))
+        self.trust = SessionTrust(at(1_000_000), at(2_000_000))
         self.ms = 10
 
     def acquire(self, token: int) -> list[Act]:
@@ -68,11 +61,15 @@ class Client:
     def released(self) -> list[Act]:
         return self.lock.released(self.lock.fence, at(self.ms))
 
+    def held(self, fence: int = 1, span: int = SPAN) -> Client:
+        """Return itself once Ann holds the lock under ``fence``."""
+        assert self.acquire(ANN) == [Request(self.lock.number)]
+        assert self.granted(fence, span) == [Admit(ANN, fence)]
+        return self
+
     def idle(self) -> Client:
         """Return itself once the lock is idle under fence 1."""
-        self.acquire(ANN)
-        self.granted()
-        self.release(ANN)
+        self.held().release(ANN)
         assert self.state is RetainedState.IDLE
         return self
 
@@ -94,18 +91,14 @@ def test_r1_the_session_asks_once_for_all_that_wait(client: Client) -> None:
 
 
 def test_r2_each_local_owner_has_the_next_fence_of_the_span(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted(fence=100, span=3)
-    client.release(ANN)
+    client.held(100, span=3).release(ANN)
     assert client.acquire(BEN) == [Admit(BEN, 101)]
     client.release(BEN)
     assert client.acquire(CEM) == [Admit(CEM, 102)]
 
 
 def test_r2_a_used_up_span_is_given_back_and_another_acquired(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted(fence=100, span=1)
-    client.acquire(BEN)
+    client.held(100, span=1).acquire(BEN)
     assert client.release(ANN) == [GiveBack(100)]
     assert client.acquire(CEM) == []
     assert client.released() == [Request(2)]
@@ -128,16 +121,13 @@ def test_r3_the_clock_finds_a_loss_before_the_session_does(client: Client) -> No
 
 
 def test_r3_who_waits_when_the_session_becomes_suspect_takes_the_normal_way(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted()
-    client.acquire(BEN)
+    client.held().acquire(BEN)
     client.trust.suspect_at = at(client.ms)
     assert client.release(ANN) == [GiveBack(1), Divert(BEN)]
 
 
 def test_r4_a_repeated_recall_changes_nothing(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted()
+    client.held()
     assert client.recall() == []
     paused_until = client.lock.recalls
     client.ms += 50
@@ -160,9 +150,7 @@ def test_r5_an_idle_lock_goes_back_at_once(client: Client) -> None:
 
 
 def test_r5_a_lock_in_use_goes_back_when_its_owner_releases(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted()
-    client.acquire(BEN)
+    client.held().acquire(BEN)
     assert client.recall() == [Divert(BEN)]
     assert client.acquire(CEM) == [Divert(CEM)]
     assert client.release(ANN) == [GiveBack(1)]
@@ -176,10 +164,8 @@ def test_r5_a_recall_that_came_before_its_grant_is_obeyed(client: Client) -> Non
     assert client.release(ANN) == [GiveBack(1)]
 
 
-def test_r6_a_cohort_may_have_the_lock_first(client: Client) -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, cohort=2)))
-    client.acquire(ANN)
-    client.granted()
+def test_r6_a_cohort_may_have_the_lock_first() -> None:
+    client = Client(cohort=2).held()
     for token in (BEN, CEM, DAN):
         client.acquire(token)
     client.recall()
@@ -190,10 +176,8 @@ def test_r6_a_cohort_may_have_the_lock_first(client: Client) -> None:
     assert client.granted(fence=99) == [Admit(DAN, 99)]
 
 
-def test_r6_a_cohort_ends_in_time(client: Client) -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, cohort=9)))
-    client.acquire(ANN)
-    client.granted()
+def test_r6_a_cohort_ends_in_time() -> None:
+    client = Client(cohort=9).held()
     client.acquire(BEN)
     client.recall()
     client.ms += COHORT_MS
@@ -201,14 +185,11 @@ def test_r6_a_cohort_ends_in_time(client: Client) -> None:
     assert client.released() == [Request(2)]
 
 
-def test_r6_a_suspect_session_has_no_further_turns(client: Client) -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, cohort=1)))
-    client.trust = trusted(suspect_ms=50)
-    client.acquire(ANN)
-    client.granted()
+def test_r6_a_suspect_session_has_no_further_turns() -> None:
+    client = Client(cohort=1).held()
     client.acquire(BEN)
     client.recall()
-    client.ms = 60
+    client.trust.suspect_at = at(client.ms)
     assert client.release(ANN) == [GiveBack(1), Divert(BEN)]
 
 
@@ -224,7 +205,7 @@ def test_r7_the_lock_is_not_retained_for_a_while_after_a_recall(client: Client) 
 
 
 def test_r7_a_lock_with_a_cohort_is_retained_again_at_once() -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, cohort=1))).idle()
+    client = Client(cohort=1).idle()
     client.recall()
     client.released()
     assert client.acquire(BEN) == [Request(2)]
@@ -289,9 +270,7 @@ def test_r8_idle_locks_go_when_the_session_becomes_suspect() -> None:
 
 def test_r8_close_gives_all_back() -> None:
     locks = RetainedLocks()
-    idle, held, wanted = Client().idle(), Client(), Client()
-    held.acquire(ANN)
-    held.granted(fence=9)
+    idle, held, wanted = Client().idle(), Client().held(9), Client()
     held.acquire(BEN)
     wanted.acquire(CEM)
     locks.by_key.update({A: idle.lock, B: held.lock, C: wanted.lock})
@@ -343,17 +322,14 @@ def test_r9_an_owner_that_does_not_wait_has_an_idle_lock_at_once(client: Client)
 
 
 def test_r9_a_loss_is_told_to_the_local_owner(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted()
-    client.acquire(BEN)
+    client.held().acquire(BEN)
     assert client.lock.lose() == [Lose(ANN, 1), Divert(BEN)]
     assert client.state is RetainedState.LOST
     assert client.acquire(CEM) == [Request(2)]
 
 
 def test_r9_a_release_after_the_session_is_over_finds_the_loss(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted()
+    client.held()
     client.trust.until = at(client.ms)
     assert client.release(ANN) == [Lose(ANN, 1), GiveBack(1)]
 
@@ -370,7 +346,7 @@ def test_r10_local_owners_are_served_in_order(client: Client) -> None:
 
 
 def test_readers_of_one_client_share_a_retained_lock() -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, shared=True)))
+    client = Client(shared=True)
     client.acquire(ANN)
     client.acquire(BEN)
     assert client.granted() == [Admit(ANN, 1), Admit(BEN, 2)]
@@ -382,18 +358,14 @@ def test_readers_of_one_client_share_a_retained_lock() -> None:
     assert client.release(BEN) == [GiveBack(1)]
 
 
-def test_a_reader_whom_this_client_cannot_admit_takes_the_normal_way(client: Client) -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, shared=True)))
-    client.acquire(ANN)
-    client.granted(span=1)
+def test_a_reader_whom_this_client_cannot_admit_takes_the_normal_way() -> None:
+    client = Client(shared=True).held(span=1)
     assert client.acquire(BEN) == [Divert(BEN)]
     assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
 
 
 def test_a_claim_after_the_time_of_a_cohort_waits_for_the_next_turn() -> None:
-    client = Client(RetainedLock(RetainTerms(1_000, cohort=9)))
-    client.acquire(ANN)
-    client.granted()
+    client = Client(cohort=9).held()
     client.recall()
     client.ms += COHORT_MS
     assert client.acquire(BEN) == []
@@ -402,10 +374,8 @@ def test_a_claim_after_the_time_of_a_cohort_waits_for_the_next_turn() -> None:
 
 
 def test_recalls_are_forgotten_although_the_lock_was_never_idle() -> None:
-    locks, client = RetainedLocks(), Client()
+    locks, client = RetainedLocks(), Client().held()
     lock = locks.by_key[A] = client.lock
-    client.acquire(ANN)
-    client.granted()
     client.recall()
     client.release(ANN)
     locks.note(A, lock, client.released(), at(10))
@@ -415,9 +385,7 @@ def test_recalls_are_forgotten_although_the_lock_was_never_idle() -> None:
 
 
 def test_a_loss_that_was_cut_short_leaves_nobody_behind(client: Client) -> None:
-    client.acquire(ANN)
-    client.granted()
-    client.lock.lose()
+    client.held().lock.lose()
     assert client.lock.reset({ANN: 1}) == [Lose(ANN, 1), GiveBack(1)]
     assert client.lock.users is None
 
