@@ -42,7 +42,7 @@ from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.proxy.message import Reported
 
 ANN = Address("ann/session")
-LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
+LOCAL = Address("n4/session")
 FENCE = pack_fence(1, 9)
 WAIT_MS = 2_000
 TERMS = Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS)
@@ -173,8 +173,6 @@ def test_the_session_of_callers_inside_is_theirs_alone(harness: ProxyHarness) ->
     lock = harness.receive(LOCAL, asked)
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
     assert one(Granted, harness.receive(leader, locked(who, 1)), LOCAL).session == "n4/b00"
-    refused = one(Refused, harness.receive(ASK, Acquire(lock="x")), ASK)
-    assert (refused.reason, "session is empty" in refused.detail) == (Reason.INVALID, True)
 
 
 def test_a_late_refusal_is_dropped(harness: ProxyHarness) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
-from support.expect import only
-from support.role_harness import HOST, T0, not_counted
+from support.expect import checked
+from support.role_harness import HOST, T0, not_counted, sends
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central import message as messages
@@ -250,9 +250,8 @@ def test_a_hold_under_another_session_or_number_is_not_freed(
 ) -> None:
     server.handle(A, request(A), T0)
 
-    reply = only(Send, not_counted(server.handle(BROKER_C, asked, T0)))
-    assert isinstance(reply.message, messages.FreeReply)
-    assert reply.message.outcome is ReleaseOutcome.NOT_HELD
+    (reply,) = sends(server.handle(BROKER_C, asked, T0))
+    assert checked(messages.FreeReply, reply.message).outcome is ReleaseOutcome.NOT_HELD
     assert "l" in server.held
 
 
@@ -260,11 +259,9 @@ def test_an_operator_frees_whatever_is_held_and_its_session_is_notified(server: 
     server.handle(A, request(A), T0)
     holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
 
-    revoke, notice, reply = not_counted(server.handle(BROKER_C, free(1, ""), T0))
+    revoke, notice, reply = sends(server.handle(BROKER_C, free(1, ""), T0))
     assert revoke == Send(BROKER_A, REVOKE)
-    assert isinstance(notice, Send)
-    assert isinstance(notice.message, RoleNotice)
-    assert notice.message.level is Level.WARNING
+    assert checked(RoleNotice, notice.message).level is Level.WARNING
     assert reply == replied(ReleaseOutcome.FREED, "", holder)
     assert not_counted(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
     assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.TAKEN)]
@@ -316,9 +313,7 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None
 
     taken, *rest = held.revoked(5)
 
-    assert isinstance(taken, Send)
-    assert isinstance(taken.message, LockRevoked)
-    assert taken.message.ticket == 1
+    assert checked(LockRevoked, checked(Send, taken).message).ticket == 1
     assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
     held.is_in(Mode.RELEASED, 5)
 

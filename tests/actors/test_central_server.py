@@ -20,8 +20,8 @@ from support.central_scene import (
     request,
     want,
 )
-from support.expect import checked, only
-from support.role_harness import HOST, T0, at, counted, not_counted
+from support.expect import checked
+from support.role_harness import HOST, T0, at, counted, not_counted, only_sent, sent
 
 from fencelock.actors.api.message import Absence, Acquire, Contender
 from fencelock.actors.api.session_message import Evict
@@ -31,7 +31,7 @@ from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, ServerWatch
 from fencelock.actors.effect import Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy import message as backend
 from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.message import LockDescription, Ready
@@ -166,9 +166,7 @@ def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
 def test_a_peek_names_the_holder_and_for_how_long(server: LockServer) -> None:
     server.handle(A, request(A), T0)
 
-    effects = server.handle(
-        Address("b/watch"), messages.Peek(lock="l", query=7), Instant(5 * NS_PER_MS)
-    )
+    effects = server.handle(Address("b/watch"), messages.Peek(lock="l", query=7), at(5))
 
     holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=5)
     assert effects == (Send(Address("b/watch"), messages.Peeked(lock="l", query=7, holder=holder)),)
@@ -239,14 +237,16 @@ GLANCE = LockDescription(lock="l", query=3, holder=None, waiters=(), waits_for=(
 HOLDER = Contender(node="b", session="t", owner="x", fence=7, since_ms=3)
 
 
+def peeked(holder: Contender | None, query: int = 3) -> messages.Peeked:
+    """Return the server's answer."""
+    return messages.Peeked(lock="l", query=query, holder=holder)
+
+
 UNANSWERED = "node s, which runs the lock server, did not answer"
 
 
 def answered(holder: Contender | None, silent: tuple[Absence, ...] = (), unknown: str = "") -> Send:
-    seen = LockDescription(
-        lock="l", query=3, holder=holder, waiters=(), waits_for=silent, unknown=unknown
-    )
-    return Send(PROXY, seen)
+    return Send(PROXY, replace(GLANCE, holder=holder, waits_for=silent, unknown=unknown))
 
 
 def test_the_node_is_not_ready_before_the_server_has_answered(watch: ServerWatch) -> None:
@@ -283,9 +283,8 @@ def test_a_look_is_answered_with_the_servers_reply(watch: ServerWatch) -> None:
     assert peek == Send(SERVER, messages.Peek(lock="l", query=3))
     assert isinstance(retry, Wake)
 
-    peeked = messages.Peeked(lock="l", query=3, holder=HOLDER)
-    assert not_counted(watch.handle(SERVER, peeked, T0)) == [answered(HOLDER)]
-    assert not_counted(watch.handle(SERVER, peeked, T0)) == []
+    assert not_counted(watch.handle(SERVER, peeked(HOLDER), T0)) == [answered(HOLDER)]
+    assert not_counted(watch.handle(SERVER, peeked(HOLDER), T0)) == []
     assert not_counted(watch.handle(WATCH, messages.PeekRetry(query=3), T0)) == []
 
 
@@ -315,21 +314,9 @@ def test_a_look_in_vain_does_not_accuse_a_server_that_answered(watch: ServerWatc
     ("sender", "event", "mark"),
     [
         (Address("b/x"), messages.Probed(), "central.probed_malformed"),
-        (
-            Address("b/x"),
-            messages.Peeked(lock="l", query=3, holder=None),
-            "central.peeked_malformed",
-        ),
-        (
-            SERVER,
-            messages.Peeked(lock="l", query=3, holder=HOLDER._replace(owner="x" * 300)),
-            "central.peeked_malformed",
-        ),
-        (
-            SERVER,
-            messages.Peeked(lock="l", query=3, holder=HOLDER._replace(fence=0)),
-            "central.peeked_malformed",
-        ),
+        (Address("b/x"), peeked(None), "central.peeked_malformed"),
+        (SERVER, peeked(HOLDER._replace(owner="x" * 300)), "central.peeked_malformed"),
+        (SERVER, peeked(HOLDER._replace(fence=0)), "central.peeked_malformed"),
     ],
 )
 def test_messages_that_no_honest_server_sends_are_counted_and_dropped(
@@ -344,11 +331,7 @@ def test_messages_that_no_honest_server_sends_are_counted_and_dropped(
 
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
     for query in range(10, 10 + QUERIES_MAX):
-        watch.handle(
-            BROKER_A,
-            LockDescription(lock="l", query=query, holder=None, waiters=(), waits_for=()),
-            T0,
-        )
+        watch.handle(BROKER_A, replace(GLANCE, query=query), T0)
 
     why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
     assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
@@ -359,13 +342,7 @@ def test_a_reply_to_a_request_of_an_earlier_life_does_not_count() -> None:
     watch.begin(T0)
     watch.handle(BROKER_A, GLANCE, T0)
 
-    assert PROXY not in [
-        effect.to
-        for effect in not_counted(
-            watch.handle(SERVER, messages.Peeked(lock="l", query=3, holder=None), T0)
-        )
-        if isinstance(effect, Send) and isinstance(effect.message, LockDescription)
-    ]
+    assert sent(watch.handle(SERVER, peeked(None), T0), LockDescription, PROXY) == []
 
 
 def test_the_server_knows_better_who_holds_than_the_node_does(watch: ServerWatch) -> None:
@@ -373,8 +350,7 @@ def test_the_server_knows_better_who_holds_than_the_node_does(watch: ServerWatch
     watch.handle(SERVER, messages.Probed(), T0)
     watch.handle(BROKER_A, replace(GLANCE, holder=ours), T0)
 
-    answers = watch.handle(SERVER, messages.Peeked(lock="l", query=3, holder=HOLDER), T0)
-    assert not_counted(answers) == [answered(HOLDER)]
+    assert not_counted(watch.handle(SERVER, peeked(HOLDER), T0)) == [answered(HOLDER)]
 
 
 # The broker
@@ -456,12 +432,12 @@ def test_the_session_of_an_earlier_lifes_hold_is_asked_whether_it_holds(broker: 
     assert not_counted(broker.handle(SERVER, grant, at(DOUBT_MS - 1))) == []
     holder = Contender(node="a", session="s", owner="o", fence=7, since_ms=3)
 
-    effects = broker.handle(SERVER, messages.Peeked(lock="l", query=0, holder=holder), T0)
+    effects = broker.handle(SERVER, peeked(holder, 0), T0)
     assert effects == (Send(PROXY, backend.HoldInDoubt(lock="l", fence=7, session="s")),)
     inside = holder._replace(session="a/ask-1")
-    assert broker.handle(SERVER, messages.Peeked(lock="l", query=0, holder=inside), T0) == ()
+    assert broker.handle(SERVER, peeked(inside, 0), T0) == ()
     another = holder._replace(fence=8)
-    assert broker.handle(SERVER, messages.Peeked(lock="l", query=0, holder=another), T0) == ()
+    assert broker.handle(SERVER, peeked(another, 0), T0) == ()
 
 
 def test_a_surrender_is_sent_to_the_server_and_its_outcome_to_the_proxy(broker: Broker) -> None:
@@ -486,8 +462,7 @@ def test_a_session_ends_at_the_server_and_its_waits_here(broker: Broker) -> None
     give, full, ended = broker.handle(SERVER, messages.SessionEnded(session="s"), T0)
 
     assert give == Send(FIRST, backend.ReleaseLock(lock="l", ticket=1))
-    assert isinstance(full, Send)
-    assert isinstance(full.message, backend.QueueFull)
+    assert only_sent([full], backend.QueueFull)
     assert ended == Send(PROXY, backend.HoldsEnded(session="s"))
 
 
@@ -554,8 +529,7 @@ def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
 
     holder = Contender(node="a", session="s", owner="o1", fence=7, since_ms=3)
     waiter = Contender(node="a", session="s", owner="o2", fence=None, since_ms=4)
-    glance = LockDescription(lock="l", query=3, holder=holder, waiters=(waiter,), waits_for=())
-    assert effects == (Send(WATCH, glance),)
+    assert effects == (Send(WATCH, replace(GLANCE, holder=holder, waiters=(waiter,))),)
 
 
 def test_a_look_shows_a_bounded_number_of_waiters() -> None:
@@ -563,9 +537,8 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     for ticket in range(WAITERS_SHOWN_MAX + 10):
         broker.handle(PROXY, want(ticket), T0)
 
-    send = only(Send, broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0))
-    assert isinstance(send.message, LockDescription)
-    assert len(send.message.waiters) == WAITERS_SHOWN_MAX
+    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0)
+    assert len(only_sent(effects, LockDescription).waiters) == WAITERS_SHOWN_MAX
 
 
 SERVER_NODE = "n1"
@@ -642,9 +615,7 @@ def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: 
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_a_hold_that_its_client_disowns_is_given_back(
-    journal: bool,
-) -> None:
+def test_a_hold_that_its_client_disowns_is_given_back(journal: bool) -> None:
     """The node dies after the server granted it the lock and before its client was notified."""
     world = world_in_which_c2_holds(journal=journal)
     server = world.role_at(address_of(SERVER_NODE, "server"))

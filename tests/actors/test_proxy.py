@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold, waits
+from support.proxy_scene import (
+    ANN,
+    BACKEND,
+    BOB,
+    BOB_HOLDS,
+    FREE,
+    LOCAL,
+    PROXY,
+    acquire,
+    claims_of,
+    hold,
+    manager_of,
+    waits,
+)
 from support.role_harness import HOST, T0, at, sent
 
 from fencelock.actors.api import message as api
@@ -61,7 +74,6 @@ from fencelock.actors.proxy.lock_manager import (
 from fencelock.actors.proxy.members_backend import ANNOUNCED_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
-    LockDescription,
     LockGranted,
     MembersKnown,
     QueryLock,
@@ -135,9 +147,7 @@ def test_a_wait_that_is_over_names_the_silent_node_and_is_never_granted(proxy: P
     assert asked == [QueryLock(lock="a", query=1), ReleaseLock(lock="a", ticket=1)]
     assert proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=7), at(501)) == ()
 
-    seen = LockDescription(
-        lock="a", query=1, holder=None, waiters=(), waits_for=(api.Absence("n2", 4_200),)
-    )
+    seen = replace(FREE, waits_for=(api.Absence("n2", 4_200),))
     (refused,) = sent(proxy.handle(BACKEND, seen, at(502)), api.Refused)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "n2 (silent for 4200 ms)" in refused.detail
@@ -146,8 +156,7 @@ def test_a_wait_that_is_over_names_the_silent_node_and_is_never_granted(proxy: P
 def test_a_wait_that_is_over_names_the_holder(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(wait_ms=500), T0)
     proxy.handle(PROXY, WaitOver(ticket=1), at(500))
-    holder = api.Contender("n2", "bob", "bob-1", 9, 800)
-    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    seen = replace(FREE, holder=BOB_HOLDS)
     (refused,) = sent(proxy.handle(BACKEND, seen, at(502)), api.Refused)
     assert refused.reason is api.Reason.TIMED_OUT
     assert "held by bob-1 on n2 under fence 9" in refused.detail
@@ -158,14 +167,11 @@ def test_a_request_that_will_not_wait_is_refused_as_soon_as_another_is_ahead(pro
     effects = proxy.handle(ANN, acquire(wait_ms=0), T0)
     assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]
     assert waits(effects) == [Wake(TRY_MS, WaitOver(ticket=1))]
-    nobody = LockDescription(lock="a", query=1, holder=None, waiters=(), waits_for=())
-    assert proxy.handle(BACKEND, nobody, T0) == [Wake(TRY_QUERY_MS, TryQuery(ticket=1))]
+    assert proxy.handle(BACKEND, FREE, T0) == [Wake(TRY_QUERY_MS, TryQuery(ticket=1))]
     assert sent(proxy.handle(PROXY, TryQuery(ticket=1), T0), QueryLock) == [
         QueryLock(lock="a", query=2)
     ]
-    holder = api.Contender("n2", "bob", "bob-1", 9, 800)
-    seen = LockDescription(lock="a", query=2, holder=holder, waiters=(), waits_for=())
-    effects = proxy.handle(BACKEND, seen, T0)
+    effects = proxy.handle(BACKEND, replace(FREE, query=2, holder=BOB_HOLDS), T0)
     assert sent(effects, ReleaseLock) == [ReleaseLock(lock="a", ticket=1)]
     assert [refused.reason for refused in sent(effects, api.Refused)] == [api.Reason.TIMED_OUT]
 
@@ -277,7 +283,6 @@ def test_an_acquire_without_a_limit_has_no_timer(proxy: Proxy) -> None:
     assert len(waits(proxy.handle(BOB, acquire(session="bob", wait_ms=500), T0))) == 1
 
 
-CLIENT = Address("ann/session")
 MEMBERS = ("n1", "n2", "n3")
 
 
@@ -288,11 +293,11 @@ def backend_of(protocol: str) -> Backend:
         case "bakery":
             return BakeryBackend("n1", MEMBERS, Terms(), Random(1), 1)
         case _:
-            return LockManager("n1", MEMBERS, protocol, Address("n1/process"))
+            return LockManager("n1", MEMBERS, protocol, BACKEND)
 
 
 def proxy_over(protocol: str) -> Proxy:
-    proxy = Proxy(Address("n1/proxy"), HOST, backend=backend_of(protocol))
+    proxy = Proxy(PROXY, HOST, backend=backend_of(protocol))
     proxy.begin(T0)
     return proxy
 
@@ -305,6 +310,7 @@ REMOVE = ChangeMembers(action=MemberAction.REMOVE, node="n3", session="ann.7", r
 EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
 DISOWN = DisownHold(lock="a", fence=1, session="ann.7")
 CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
+RETAIN = AcquireRetained(lock="a", span=10, session="ann.7", owner="*", request=1)
 
 
 @pytest.mark.parametrize(
@@ -313,10 +319,12 @@ CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
         ("paxos", WATCH, "bakery"),
         ("lamport", WATCH, "bakery"),
         ("lamport", RENEW, "bakery and paxos have it"),
-        ("lamport", LIST, "paxos"),
-        ("lamport", EVICT, "paxos"),
-        ("bakery", LIST, "paxos"),
-        ("bakery", EVICT, "paxos"),
+        ("lamport", LIST, "keeps no table of locks to list"),
+        ("lamport", EVICT, "paxos takes locks by force"),
+        ("bakery", LIST, "keeps no table of locks to list"),
+        ("bakery", EVICT, "paxos takes locks by force"),
+        ("lamport", RETAIN, "paxos has it"),
+        ("bakery", RETAIN, "paxos has it"),
         ("paxos", DISOWN, "central and lamport have it"),
         ("bakery", DISOWN, "central and lamport have it"),
         ("lamport", CLOSE, "paxos closes sessions"),
@@ -331,7 +339,7 @@ CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
 def test_a_request_without_a_handler_is_refused_with_the_protocol_that_has_it(
     protocol: str, request_: Request, has_it: str
 ) -> None:
-    (refused,) = sent(proxy_over(protocol).handle(CLIENT, request_, T0), Refused, CLIENT)
+    (refused,) = sent(proxy_over(protocol).handle(ANN, request_, T0), Refused, ANN)
     assert refused.reason is Reason.UNSUPPORTED
     assert protocol in refused.detail
     assert has_it in refused.detail
@@ -341,11 +349,11 @@ def test_a_request_without_a_handler_is_refused_with_the_protocol_that_has_it(
 def test_the_log_leaves_requests_about_members_to_the_role_that_changes_them() -> None:
     proxy = proxy_over("paxos")
     for request in (READ_MEMBERS, REMOVE):
-        relayed = sent(proxy.handle(CLIENT, request, T0), Relay, MEMBERS_ROLE)
-        assert relayed == [Relay(client=CLIENT, request=request)]
+        relayed = sent(proxy.handle(ANN, request, T0), Relay, MEMBERS_ROLE)
+        assert relayed == [Relay(client=ANN, request=request)]
     read = MembersRead(node="n1", view=3, nodes=(), session="ann.7", request=1)
-    effects = proxy.handle(MEMBERS_ROLE, Relayed(client=CLIENT, reply=read), T0)
-    assert sent(effects, MembersRead, CLIENT) == [read]
+    effects = proxy.handle(MEMBERS_ROLE, Relayed(client=ANN, reply=read), T0)
+    assert sent(effects, MembersRead, ANN) == [read]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +378,7 @@ def test_a_change_of_members_with_a_bad_field_is_refused(
     change: ChangeMembers, problem: str
 ) -> None:
     (refused,) = sent(
-        proxy_over("paxos").handle(CLIENT, replace(change, session="ann.7"), T0), Refused, CLIENT
+        proxy_over("paxos").handle(ANN, replace(change, session="ann.7"), T0), Refused, ANN
     )
     assert refused.reason is Reason.INVALID
     assert problem in refused.detail
@@ -395,7 +403,7 @@ def test_keep_alives_name_the_members_as_they_are_now() -> None:
     before, after = (NodeAddress("n1", "tcp://a:1"),), (NodeAddress("n4", "tcp://d:4"),)
     proxy.handle(MEMBERS_ROLE, MembersKnown(view=1, members=before), T0)
     proxy.handle(MEMBERS_ROLE, MembersKnown(view=2, members=after), T0)
-    (alive,) = sent(proxy.handle(CLIENT, KeepAlive(session="ann", request=1), T0), Alive, CLIENT)
+    (alive,) = sent(proxy.handle(ANN, KeepAlive(session="ann", request=1), T0), Alive, ANN)
     assert (alive.view, alive.members) == (2, after)
 
 
@@ -404,28 +412,18 @@ def test_a_backend_need_not_name_the_requests_that_it_does_not_have() -> None:
     backend.requests = {
         kind: take for kind, take in backend.requests.items() if kind is not Inspect
     }
-    proxy = Proxy(Address("n1/proxy"), HOST, backend=backend)
-    (refused,) = sent(proxy.handle(CLIENT, Inspect(lock="a", session="ann"), T0), Refused, CLIENT)
+    proxy = Proxy(PROXY, HOST, backend=backend)
+    (refused,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), Refused, ANN)
     assert (refused.reason, refused.detail) == (
         Reason.UNSUPPORTED,
         "lamport has no Inspect; paxos has it",
     )
 
 
-@pytest.mark.parametrize("protocol", ["bakery", "lamport"])
-def test_only_paxos_has_locks_that_a_session_retains(protocol: str) -> None:
-    acquire = AcquireRetained(lock="a", span=10, session="ann", owner="*", request=1)
-    (refused,) = sent(proxy_over(protocol).handle(CLIENT, acquire, T0), Refused, CLIENT)
-    assert (refused.reason, refused.detail) == (
-        Reason.UNSUPPORTED,
-        f"{protocol} has no AcquireRetained; paxos has it",
-    )
-
-
 @pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport"])
 def test_every_protocol_answers_a_probe_at_once(protocol: str) -> None:
-    effects = proxy_over(protocol).handle(CLIENT, Probe(session="ann.7", request=4), T0)
-    (reply,) = sent(effects, ProbeReply, CLIENT)
+    effects = proxy_over(protocol).handle(ANN, Probe(session="ann.7", request=4), T0)
+    (reply,) = sent(effects, ProbeReply, ANN)
     assert (reply.node, reply.request) == ("n1", 4)
 
 
@@ -440,21 +438,19 @@ def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
     assert proxy_over("paxos").accepts > Proxy.accepts >= {Acquire, Watch}
 
 
-def test_a_hold_that_its_client_does_not_know_is_released() -> None:
-    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
-    proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
-    proxy.handle(CLIENT, Acquire(lock="a", session="ann", owner="o", request=1), T0)
-    proxy.handle(Address("n1/process"), LockGranted(lock="a", ticket=1, fence=7), T0)
+def test_a_hold_that_its_client_does_not_know_is_released(proxy: Proxy) -> None:
+    hold(proxy)
+    manager = manager_of(proxy)
     assert sent(manager.tick(at(CONFIRM_AFTER_MS - 1)), ConfirmHold) == []
-    asked = sent(manager.tick(at(CONFIRM_AFTER_MS)), ConfirmHold, CLIENT)
+    asked = sent(manager.tick(at(CONFIRM_AFTER_MS)), ConfirmHold, ANN)
     assert asked == [ConfirmHold(lock="a", fence=7, session="ann")]
     for fence, gives in [(6, []), (7, [ReleaseLock(lock="a", ticket=1)]), (7, [])]:
         disown = DisownHold(lock="a", fence=fence, session="ann")
-        assert sent(proxy.handle(CLIENT, disown, T0), ReleaseLock) == gives
+        assert sent(proxy.handle(ANN, disown, T0), ReleaseLock) == gives
 
 
-def test_a_hold_of_a_session_that_can_be_no_clients_is_not_confirmed() -> None:
-    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+def test_a_hold_of_a_session_that_can_be_no_clients_is_not_confirmed(proxy: Proxy) -> None:
+    manager = manager_of(proxy)
     confirm = vars(LockManager)["_confirm"]
     long = "\u00e9" * PART_BYTES_MAX  # Twice as many bytes.
     assert confirm(manager, "a", 7, long) == Observe("proxy.session_malformed")
@@ -462,22 +458,20 @@ def test_a_hold_of_a_session_that_can_be_no_clients_is_not_confirmed() -> None:
     assert known.message == ConfirmHold(lock="a", fence=7, session="x" * PART_BYTES_MAX)
 
 
-def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn() -> None:
-    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
-    proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
+def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn(proxy: Proxy) -> None:
     names = {f"lock-{number}" for number in range(CONFIRMS_MAX + 50)}
     for ticket, lock in enumerate(names, 1):
-        proxy.handle(CLIENT, Acquire(lock=lock, session="ann", owner="o", request=ticket), T0)
-        proxy.handle(Address("n1/process"), LockGranted(lock=lock, ticket=ticket, fence=ticket), T0)
+        proxy.handle(ANN, acquire(lock, request=ticket), T0)
+        proxy.handle(BACKEND, LockGranted(lock=lock, ticket=ticket, fence=ticket), T0)
     due = at(CONFIRM_AFTER_MS)
-    rounds = [sent(manager.tick(due), ConfirmHold) for _ in range(2)]
+    rounds = [sent(manager_of(proxy).tick(due), ConfirmHold) for _ in range(2)]
     assert [len(asked) for asked in rounds] == [CONFIRMS_MAX, 50]
     assert {confirm.lock for asked in rounds for confirm in asked} == names
 
 
 def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() -> None:
     proxy = proxy_over("paxos")
-    proxy.handle(CLIENT, Acquire(lock="a", session="ann.7", owner="o", request=1), T0)
+    proxy.handle(ANN, Acquire(lock="a", session="ann.7", owner="o", request=1), T0)
     other = Acquire(lock="b", session="n1.7", owner="o", request=1)
     proxy.handle(Address("n1/~ask.1"), other, T0)
     assert (len(proxy.backend), proxy.clients.by_id["ann"].usage.in_flight) == (2, 1)

@@ -6,8 +6,19 @@ import pytest
 from msgspec.structs import replace
 from support import session_harness as client
 from support.expect import only
-from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold
-from support.role_harness import T0, at, sent
+from support.proxy_scene import (
+    ANN,
+    BACKEND,
+    BOB,
+    BOB_HOLDS,
+    FREE,
+    LOCAL,
+    PROXY,
+    acquire,
+    claims_of,
+    hold,
+)
+from support.role_harness import T0, at, only_sent, sent
 
 from fencelock.actors.api.message import (
     Absence,
@@ -25,7 +36,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
 from fencelock.actors.api.role_request import RoleDescription
-from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
+from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.proxy.clients import REQUESTS_MAX
@@ -33,7 +44,6 @@ from fencelock.actors.proxy.lock_manager import WAIT_TIMER_MS_MAX, WaitOver
 from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
-    LockDescription,
     LockGranted,
     QueryLock,
     Ready,
@@ -93,8 +103,7 @@ def test_a_client_whose_first_session_was_never_opened_is_served_later(proxy: Pr
 
 
 def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(proxy: Proxy) -> None:
-    proxy.handle(ANN, acquire("a"), T0)
-    proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=7), T0)
+    hold(proxy)
     proxy.handle(ANN, acquire("b", request=2), T0)
     proxy.handle(BOB, acquire("b", session="bob"), T0)
     effects = proxy.handle(ANN, End(session="ann", request=3), T0)
@@ -108,6 +117,8 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     assert (sent(again, ReleaseLock), len(sent(again, Ended))) == ([], 1)
     late = proxy.handle(ANN, acquire("a"), T0)
     assert sent(late, AcquireLock) == []
+    release = Release(lock="a", fence=7, session="ann", owner="o", request=4)
+    assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]
 
 
 def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
@@ -118,34 +129,17 @@ def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: 
         assert sent(effects, ReleaseLock) == []
 
 
-@pytest.mark.parametrize(
-    ("request_", "reason"),
-    [
-        (ListLocks(session="ann", request=1), "no table of locks"),
-        (Evict(lock="a", fence=1, operator="o", session="ann", request=1), "takes no lock by"),
-        (Acquire(lock="a", session="ann", owner="o", request=1, limit=2), "limit 2"),
-        (Acquire(lock="a", session="ann", owner="o", request=1, limit=0), "limit 0"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_requests_that_need_a_table_are_refused_with_the_protocol_that_has_one(
-    proxy: Proxy, request_: ListLocks | Evict | Acquire, reason: str
+@pytest.mark.parametrize("limit", [0, 2])
+def test_an_acquire_that_may_enter_again_is_refused_with_the_protocol_that_has_it(
+    proxy: Proxy, limit: int
 ) -> None:
-    effects = proxy.handle(ANN, request_, T0)
+    effects = proxy.handle(ANN, replace(acquire(), limit=limit), T0)
     (refused,) = sent(effects, Refused)
     assert refused.reason is Reason.UNSUPPORTED
-    assert reason in refused.detail
+    assert f"limit {limit}" in refused.detail
     assert "lamport" in refused.detail
     assert "paxos" in refused.detail
     assert sent(effects, AcquireLock) == []
-
-
-def test_a_release_after_the_end_is_not_held(proxy: Proxy) -> None:
-    proxy.handle(ANN, acquire("a"), T0)
-    proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=7), T0)
-    proxy.handle(ANN, End(session="ann", request=3), T0)
-    release = Release(lock="a", fence=7, session="ann", owner="o", request=4)
-    assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]
 
 
 def test_claims_have_a_limit(proxy: Proxy) -> None:
@@ -166,9 +160,7 @@ def test_a_node_that_many_wait_at_still_sends_its_status_in_one_frame(proxy: Pro
     effects = list(proxy.handle(ANN, Describe(session="ann"), T0))
     effects += proxy.handle(Address("n1/node"), reported, T0)
     for look in sent(effects, QueryLock):
-        seen = LockDescription(
-            lock=look.lock, query=look.query, holder=None, waiters=(), waits_for=()
-        )
+        seen = replace(FREE, lock=look.lock, query=look.query)
         effects += proxy.handle(BACKEND, seen, T0)
     (status,) = sent(effects, NodeStatus)
     assert len(status.locks) > 100
@@ -176,9 +168,7 @@ def test_a_node_that_many_wait_at_still_sends_its_status_in_one_frame(proxy: Pro
 
     contenders = tuple(Contender("n2", "s", f"{n:0256}", None, 1) for n in range(9_000))
     (look,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), QueryLock)
-    seen = LockDescription(
-        lock="a", query=look.query, holder=None, waiters=contenders, waits_for=()
-    )
+    seen = replace(FREE, query=look.query, waiters=contenders)
     (lock_status,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
     assert len(encode(lock_status)) < FRAME_BYTES_MAX
 
@@ -232,10 +222,9 @@ def test_a_refusal_of_a_bad_request_names_its_field_value_and_limit(
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
     assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1, proven=True)]
-    holder = Contender("n2", "bob", "bob-1", 9, 800)
-    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    seen = replace(FREE, holder=BOB_HOLDS)
     assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
-        LockStatus(lock="a", holder=holder, waiters=(), waits_for=(), session="ann", request=5)
+        LockStatus(lock="a", holder=BOB_HOLDS, waiters=(), waits_for=(), session="ann", request=5)
     ]
 
 
@@ -245,13 +234,7 @@ def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
     effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
     assert effects[-1] == Send(Address("n1/node"), Report())
     reported = Reported(uptime_ms=5, counters=())
-    ((to, status),) = [
-        (e.to, e.message)
-        for e in proxy.handle(Address("n1/node"), reported, at(100))
-        if isinstance(e, Send)
-    ]
-    assert to == BOB
-    assert isinstance(status, NodeStatus)
+    status = only_sent(proxy.handle(Address("n1/node"), reported, at(100)), NodeStatus, BOB)
     assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
     assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)
 
@@ -277,7 +260,7 @@ def test_a_description_shows_who_holds_elsewhere_and_which_node_is_missing(proxy
     assert list(proxy.handle(Address("n1/node"), reported, T0)) == []
     holder = Contender("n2", "", "", 9, 800)
     absent = (Absence("n3", 4_000),)
-    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
+    seen = replace(FREE, holder=holder, waits_for=absent)
     (status,) = sent(proxy.handle(BACKEND, seen, at(100)), NodeStatus)
     (lock,) = status.locks
     assert (lock.holder, lock.waits_for) == (holder, absent)

@@ -15,7 +15,7 @@ from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.lock_request import LockRequests
-from fencelock.actors.proxy.message import LockGranted
+from fencelock.actors.proxy.message import LockDescription, LockGranted
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.expect import checked
 from support.leader_trio import member
@@ -25,16 +25,23 @@ PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
 ANN, BOB = Address("ann/session"), Address("bob/session")
 ASK, LOCAL = Address("n1/ask-1"), Address("n1/session")
+FREE = LockDescription(lock="a", query=1, holder=None, waiters=(), waits_for=())
+"""The backend's answer about a lock that nobody holds or waits for; tests replace fields."""
+BOB_HOLDS = Contender("n2", "bob", "bob-1", 9, 800)
 
 
 def proxy_of_n1() -> Proxy:
     return Proxy(PROXY, HOST, backend=LockManager("n1", ("n1", "n2"), "lamport", BACKEND))
 
 
+def manager_of(proxy: Proxy) -> LockManager:
+    """Return the part of ``proxy`` that knows its waits and holds."""
+    return checked(LockManager, proxy.backend)
+
+
 def claims_of(proxy: Proxy) -> LockRequests:
     """Return the waits and holds of ``proxy``."""
-    backend = checked(LockManager, proxy.backend)
-    return backend.claims
+    return manager_of(proxy).claims
 
 
 def acquire(
