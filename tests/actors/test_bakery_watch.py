@@ -33,7 +33,6 @@ from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
-from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, ClusterState, WatchCluster
 from fencelock.actors.session.upkeep import WATCH_MS
 from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
@@ -193,74 +192,75 @@ def up(request: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
     )
 
 
-def watching(session_harness: SessionHarness) -> Watch:
+def watching(harness: SessionHarness) -> Watch:
     """Let the session watch; return its request to proxy A."""
-    return one(Watch, session_harness.open(session_harness.receive(ME, WatchCluster())), A)
+    return one(Watch, harness.open(harness.receive(ME, WatchCluster())), A)
 
 
-def test_a_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
-    session_harness = SessionHarness()
-    begun = session_harness.receive(ME, WatchCluster())
+@pytest.fixture
+def informed(harness: SessionHarness) -> SessionHarness:
+    """A session that watches, and knows from proxy A that the cluster is up."""
+    harness.receive(A, up(watching(harness)))
+    return harness
+
+
+def test_a_watch_opens_a_session_and_asks_the_proxy_in_use(harness: SessionHarness) -> None:
+    begun = harness.receive(ME, WatchCluster())
     assert one(Open, begun).session == "c"
-    request = one(Watch, session_harness.open(begun), A)
+    request = one(Watch, harness.open(begun), A)
     assert (request.known, request.session) == (0, "c.1")
-    sends = session_harness.receive(A, up(request))
+    sends = harness.receive(A, up(request))
     assert one(ClusterState, sends, WATCHER) == ClusterState(
         up=True, complete=True, ready=True, reason="ready", epoch=3, leaders=("n1",)
     )
     assert one(Watch, sends, A).known == 11
 
 
-def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> None:
-    session_harness = SessionHarness()
-    session_harness.receive(A, up(watching(session_harness)))
-    kept = session_harness.run_kept(60_000, A)
+def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time(
+    informed: SessionHarness,
+) -> None:
+    kept = informed.run_kept(60_000, A)
     assert of(ClusterState, kept) == []
     assert len(of(Watch, kept, A)) in range(60_000 // WATCH_MS - 2, 60_000 // WATCH_MS + 2)
     assert of(KeepAlive, kept, A)
 
 
-def test_the_same_state_under_another_number_is_not_reported_again() -> None:
-    session_harness = SessionHarness()
-    request = one(Watch, session_harness.receive(A, up(watching(session_harness))))
-    sends = session_harness.receive(A, up(request, number=12))
+def test_the_same_state_under_another_number_is_not_reported_again(harness: SessionHarness) -> None:
+    request = one(Watch, harness.receive(A, up(watching(harness))))
+    sends = harness.receive(A, up(request, number=12))
     assert of(ClusterState, sends) == []
     assert one(Watch, sends).known == 12
 
 
-def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
-    session_harness = SessionHarness()
-    first = watching(session_harness)
-    request = one(Watch, session_harness.receive(A, up(first)))
-    assert session_harness.receive(A, up(first, number=12)) == []
-    assert session_harness.receive(B, up(request, number=12)) == []
-    assert (
-        session_harness.receive(A, up(Watch(session="d", request=request.request), number=12)) == []
-    )
-    assert session_harness.counted.count("client.late_answer_dropped") == 3
+def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped(
+    harness: SessionHarness,
+) -> None:
+    first = watching(harness)
+    request = one(Watch, harness.receive(A, up(first)))
+    assert harness.receive(A, up(first, number=12)) == []
+    assert harness.receive(B, up(request, number=12)) == []
+    assert harness.receive(A, up(Watch(session="d", request=request.request), number=12)) == []
+    assert harness.counted.count("client.late_answer_dropped") == 3
 
 
-def test_a_client_that_does_not_watch_drops_news_and_asks_for_none() -> None:
-    session_harness = SessionHarness()
-    assert of(Watch, [*session_harness.hold(), *session_harness.run_kept(20_000, A)]) == []
-    assert session_harness.receive(A, up(Watch(session="c.1", request=0))) == []
+def test_a_client_that_does_not_watch_drops_news_and_asks_for_none(harness: SessionHarness) -> None:
+    assert of(Watch, [*harness.hold(), *harness.run_kept(20_000, A)]) == []
+    assert harness.receive(A, up(Watch(session="c.1", request=0))) == []
 
 
-def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning() -> None:
-    session_harness = SessionHarness()
-    session_harness.receive(A, up(watching(session_harness)))
-    request = one(Watch, session_harness.receive(ME, LinkDown(node="a")), B)
+def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning(
+    informed: SessionHarness,
+) -> None:
+    request = one(Watch, informed.lose_link("a"), B)
     assert request.known == 0
-    sends = session_harness.receive(B, up(request, 99, "hand-over"))
+    sends = informed.receive(B, up(request, 99, "hand-over"))
     assert one(ClusterState, sends, WATCHER).reason == "hand-over"
-    assert of(ClusterState, session_harness.run_kept(10_000, B)) == []
+    assert of(ClusterState, informed.run_kept(10_000, B)) == []
 
 
-def test_the_cluster_is_not_reported_as_up_with_no_proxy_left() -> None:
-    session_harness = SessionHarness()
-    session_harness.receive(A, up(watching(session_harness)))
-    session_harness.receive(ME, LinkDown(node="a"))
-    state = one(ClusterState, session_harness.receive(ME, LinkDown(node="b")), WATCHER)
+def test_the_cluster_is_not_reported_as_up_with_no_proxy_left(informed: SessionHarness) -> None:
+    informed.lose_link("a")
+    state = one(ClusterState, informed.lose_link("b"), WATCHER)
     assert (state.up, state.complete, state.ready, state.epoch, state.leaders) == (
         False,
         False,
@@ -269,38 +269,34 @@ def test_the_cluster_is_not_reported_as_up_with_no_proxy_left() -> None:
         (),
     )
     assert state.reason.startswith("no node says how it is: a (")
-    assert of(ClusterState, session_harness.run(3_000)) == []
-    back = session_harness.receive(ME, LinkUp(node="b"))
+    assert of(ClusterState, informed.run(3_000)) == []
+    back = informed.regain_link("b")
     request = one(Watch, back, B)
-    assert one(ClusterState, session_harness.receive(B, up(request)), WATCHER).up
+    assert one(ClusterState, informed.receive(B, up(request)), WATCHER).up
 
 
-def test_a_proxy_that_lives_and_reports_no_state_does_not_vouch_for_another() -> None:
-    session_harness = SessionHarness()
-    session_harness.receive(A, up(watching(session_harness)))
-    session_harness.receive(ME, LinkDown(node="a"))
-    states = of(ClusterState, session_harness.run_kept(3_000, B), WATCHER)
+def test_a_proxy_that_lives_and_reports_no_state_does_not_vouch_for_another(
+    informed: SessionHarness,
+) -> None:
+    informed.lose_link("a")
+    states = of(ClusterState, informed.run_kept(3_000, B), WATCHER)
     assert [state.up for state in states] == [False]
 
 
-def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
-    session_harness = SessionHarness()
-    session_harness.receive(A, up(watching(session_harness)))
-    sends = session_harness.run(20_000)
+def test_a_session_that_is_lost_is_opened_anew_and_watches_on(informed: SessionHarness) -> None:
+    sends = informed.run(20_000)
     assert [state.up for state in of(ClusterState, sends, WATCHER)] == [False]
-    assert session_harness.assigned == ""
-    session_harness.receive(ME, LinkUp(node="a"))
-    opened = session_harness.open(session_harness.run(5_000))
+    assert informed.assigned == ""
+    informed.regain_link("a")
+    opened = informed.open(informed.run(5_000))
     request = of(Watch, opened)[-1]
     assert (request.known, request.session) == (0, "c~2.2")
 
 
-def test_a_closed_client_watches_no_more() -> None:
-    session_harness = SessionHarness()
-    session_harness.receive(A, up(watching(session_harness)))
-    session_harness.end(session_harness.receive(ME, Close()))
-    assert of(Watch, session_harness.run(20_000)) == []
-    assert session_harness.receive(ME, WatchCluster()) == []
+def test_a_closed_client_watches_no_more(informed: SessionHarness) -> None:
+    informed.end(informed.receive(ME, Close()))
+    assert of(Watch, informed.run(20_000)) == []
+    assert informed.receive(ME, WatchCluster()) == []
 
 
 SEEN = (MemberSeen("n1", True, 14), MemberSeen("n2", True, 15), MemberSeen("n3", False, 0))

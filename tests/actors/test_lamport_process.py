@@ -95,8 +95,8 @@ def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProce
 
     assert to_proxy(joined.handle(PeerJoined(node="a", boot=2))) == []
     assert joined.look().waiters[0].node == "b"
-    assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=3))) == []
-    assert to_proxy(joined.receive("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
+    assert to_proxy(joined.acknowledge("a", 3, "x")) == []
+    assert to_proxy(joined.acknowledge("a", 8, "x")) == [got(1, 7)]
 
 
 def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:

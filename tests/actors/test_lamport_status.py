@@ -86,7 +86,7 @@ def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(joined: LonePro
     joined.requested(1, 5)
     joined.now += PEER_SILENCE_MS - 1
     assert joined.look().waits_for == ()
-    joined.receive("a", messages.Acknowledge(lock="x", stamp=6))
+    joined.acknowledge("a", 6, "x")
     joined.now += 1
 
     assert joined.look().waits_for == (Absence("c", PEER_SILENCE_MS),)
@@ -97,7 +97,7 @@ def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
     joined.now = 400
     joined.give(1)
     joined.requested(2, 9)
-    joined.receive("a", messages.Acknowledge(lock="x", stamp=10))
+    joined.acknowledge("a", 10, "x")
     joined.now = 500
 
     assert joined.look().waits_for == (Absence("c", 500),)
@@ -125,7 +125,7 @@ def test_a_dead_holder_is_found_by_a_probe_and_a_living_one_not_named(joined: Lo
     assert posts(probed) == [(("c",), messages.Probe())]
     assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in probed
 
-    joined.receive("c", messages.Acknowledge(lock="", stamp=8))
+    joined.acknowledge("c", 8)
     joined.now = 2 * AHEAD_PROBE_MS
     assert joined.look().waits_for == ()
     joined.handle(messages.ProbeDue())
@@ -188,11 +188,9 @@ def test_a_lock_is_not_reported_as_free_before_a_later_message_of_every_process(
     assert posts(effects) == [PROBE]
     assert Wake(PROOF_MS, messages.ProofDue(query=1)) in effects
     joined.receive("b", messages.Probe(stamp=5))
-    assert to_proxy(joined.receive("a", messages.Acknowledge(lock="", stamp=6))) == []
-    assert (
-        to_proxy(joined.receive("c", messages.Acknowledge(lock="y", stamp=4))) == []
-    )  # Sent before, perhaps.
-    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=7))) == [free(1)]
+    assert to_proxy(joined.acknowledge("a", 6)) == []
+    assert to_proxy(joined.acknowledge("c", 4, "y")) == []  # Sent before, perhaps.
+    assert to_proxy(joined.acknowledge("c", 7)) == [free(1)]
     assert to_proxy(joined.handle(messages.ProofDue(query=1))) == []
 
 
@@ -200,9 +198,9 @@ def test_a_holder_whose_request_was_on_its_way_is_reported(joined: LoneProcess) 
     """Any later message of ours let c in, before its request came here."""
     joined.prove()
     joined.receive("b", messages.Probe(stamp=9))
-    joined.receive("a", messages.Acknowledge(lock="", stamp=10))
+    joined.acknowledge("a", 10)
     joined.receive("c", messages.Request(lock="x", stamp=4))
-    holder = present(seen_of(joined.receive("c", messages.Acknowledge(lock="", stamp=11))).holder)
+    holder = present(seen_of(joined.acknowledge("c", 11)).holder)
     assert holder.fence == pack_fence(4, 2)
 
 
@@ -216,10 +214,10 @@ def test_a_known_holder_is_reported_at_once(joined: LoneProcess) -> None:
 def test_each_look_has_a_probe_of_its_own(joined: LoneProcess) -> None:
     assert [*posts(joined.prove(1)), *posts(joined.prove(2))] == [PROBE, PROBE]
     joined.receive("b", messages.Probe(stamp=5))
-    joined.receive("a", messages.Acknowledge(lock="", stamp=8))
-    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=6))) == [free(1)]
+    joined.acknowledge("a", 8)
+    assert to_proxy(joined.acknowledge("c", 6)) == [free(1)]
     joined.receive("b", messages.Probe(stamp=7))
-    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=8))) == [free(2)]
+    assert to_proxy(joined.acknowledge("c", 8)) == [free(2)]
 
 
 def test_a_process_that_is_joining_does_not_call_a_lock_free(alone: LoneProcess) -> None:
@@ -236,8 +234,8 @@ def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) 
     alone.receive("a", welcome(2, stamp=1))
     assert PROBE in posts(alone.receive("c", welcome(2, messages.KnownRequest("x", 1), stamp=3)))
     alone.receive("b", messages.Probe(stamp=5))
-    alone.receive("a", messages.Acknowledge(lock="", stamp=6))
-    holder = present(seen_of(alone.receive("c", messages.Acknowledge(lock="", stamp=7))).holder)
+    alone.acknowledge("a", 6)
+    holder = present(seen_of(alone.acknowledge("c", 7)).holder)
     assert holder.node == "c"
 
 
@@ -247,20 +245,20 @@ def test_the_holder_is_unknown_without_a_message_of_every_process(joined: LonePr
         to_proxy(joined.handle(messages.ProofDue(query=1))) == []
     )  # The own probe has yet to come back.
     joined.receive("b", messages.Probe(stamp=5))
-    joined.receive("a", messages.Acknowledge(lock="", stamp=6))
+    joined.acknowledge("a", 6)
     assert (
         seen_of(joined.handle(messages.ProofDue(query=1))).unknown
         == "nothing received for 2000 ms from c"
     )
-    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=7))) == []
+    assert to_proxy(joined.acknowledge("c", 7)) == []
 
 
 def test_a_process_that_restarts_meanwhile_is_asked_again(joined: LoneProcess) -> None:
     joined.prove()
     joined.receive("b", messages.Probe(stamp=5))
-    joined.receive("c", messages.Acknowledge(lock="", stamp=6))
+    joined.acknowledge("c", 6)
     assert posts(joined.handle(messages.PeerJoined(node="c", boot=2))) == [
         (("c",), messages.Probe())
     ]
-    assert to_proxy(joined.receive("a", messages.Acknowledge(lock="", stamp=6))) == []
-    assert to_proxy(joined.receive("c", messages.Acknowledge(lock="", stamp=9))) == [free(1)]
+    assert to_proxy(joined.acknowledge("a", 6)) == []
+    assert to_proxy(joined.acknowledge("c", 9)) == [free(1)]

@@ -34,7 +34,7 @@ from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.role_message import LinkDown, LinkRefused
+from fencelock.actors.role_message import LinkRefused
 from fencelock.actors.session import holds
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.lease import SessionLease
@@ -74,8 +74,8 @@ def test_a_wait_ends_when_every_endpoint_is_silent_naming_each(unkept: UnkeptSes
 
 
 def test_a_wait_with_every_link_broken_ends_when_its_limit_does(unkept: UnkeptSession) -> None:
-    unkept.receive(ME, LinkDown(node="a"))
-    unkept.receive(ME, LinkDown(node="b"))
+    unkept.lose_link("a")
+    unkept.lose_link("b")
     unkept.acquire(wait_ms=0)
     assert refusal(unkept.run(200)).reason is Reason.UNAVAILABLE
     unkept.acquire(wait_ms=2_000)
@@ -135,7 +135,7 @@ def test_a_survey_does_not_wait_for_an_endpoint_that_is_down_or_silent(
 ) -> None:
     unkept.receive(ANN, Survey())
     unkept.receive(A, node_status("a", 1))
-    sends = unkept.receive(ME, LinkDown(node="b")) if broken else unkept.run(2_200)
+    sends = unkept.lose_link("b") if broken else unkept.run(2_200)
     (answer,) = [send for send in sends if send.to == ANN]
     assert isinstance(answer.message, Surveyed)
     assert answer.message.silent == ("b",)
@@ -166,7 +166,7 @@ def test_closing_waits_neither_forever_nor_for_a_broken_link(unkept: UnkeptSessi
     assert Send(ANN, Closed(unanswered=1)) in sends
     other = UnkeptSession()
     other.held()
-    other.receive(ME, LinkDown(node="a"))
+    other.lose_link("a")
     assert Send(ANN, Closed(unanswered=1)) in other.receive(ANN, Close())
 
 
@@ -175,7 +175,7 @@ def test_closing_ends_the_session_at_another_endpoint_if_the_one_that_granted_is
 ) -> None:
     """Where holds belong to sessions, that frees holds that the granting node cannot release."""
     unkept.held()
-    unkept.receive(ME, LinkDown(node="a"))
+    unkept.lose_link("a")
     unkept.receive(B, Alive(session="c", node="b", request=1))
     end = one(End, unkept.receive(ANN, Close()), B)
     assert end.session == "c"
@@ -406,7 +406,7 @@ def test_the_session_is_confirmed_at_once_through_another_endpoint_when_a_link_b
 ) -> None:
     harness.hold()
     harness.run(100)
-    (keep,) = of(api.KeepAlive, harness.receive(harness.role.address, LinkDown(node="a")), B)
+    (keep,) = of(api.KeepAlive, harness.lose_link("a"), B)
     assert keep.session == "c.1"
 
 

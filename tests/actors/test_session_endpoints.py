@@ -41,7 +41,7 @@ def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
     unkept.acquire(wait_ms=9_000)
     unkept.receive(BEN, api.Inspect(lock="y"))
     unkept.run(150)
-    sends = unkept.receive(ME, LinkDown(node="a"))
+    sends = unkept.lose_link("a")
     assert one(api.Cancel, sends, A).request == 1
     moved = one(api.Acquire, sends, B)
     assert (moved.request, moved.wait_ms) == (3, 8_850)
@@ -53,8 +53,8 @@ def test_an_answer_for_another_endpoint_by_one_back_does_no_harm(unkept: UnkeptS
     """After its keep-alive reply the request goes to it under a new number; its old reply is
     late."""
     unkept.receive(BEN, api.Inspect(lock="y"))
-    unkept.receive(ME, LinkDown(node="b"))
-    unkept.receive(ME, LinkDown(node="a"))
+    unkept.lose_link("b")
+    unkept.lose_link("a")
     free = api.LockStatus(lock="y", holder=None, waiters=(), waits_for=(), session="c", request=1)
     sends = unkept.receive(B, free)
     moved = one(api.Inspect, sends, B)
@@ -65,7 +65,7 @@ def test_an_answer_for_another_endpoint_by_one_back_does_no_harm(unkept: UnkeptS
 
 def test_a_grant_of_the_former_endpoint_reaches_no_user(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
-    sends = unkept.receive(ME, LinkDown(node="a"))
+    sends = unkept.lose_link("a")
     moved = Send(B, one(api.Acquire, sends, B))
     assert of(api.Granted, unkept.grant(asked, fence=7)) == []
     assert one(api.Granted, unkept.grant(moved, fence=9), ANN).fence == 9
@@ -75,7 +75,7 @@ def test_a_grant_of_the_former_endpoint_reaches_no_user(unkept: UnkeptSession) -
 def test_the_watcher_is_notified_of_another_endpoint_once(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     assert of(EndpointChanged, harness.run_kept(1_000, A, B)) == []
-    harness.receive(ME, LinkDown(node="a"))
+    harness.lose_link("a")
     sends = harness.run_kept(5_000, B)
     assert of(EndpointChanged, sends, WATCHER) == [EndpointChanged(endpoint="b", former="a")]
 
@@ -152,8 +152,8 @@ def test_a_first_endpoint_that_never_answered_is_left_sooner_if_another_did(
 
 def test_a_session_stays_with_the_new_endpoint_if_the_old_is_back(unkept: UnkeptSession) -> None:
     unkept.acquire()
-    unkept.receive(ME, LinkDown(node="a"))
-    assert of(api.Acquire, unkept.receive(ME, LinkUp(node="a"))) == []
+    unkept.lose_link("a")
+    assert of(api.Acquire, unkept.regain_link("a")) == []
     assert unkept.acquire(BEN).to == B
 
 
@@ -161,10 +161,10 @@ def test_a_wait_goes_to_the_first_endpoint_that_is_back_if_none_was_left(
     unkept: UnkeptSession,
 ) -> None:
     unkept.acquire()
-    unkept.receive(ME, LinkDown(node="b"))
-    assert of(api.Acquire, unkept.receive(ME, LinkDown(node="a"))) == []
+    unkept.lose_link("b")
+    assert of(api.Acquire, unkept.lose_link("a")) == []
     assert of(api.KeepAlive, unkept.run(2_000), B)
-    sends = unkept.receive(ME, LinkUp(node="b"))
+    sends = unkept.regain_link("b")
     assert of(api.Acquire, sends, B)
     assert of(api.Cancel, sends, A)
 
@@ -182,29 +182,29 @@ def test_moving_to_and_fro_keeps_at_most_one_cancel_per_endpoint(unkept: UnkeptS
     unkept.acquire()
     for _ in range(20):
         for node in ("a", "b"):
-            unkept.receive(ME, LinkDown(node=node))
-            unkept.receive(ME, LinkUp(node=node))
+            unkept.lose_link(node)
+            unkept.regain_link(node)
     assert len(unkept.role.session_state.in_flight.cancels) <= 2
     assert len(unkept.role.session_state.in_flight.pending) == 1
 
 
 def test_a_new_link_repeats_at_once_what_is_unanswered_there(unkept: UnkeptSession) -> None:
     asked = unkept.acquire()
-    assert of(api.Acquire, unkept.receive(ME, LinkUp(node="a")), A) == [asked.message]
+    assert of(api.Acquire, unkept.regain_link("a"), A) == [asked.message]
 
 
 def test_a_new_link_is_asked_again_at_once_to_open_the_session(harness: SessionHarness) -> None:
     """What was sent before the link was up went nowhere."""
     first = one(Open, harness.acquire(), A)
-    again = one(Open, harness.receive(ME, LinkUp(node="a")), A)
+    again = one(Open, harness.regain_link("a"), A)
     assert (again.session, again.request > first.request) == (first.session, True)
-    assert of(Open, harness.receive(ME, LinkUp(node="b"))) == []
+    assert of(Open, harness.regain_link("b")) == []
     harness.open([Send(A, again)])
-    assert of(Open, harness.receive(ME, LinkUp(node="a"))) == []
+    assert of(Open, harness.regain_link("a")) == []
 
 
 def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(unkept: UnkeptSession) -> None:
-    assert [type(send.message) for send in unkept.receive(ME, LinkUp(node="b"))] == [api.KeepAlive]
+    assert [type(send.message) for send in unkept.regain_link("b")] == [api.KeepAlive]
 
 
 def test_links_that_are_no_endpoints_are_counted(unkept: UnkeptSession) -> None:
@@ -261,29 +261,29 @@ def table(connected: SessionHarness) -> set[str]:
 def leave_only_d(connected: SessionHarness) -> None:
     """Add the member D, and take down the links to the endpoints that the user named."""
     named(connected, 1, "d")
-    connected.receive(ME, LinkUp(node="d"))
-    connected.receive(ME, LinkDown(node="a"))
-    connected.receive(ME, LinkDown(node="b"))
+    connected.regain_link("d")
+    connected.lose_link("a")
+    connected.lose_link("b")
 
 
 def test_a_new_member_is_connected_and_used_once_its_link_is_up(connected: SessionHarness) -> None:
     named(connected, 1, "a", "b", "d")
     assert connected.links == {"d": "tcp://host-d:4040"}
-    connected.receive(ME, LinkDown(node="a"))
-    connected.receive(ME, LinkDown(node="b"))
+    connected.lose_link("a")
+    connected.lose_link("b")
     sends = connected.acquire()
     assert of(Acquire, sends, D) == []
-    assert of(KeepAlive, connected.receive(ME, LinkUp(node="d")), D)
+    assert of(KeepAlive, connected.regain_link("d"), D)
     assert {node_of(one.to) for one in connected.run(2_000) if one.to != WATCHER} == {"d"}
 
 
 def test_the_members_are_followed_though_all_first_are_replaced(connected: SessionHarness) -> None:
     named(connected, 1, "a", "b", "d")
-    connected.receive(ME, LinkUp(node="d"))
-    connected.receive(ME, LinkDown(node="a"))
+    connected.regain_link("d")
+    connected.lose_link("a")
     named(connected, 4, "d", "e", endpoint=D)
-    connected.receive(ME, LinkUp(node="e"))
-    connected.receive(ME, LinkDown(node="b"))
+    connected.regain_link("e")
+    connected.lose_link("b")
     assert connected.links == {"d": "tcp://host-d:4040", "e": "tcp://host-e:4040"}
     sends = connected.acquire()
     assert {node_of(send.to) for send in sends} <= {"d", "e"}
@@ -291,7 +291,7 @@ def test_the_members_are_followed_though_all_first_are_replaced(connected: Sessi
 
 def test_an_idle_client_asks_another_node_when_one_goes_away(connected: SessionHarness) -> None:
     connected.run(600_000)
-    (greeting,) = connected.receive(ME, LinkDown(node="a"))
+    (greeting,) = connected.lose_link("a")
     assert greeting.to == B
     assert isinstance(greeting.message, KeepAlive)
 
@@ -308,7 +308,7 @@ def test_nodes_that_the_users_endpoints_reach_are_not_connected_to_again() -> No
 def test_an_endpoint_that_does_not_answer_is_not_waited_for() -> None:
     connected = SessionHarness()
     named(connected, 1, "a", "b")
-    connected.receive(ME, LinkDown(node="b"))
+    connected.lose_link("b")
     named(connected, 1, "a", "b")
     assert set(connected.links) == set()  # It has the address of a link of the user's.
     named(connected, 2, "a", "d")
@@ -326,7 +326,7 @@ def test_a_list_that_is_not_newer_changes_nothing(connected: SessionHarness) -> 
 def test_a_learned_member_that_left_is_dropped_its_requests_move(connected: SessionHarness) -> None:
     leave_only_d(connected)
     connected.receive(connected.role.address, Describe())  # It waits at D.
-    connected.receive(ME, LinkUp(node="b"))
+    connected.regain_link("b")
     sends = named(connected, 2, "b", endpoint=B)
     assert connected.links == {}
     assert table(connected) == {"a", "b"}  # The user's own endpoints stay.
@@ -337,7 +337,7 @@ def test_a_member_that_left_stays_while_it_alone_answers(connected: SessionHarne
     leave_only_d(connected)
     connected.receive(D, Alive(session="c", node="d", view=2, members=members("e")))
     assert set(connected.links) == {"d", "e"}
-    connected.receive(ME, LinkUp(node="e"))
+    connected.regain_link("e")
     connected.receive(
         address_of("e", "proxy"), Alive(session="c", node="e", view=2, members=members("e"))
     )
@@ -346,7 +346,7 @@ def test_a_member_that_left_stays_while_it_alone_answers(connected: SessionHarne
 
 def test_a_survey_of_a_member_that_left_is_finished_first(connected: SessionHarness) -> None:
     named(connected, 1, "a", "d")
-    connected.receive(ME, LinkUp(node="d"))
+    connected.regain_link("d")
     connected.receive(Address("c/ann"), Survey())
     named(connected, 2, "a")
     assert set(connected.links) == {"d"}
@@ -528,4 +528,4 @@ def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() ->
         harness.receive(endpoint, notice)
     assert harness.links == {}
     assert of(Acquire, harness.acquire(lock="y"), A)
-    assert of(Acquire, harness.receive(ME, LinkDown(node="a")), B)
+    assert of(Acquire, harness.lose_link("a"), B)

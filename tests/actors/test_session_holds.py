@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from msgspec.structs import replace
-from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
+from support.session_harness import ANN, BEN, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.backup_message import ReadBackup
@@ -24,9 +24,7 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
     Unlocking,
 )
-from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
-from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.holds import MOVES, ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.message import Close, Closed, HoldsLost
@@ -115,14 +113,10 @@ def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
     assert hold.state_at(Instant(100)) is HoldState.LOST
 
 
-def down(harness: SessionHarness, node: str = "a") -> list[Send]:
-    return harness.receive(ME, LinkDown(node=node))
-
-
 def test_a_wait_moves_under_its_number_and_nothing_is_withdrawn(harness: SessionHarness) -> None:
     asked = one(api.Acquire, harness.open(harness.acquire(wait_ms=9_000)))
     harness.run(150)
-    sends = down(harness)
+    sends = harness.lose_link("a")
     moved = one(api.Acquire, sends, B)
     assert (moved.request, moved.wait_ms) == (asked.request, 8_850)
     assert of(api.Cancel, sends) == []
@@ -131,7 +125,7 @@ def test_a_wait_moves_under_its_number_and_nothing_is_withdrawn(harness: Session
 def test_a_release_moves_under_its_number(harness: SessionHarness) -> None:
     harness.hold()
     asked = one(api.Release, harness.release(), A)
-    sends = down(harness)
+    sends = harness.lose_link("a")
     assert one(api.Release, sends, B) == asked
     assert one(api.Released, harness.free(sends), ANN).count == 0
 
@@ -139,7 +133,7 @@ def test_a_release_moves_under_its_number(harness: SessionHarness) -> None:
 def test_a_cancel_moves_and_any_endpoint_may_confirm_it(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     asked = one(api.Cancel, harness.receive(ANN, api.Abandon()), A)
-    sends = down(harness)
+    sends = harness.lose_link("a")
     assert one(api.Cancel, sends, B) == asked
     harness.undo(sends)
     assert of(api.Cancel, harness.run(60_000)) == []
@@ -155,13 +149,13 @@ def test_a_cancel_that_the_key_does_not_allow_is_given_up(harness: SessionHarnes
 
 def test_a_hold_is_released_where_its_session_is(harness: SessionHarness) -> None:
     harness.hold()
-    down(harness)
+    harness.lose_link("a")
     assert one(api.Release, harness.release(), B).session == "c.1"
 
 
 def test_an_answer_of_an_endpoint_that_was_left_counts(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
-    moved = down(harness)
+    moved = harness.lose_link("a")
     assert one(api.Granted, harness.grant(asked), ANN).fence == 7
     assert harness.grant(moved) == []
     assert of(api.Cancel, harness.run_kept(5_000, B)) == []
@@ -169,7 +163,7 @@ def test_an_answer_of_an_endpoint_that_was_left_counts(harness: SessionHarness) 
 
 def test_an_open_moves_to_another_endpoint_too(harness: SessionHarness) -> None:
     harness.acquire()
-    sends = down(harness)
+    sends = harness.lose_link("a")
     assert one(Open, sends, B).session == "c"
     assert one(api.Acquire, harness.open(sends), B).session == "c.1"
 
@@ -205,7 +199,7 @@ def test_a_leader_that_cannot_be_reached_is_not_gone_back_to(harness: SessionHar
     for greeting in harness.begun:
         harness.alive([greeting])
     harness.open(harness.acquire(), leader="a")
-    assert harness.alive(down(harness), leader="a") == []
+    assert harness.alive(harness.lose_link("a"), leader="a") == []
     assert harness.acquire(BEN)[0].to == B
 
 
@@ -213,8 +207,8 @@ def test_a_leader_whose_link_is_back_is_preferred_again(harness: SessionHarness)
     for greeting in harness.begun:
         harness.alive([greeting])
     harness.open(harness.acquire(), leader="a")
-    down(harness)
-    assert of(api.Acquire, harness.receive(ME, LinkUp(node="a")), A)
+    harness.lose_link("a")
+    assert of(api.Acquire, harness.regain_link("a"), A)
 
 
 def test_an_endpoint_that_confirms_nothing_is_left_though_its_link_is_up(
@@ -239,8 +233,8 @@ def test_the_session_is_kept_through_all_endpoints_if_none_is_usable(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
-    down(harness)
-    down(harness, "b")
+    harness.lose_link("a")
+    harness.lose_link("b")
     sends = harness.run(3_000)
     assert of(api.KeepAlive, sends, A)
     assert of(api.KeepAlive, sends, B)
@@ -379,7 +373,7 @@ def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(harness: SessionHarn
     assert one(api.Acquire, asked, A).session == "c"
     harness.grant(asked)
     assert of(HoldsLost, harness.run(60_000)) == []
-    down(harness)
+    harness.lose_link("a")
     assert one(api.Release, harness.release(), A).fence == 7
     sends = harness.receive(BEN, Close())
     assert of(End, sends) == []

@@ -30,7 +30,6 @@ from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePer
 from fencelock.actors.api.session_message import CloseSession
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, role_of
-from fencelock.actors.role_message import LinkDown
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.lease import LINGER_MS
 from fencelock.actors.session.message import Close, HoldsLost
@@ -257,7 +256,7 @@ def test_an_update_without_a_reply_is_repeated_under_its_number_and_answered_onc
 
 def test_an_update_moves_to_the_next_endpoint_under_its_number(harness: SessionHarness) -> None:
     first = one(CountDown, harness.open(count_down(harness)))
-    moved = [send for send in harness.receive(A, LinkDown(node="a")) if send.to == B]
+    moved = [send for send in harness.lose_link("a") if send.to == B]
     assert one(CountDown, moved).request == first.request
 
 

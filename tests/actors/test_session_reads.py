@@ -11,7 +11,6 @@ from fencelock.actors.api.message import Abandon, Describe, Reason, Refused, ref
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.quota import DEFAULT_QUOTAS
-from fencelock.actors.role_message import LinkDown
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.requests import (
     ANSWER_MS,
@@ -133,7 +132,7 @@ def test_a_lost_endpoint_hands_over_what_it_had(harness: SessionHarness, kept: b
     if kept:
         harness.hold(BEN)
     first = of(GetEntry, read(harness, MANY), A)
-    moved = of(GetEntry, harness.receive(A, LinkDown(node="a")), B)
+    moved = of(GetEntry, harness.lose_link("a"), B)
     assert keys(moved) == keys(first)
     following = of(GetEntry, answer(harness, moved[0], B), B)
     assert keys(following) == [READS_SENT_MAX]

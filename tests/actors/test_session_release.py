@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.session_harness import (
-    ANN,
-    BEN,
-    ME,
-    A,
-    B,
-    SessionHarness,
-    UnkeptSession,
-    of,
-    one,
-    refusal,
-)
+from support.session_harness import ANN, BEN, A, B, SessionHarness, UnkeptSession, of, one, refusal
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Refused
@@ -22,7 +11,6 @@ from fencelock.actors.api.session_message import ConfirmHold, DisownHold
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address
-from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import ReleaseUnawaited
 
 
@@ -30,8 +18,8 @@ def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use
     unkept: UnkeptSession,
 ) -> None:
     unkept.held()
-    unkept.receive(ME, LinkDown(node="a"))
-    unkept.receive(ME, LinkUp(node="a"))
+    unkept.lose_link("a")
+    unkept.regain_link("a")
     assert unkept.acquire(BEN).to == B
     sends = unkept.release(token=4)
     assert [send.to for send in sends] == [A]

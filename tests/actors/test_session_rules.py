@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked
-from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
+from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
@@ -17,7 +17,6 @@ from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
-from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
 from fencelock.actors.session.requests import SessionRequests
 from fencelock.actors.table.table import LockTable
@@ -359,8 +358,8 @@ class Trial:
             self.evict()
         if self.chance.random() < 0.05:
             node = self.chance.choice(("a", "b"))
-            self.spread(self.harness.receive(ME, LinkDown(node=node)))
-            self.spread(self.harness.receive(ME, LinkUp(node=node)))
+            self.spread(self.harness.lose_link(node))
+            self.spread(self.harness.regain_link(node))
 
     def evict(self) -> None:
         locks = [lock for lock in self.table.resources if lock != "anchor"]

@@ -70,12 +70,13 @@ class LoneProcess:
         self.want(ticket, lock)
         return self.receive("b", Request(lock=lock, stamp=stamp))
 
+    def acknowledge(self, node: str, stamp: int, lock: str = "") -> Effects:
+        """Deliver an acknowledgement of ``node``, of a probe or of a request for ``lock``."""
+        return self.receive(node, Acknowledge(lock=lock, stamp=stamp))
+
     def acknowledged(self, stamp: int) -> Effects:
         """Deliver an acknowledgement of each of the others."""
-        return [
-            *self.receive("a", Acknowledge(lock="x", stamp=stamp)),
-            *self.receive("c", Acknowledge(lock="x", stamp=stamp)),
-        ]
+        return [*self.acknowledge("a", stamp, "x"), *self.acknowledge("c", stamp, "x")]
 
     def welcomed(self) -> LoneProcess:
         """Let the others join and welcome it."""

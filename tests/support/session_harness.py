@@ -12,6 +12,7 @@ from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Instant, node_of, role_of
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.lease import SessionTrust, Stage
 from fencelock.actors.session.requests import LockKey
@@ -64,6 +65,14 @@ class KeptAlive(RoleHarness[ClientSession]):
                 if isinstance(send.message, api.KeepAlive) and send.to in endpoints:
                     sends += self.alive([send])
         return sends
+
+    def lose_link(self, node: str) -> list[Send]:
+        """Report that the link to ``node`` is down."""
+        return self.receive(ME, LinkDown(node=node))
+
+    def regain_link(self, node: str) -> list[Send]:
+        """Report that the link to ``node`` is up."""
+        return self.receive(ME, LinkUp(node=node))
 
     def release(
         self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
