@@ -25,7 +25,7 @@ from support.leader_trio import (
     voters,
 )
 from support.role_harness import HOST, T0, at, only_sent, sent
-from support.samples import Row, cases, demand_bounds, demand_honest, errors
+from support.samples import Row, cases, demand_bounds, demand_honest, errors, variants
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
@@ -102,13 +102,7 @@ COPIES = (
     tuple(Chosen(f"m{number}", 1) for number in range(200)),
 )
 SEATINGS = (
-    SEATING._replace(epoch=FAR),
-    SEATING._replace(epoch=-1),
-    SEATING._replace(bound_ms=0),
-    SEATING._replace(bound_ms=LONG_MS),
-    Seating(0, LIVES, 10_000),
-    *(SEATING._replace(leaders=team) for team in TEAMS),
-    *(SEATING._replace(copies=copies) for copies in COPIES),
+    *variants(SEATING, epoch=(FAR, -1, 0), bound_ms=(0, LONG_MS), leaders=TEAMS, copies=COPIES),
 )
 UNKNOWN = SEATING._replace(leaders=(Chosen("n9", 1),))
 
@@ -199,31 +193,21 @@ def ticket(number: int = 0, **others: Any) -> Ticket:
 def tickets(number: int) -> tuple[Ticket, ...]:
     """Return tickets with one field that no honest leader sends."""
     one = ticket(number)
-    return (
-        one._replace(lock=""),
-        one._replace(lock="x" * 1_000),
-        one._replace(lock="x\ny"),
-        one._replace(who=Who("x" * 10_000, "o")),
-        one._replace(who=Who("s", "x" * 10_000)),
-        one._replace(request=0),
-        one._replace(request=-1),
-        one._replace(turn=one.turn._replace(number=-1)),
-        one._replace(turn=one.turn._replace(number=COUNTER_MAX)),
-        one._replace(turn=one.turn._replace(number=INT)),
-        one._replace(turn=one.turn._replace(leader="")),
-        one._replace(turn=one.turn._replace(leader="x" * 10_000)),
-        one._replace(turn=one.turn._replace(serial=0)),
-        one._replace(proxy=Address("")),
-        one._replace(proxy=Address("n1/election")),
-        one._replace(proxy=Address("x" * 10_000)),
-        one._replace(hold_ms=0),
-        one._replace(hold_ms=-1),
-        one._replace(hold_ms=INT),
-        one._replace(grace_ms=0),
-        one._replace(grace_ms=-1),
-        one._replace(grace_ms=INT),
-        one._replace(hold_ms=LONG_MS - 500),
-        one._replace(label="x" * 10_000),
+    turns = variants(
+        one.turn, number=(-1, COUNTER_MAX, INT), leader=("", "x" * 10_000), serial=(0,)
+    )
+    return tuple(
+        variants(
+            one,
+            lock=LOCKS,
+            who=WHOSE,
+            request=(0, -1),
+            turn=turns,
+            proxy=(Address(""), Address("n1/election"), Address("x" * 10_000)),
+            hold_ms=(0, -1, INT, LONG_MS - 500),
+            grace_ms=(0, -1, INT),
+            label=("x" * 10_000,),
+        )
     )
 
 
@@ -241,10 +225,29 @@ MAX_TICKET = messages.MaxTicket(**NAMED, highest=1, held=0, known=0)
 RECORD = Record(ticket(1), "n2", FENCE, 500)
 ENDED = EndedRequests("x", WHO, 1, 0, FENCE, FENCE)
 TABLE = messages.Table(epoch=4, life=1, part=0, parts=1, records=(RECORD,), ended=(ENDED,))
+IMPOSSIBLE_STATEMENTS = variants(
+    messages.BoundStatement("n1", 1, 5), leader=("n4",), number=(0, INT), bound_ms=(0, LONG_MS)
+)
 ROUNDS = (0, -1, ROUND_MAX + 1, INT)
 BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
 FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
 """Fences that no leader has granted, for a proxy: it knows only which epochs are plausible."""
+IMPOSSIBLE_RECORDS = variants(
+    RECORD,
+    ticket=(*tickets(1), ticket(0)),
+    owner=("x" * 10_000,),
+    fence=BEYOND,
+    left_ms=(-1, LONG_MS, LEASE_MS_MAX + 2, INT),
+)
+IMPOSSIBLE_ENDS = variants(
+    ENDED,
+    lock=("",),
+    who=(Who("x" * 10_000, "o"),),
+    request=(-1,),
+    fence=(-1,),
+    highest=(-1, pack_fence(4, 1)),
+    exclusive=(-1, FENCE + 1),
+)
 COUNTS = (-1, COUNTER_MAX + 1, INT)
 KNOWN = (-1, ROUND_MAX + 1, INT)
 
@@ -260,21 +263,16 @@ IMPOSSIBLE_HOLD: dict[str, Sequence[Any]] = {
 HOLDER = Contender("n2", "ann", "o", FENCE, 10, "host", RWLOCK_PERMITS)
 READER = HOLDER._replace(owner="p", times=1)
 WAITER = HOLDER._replace(fence=None)
-CONTENDERS: list[dict[str, Any]] = [
-    {"node": "N/1"},
-    {"node": "x" * 10_000},
-    {"session": "x" * 10_000},
-    {"owner": "x" * 10_000},
-    {"since_ms": -1},
-    {"label": "x" * 10_000},
-    {"times": 0},
-    {"times": 2},
-]
-HOLDERS = [
-    *(HOLDER._replace(**one) for one in CONTENDERS),
-    *(HOLDER._replace(fence=one) for one in (0, None, *BEYOND)),
-]
-WAITERS = [*(WAITER._replace(**one) for one in CONTENDERS), HOLDER]
+IMPOSSIBLE_CONTENDER: dict[str, Sequence[Any]] = {
+    "node": ("N/1", "x" * 10_000),
+    "session": ("x" * 10_000,),
+    "owner": ("x" * 10_000,),
+    "since_ms": (-1,),
+    "label": ("x" * 10_000,),
+    "times": (0, 2),
+}
+HOLDERS = variants(HOLDER, **IMPOSSIBLE_CONTENDER, fence=(0, None, *BEYOND))
+WAITERS = [*variants(WAITER, **IMPOSSIBLE_CONTENDER), HOLDER]
 IMPOSSIBLE_MEMBER: dict[str, Sequence[Any]] = {
     "priority": (0, -1, OFF + 1, INT),
     "pid": (-1,),
@@ -295,11 +293,7 @@ ROWS = (
         {
             "number": (0, -1),
             "echo": (-1,),
-            "member": [
-                BEAT.member._replace(**{name: value})
-                for name, values in IMPOSSIBLE_MEMBER.items()
-                for value in values
-            ],
+            "member": variants(BEAT.member, **IMPOSSIBLE_MEMBER),
         },
     ),
     Row(
@@ -318,16 +312,7 @@ ROWS = (
             "former": (
                 *(replace(PROMISED.former, seating=one) for one in (UNKNOWN, *SEATINGS)),
                 replace(PROMISED.former, electorate=STRANGERS),
-                *(
-                    replace(PROMISED.former, statements=(messages.BoundStatement(*one),))
-                    for one in (
-                        ("n4", 1, 5),
-                        ("n1", 0, 5),
-                        ("n1", INT, 5),
-                        ("n1", 1, 0),
-                        ("n1", 1, LONG_MS),
-                    )
-                ),
+                *(replace(PROMISED.former, statements=(one,)) for one in IMPOSSIBLE_STATEMENTS),
             ),
         },
     ),
@@ -355,11 +340,12 @@ ROWS = (
         ELECTION,
         messages.Lead(seating=PROPOSED, former=SEATING, empty=False),
         {
-            "seating": (
-                *(PROPOSED._replace(epoch=epoch) for epoch in (0, -1, 3, *HIGH)),
-                *(PROPOSED._replace(leaders=team) for team in TEAMS),
-                *(PROPOSED._replace(bound_ms=bound_ms) for bound_ms in (-1, LONG_MS, INT)),
-                *(PROPOSED._replace(copies=copies) for copies in COPIES),
+            "seating": variants(
+                PROPOSED,
+                epoch=(0, -1, 3, *HIGH),
+                leaders=TEAMS,
+                bound_ms=(-1, LONG_MS, INT),
+                copies=COPIES,
             ),
             "former": SEATINGS,
         },
@@ -372,23 +358,8 @@ ROWS = (
         {
             "part": (-1, 1, INT),
             "parts": (0, -1, PARTS_MAX + 1),
-            "records": (
-                (RECORD,) * 201,
-                *((RECORD._replace(ticket=one),) for one in tickets(1)),
-                (RECORD._replace(ticket=ticket(0)),),
-                (RECORD._replace(owner="x" * 10_000),),
-                *((RECORD._replace(fence=one),) for one in BEYOND),
-                *((RECORD._replace(left_ms=one),) for one in (-1, LONG_MS, LEASE_MS_MAX + 2, INT)),
-            ),
-            "ended": (
-                (ENDED._replace(lock=""),),
-                (ENDED._replace(who=Who("x" * 10_000, "o")),),
-                (ENDED._replace(request=-1),),
-                (ENDED._replace(fence=-1),),
-                (ENDED._replace(highest=-1),),
-                (ENDED._replace(highest=pack_fence(4, 1)),),
-                *((ENDED._replace(exclusive=one),) for one in (-1, FENCE + 1)),
-            ),
+            "records": ((RECORD,) * 201, *((one,) for one in IMPOSSIBLE_RECORDS)),
+            "ended": tuple((one,) for one in IMPOSSIBLE_ENDS),
         },
     ),
     Row(

@@ -51,6 +51,11 @@ class Row(NamedTuple):
     impossible: Mapping[str, Sequence[Any]]
 
 
+def variants(value: Any, **impossible: Sequence[Any]) -> list[Any]:
+    """Return copies of a named tuple, each with one of the ``impossible`` values of a field."""
+    return [value._replace(**{name: one}) for name, many in impossible.items() for one in many]
+
+
 def cases(rows: Iterable[Row]) -> list[Any]:
     """Return a parameter set for each impossible value: the row, the field, and the value."""
     return [
