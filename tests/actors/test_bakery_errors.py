@@ -165,8 +165,11 @@ LONG_MS = 30_000
 WHY = "every lease must be over first, in"
 
 
+Stranded = tuple[ClusterHarness, str]
+
+
 @pytest.fixture
-def stranded() -> tuple[ClusterHarness, str]:
+def stranded() -> Stranded:
     """A cluster that waits for a long lease, since two leaders were lost; and a node that runs."""
     harness = ClusterHarness(5, NO_COPIES).led()
     proxy = harness.others()[0]
@@ -177,9 +180,7 @@ def stranded() -> tuple[ClusterHarness, str]:
     return harness, proxy
 
 
-def test_a_wait_that_times_out_is_refused_with_the_reason(
-    stranded: tuple[ClusterHarness, str],
-) -> None:
+def test_a_wait_that_times_out_is_refused_with_the_reason(stranded: Stranded) -> None:
     """The leader that is left serves on, and would say that another owner is ahead."""
     harness, proxy = stranded
     for owner, wait_ms in (("ann", 1_000), ("ben", 0)):
@@ -187,13 +188,11 @@ def test_a_wait_that_times_out_is_refused_with_the_reason(
         assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
 
 
-def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(
-    stranded: tuple[ClusterHarness, str],
-) -> None:
+def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(stranded: Stranded) -> None:
     harness, proxy = stranded
-    harness.send(proxy, Inspect(lock="x", session="u", request=700))
-    took_ms = harness.until(lambda: bool(harness.answers(Refused, 700)), 5_000)
-    refused = harness.refused(700)
+    asked = harness.request(proxy, Inspect, lock="x")
+    took_ms = harness.until(lambda: bool(harness.answers(Refused, asked)), 5_000)
+    refused = harness.refused(asked)
     assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
     assert took_ms <= READ_MS + 1_100
 
@@ -205,9 +204,7 @@ def cancel(harness: ClusterHarness, proxy: str, request: int) -> int:
     return harness.until(lambda: len(harness.answers(Cancelled, request)) > before, 5_000)
 
 
-def test_a_cancel_that_no_leader_confirms_does_not_block_later_acquires(
-    stranded: tuple[ClusterHarness, str],
-) -> None:
+def test_a_cancel_that_no_leader_confirms_does_not_block_later_acquires(stranded: Stranded) -> None:
     harness, proxy = stranded
     first = harness.acquire(proxy, wait_ms=10_000)
     harness.run(300)

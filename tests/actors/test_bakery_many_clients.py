@@ -50,10 +50,7 @@ def test_a_client_does_not_release_what_another_holds() -> None:
     held = harness.lock("n1", hold_ms=LONG_MS)
     wrongs = ("x", "ben", held.fence), ("x", "ann", held.fence + 1), ("y", "ann", 1)
     for lock, owner, fence in wrongs:
-        harness.number += 1
-        wrong = Release(lock=lock, fence=fence, session="u", owner=owner, request=harness.number)
-        harness.send("n2", wrong)
-        harness.refused(harness.number)
+        harness.refused(harness.request("n2", Release, lock=lock, owner=owner, fence=fence))
     assert harness.answers(Released) == []
     waiting = harness.acquire("n3", owner="eve", wait_ms=500)
     assert f"under fence {held.fence}" in harness.refused(waiting).detail

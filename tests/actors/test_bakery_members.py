@@ -39,12 +39,8 @@ def grown(names: int, seed: int = 1) -> ClusterHarness:
 def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new: str = "") -> Any:
     """Ask for a change until it is done or refused; return the answer."""
     while True:
-        harness.number += 1
-        change = ChangeMembers(
-            action=action, node=node, replacement=new, session="u", request=harness.number
-        )
-        harness.send(gate, change)
-        answer = harness.answer(MembersChanged | Refused, harness.number)
+        asked = harness.request(gate, ChangeMembers, action=action, node=node, replacement=new)
+        answer = harness.answer(MembersChanged | Refused, asked)
         if isinstance(answer, Refused) or answer.done:
             return answer
         harness.run(50)

@@ -211,11 +211,11 @@ def test_any_proxy_reports_a_holder_when_one_leader_is_cut_off() -> None:
     (lost, *_) = [name for name in harness.names if name != "n1"]
     harness.cut([lost])
     for proxy in [name for name in harness.names if name != lost]:
-        harness.send(proxy, Inspect(lock="x", session="u", request=900))
-    harness.send(lost, Inspect(lock="x", session="u", request=901))
-    harness.until(lambda: len(harness.answers(LockStatus, 900)) == 2)
+        harness.request(proxy, Inspect, lock="x")
+    unknown = harness.request(lost, Inspect, lock="x")
+    harness.until(lambda: len(harness.answers(LockStatus)) == 2)
     assert {status.holder.fence for status in harness.answers(LockStatus)} == {granted.fence}
-    assert "not known who holds it" in harness.refused(901).detail
+    assert "not known who holds it" in harness.refused(unknown).detail
 
 
 def test_no_read_reports_a_lock_as_free_that_is_held_all_the_while() -> None:

@@ -14,9 +14,10 @@ from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
+from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address
-from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import MakeRoles, NodeContext, bakery
+from fencelock.cluster.node.topology import MakeRoles, bakery
+from fencelock.verification.simulation.planting import planted
 
 
 class OneView(Leader):
@@ -27,10 +28,8 @@ class OneView(Leader):
         return super().handle(sender, event, now)
 
 
-def one_view(context: NodeContext) -> RoleSet:
-    role_set = bakery(context)
-    roles = (replace(r, role=OneView) if r.role is Leader else r for r in role_set.roles)
-    return RoleSet(tuple(roles), role_set.openings)
+def one_view(spawn: Spawn) -> Spawn:
+    return replace(spawn, role=OneView) if spawn.role is Leader else spawn
 
 
 def both_ask_over_a_slow_link(make_roles: MakeRoles, seed: int) -> ClusterHarness:
@@ -55,7 +54,7 @@ def test_two_requests_over_a_slow_link_are_granted_one_after_the_other(seed: int
 
 def test_both_owners_are_let_in_with_one_view_for_an_entering_set() -> None:
     """Both would be granted."""
-    harness = both_ask_over_a_slow_link(one_view, 0)
+    harness = both_ask_over_a_slow_link(planted(bakery, one_view), 0)
     assert len(harness.answers(Granted)) == 2
 
 

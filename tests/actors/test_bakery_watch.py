@@ -155,9 +155,7 @@ def test_a_client_that_asks_again_and_again_learns_that_its_cluster_goes_down_an
     harness = ClusterHarness(3).start().ready()
 
     def watch(known: int) -> News:
-        harness.number += 1
-        harness.send("n1", Watch(known=known, session="u", request=harness.number))
-        news: News = harness.answer(News, harness.number)
+        news: News = harness.answer(News, harness.request("n1", Watch, known=known))
         return news
 
     news = watch(0)

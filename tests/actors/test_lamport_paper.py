@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import pytest
 from support.expect import checked
-from support.role_harness import T0
+from support.role_harness import HOST, T0
 
 from fencelock.actors.clock import Carry, Clock, Post, Stamped
 from fencelock.actors.effect import Send
@@ -25,9 +24,6 @@ from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
 
-NO_HOST: Any = None
-"""For roles driven by hand: they send no requests to others."""
-
 
 class PaperMembers:
     """Clocks and lock processes, and between them links as the essay assumes them: "1)
@@ -42,7 +38,7 @@ class PaperMembers:
         self.sent: list[tuple[str, str, Stamped]] = []
         self.entered: list[tuple[str, int]] = []  # Who, in this order, and under which fence.
         self.clocks = {
-            node: Clock(address_of(node, "clock"), NO_HOST, channel=address_of(node, "channel"))
+            node: Clock(address_of(node, "clock"), HOST, channel=address_of(node, "channel"))
             for node in nodes
         }
         self.processes = {node: self.process(node) for node in nodes}
@@ -55,7 +51,7 @@ class PaperMembers:
 
     def process(self, node: str) -> LockProcess:
         address, clock, proxy = (address_of(node, role) for role in ("process", "clock", "proxy"))
-        return LockProcess(address, NO_HOST, node=node, boot=1, clock=clock, proxy=proxy)
+        return LockProcess(address, HOST, node=node, boot=1, clock=clock, proxy=proxy)
 
     def tell(self, node: str, event: Event) -> None:
         """Let the process of ``node`` handle ``event``, and perform its effects."""

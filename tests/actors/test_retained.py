@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from support.retained_world import RETAIN_MS, RetainedWorld, WrongError
+from support.retained_world import RETAIN_MS, SPAN, RetainedWorld, WrongError
 from support.role_harness import at
 
 from fencelock.actors.message import Instant
@@ -35,7 +35,6 @@ from fencelock.actors.session.retained import (
 
 ANN, BEN, CEM, DAN = 1, 2, 3, 4
 A, B, C = (LockKey(name, "*") for name in "abc")
-SPAN = 8
 
 
 class Client:
@@ -416,7 +415,7 @@ def test_random_worlds_break_no_invariant(cohort: int, shared: bool) -> None:
     assert served > local
 
 
-def world_of(kind: type[RetainedLock], seed: int, counted_span: int = 8) -> RetainedWorld:
+def world_of(kind: type[RetainedLock], seed: int, counted_span: int = SPAN) -> RetainedWorld:
     return RetainedWorld(kind(RetainTerms(RETAIN_MS)), seed, counted_span=counted_span)
 
 

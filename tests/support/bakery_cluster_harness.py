@@ -24,6 +24,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, leader_of
@@ -185,9 +186,7 @@ class ClusterHarness:
 
     def roles(self, proxy: str = "n1") -> dict[str, NodeRole]:
         """Return the role of each node, as the node ``proxy`` reports it."""
-        self.number += 1
-        self.send(proxy, ReadMembers(session="u", request=self.number))
-        read = self.answer(MembersRead, self.number)
+        read = self.answer(MembersRead, self.request(proxy, ReadMembers))
         return {report.node: report.role for report in read.nodes}
 
     def serving(self) -> list[str]:
@@ -210,55 +209,22 @@ class ClusterHarness:
         command = SendMessage(to=address_of(proxy, "proxy"), message=message)
         self.world.nodes["u"].tell(Address("u/user"), command)
 
-    def acquire(
-        self,
-        proxy: str,
-        lock: str = "x",
-        owner: str = "ann",
-        wait_ms: int | None = None,
-        hold_ms: int = 0,
-        grace_ms: int = 0,
-    ) -> int:
-        """Ask for a lock; return the number of the request."""
+    def request(self, proxy: str, kind: type[Request], **fields: Any) -> int:
+        """Send a request of the user to the proxy of node ``proxy``; return its number."""
         self.number += 1
-        request = Acquire(
-            lock=lock,
-            session="u",
-            owner=owner,
-            request=self.number,
-            wait_ms=wait_ms,
-            hold_ms=hold_ms,
-            grace_ms=grace_ms,
-        )
-        self.send(proxy, request)
+        self.send(proxy, kind(session="u", request=self.number, **fields))
         return self.number
 
+    def acquire(self, proxy: str, lock: str = "x", owner: str = "ann", **terms: int) -> int:
+        """Ask for a lock; return the number of the request."""
+        return self.request(proxy, Acquire, lock=lock, owner=owner, **terms)
+
     def release(self, proxy: str, granted: Granted) -> None:
-        self.number += 1
-        self.send(
-            proxy,
-            Release(
-                lock=granted.lock,
-                fence=granted.fence,
-                session="u",
-                owner=granted.owner,
-                request=self.number,
-            ),
-        )
+        self.request(proxy, Release, **of_hold(granted))
 
     def renew(self, proxy: str, granted: Granted, hold_ms: int = 0) -> int:
         """Ask for a renewal; return the number of the request."""
-        self.number += 1
-        renew = Renew(
-            lock=granted.lock,
-            fence=granted.fence,
-            hold_ms=hold_ms,
-            session="u",
-            owner=granted.owner,
-            request=self.number,
-        )
-        self.send(proxy, renew)
-        return self.number
+        return self.request(proxy, Renew, **of_hold(granted), hold_ms=hold_ms)
 
     def answers(self, kind: type[Any] | UnionType, request: int | None = None) -> list[Any]:
         """Return the events of that kind, and for that request, that the user received."""
@@ -293,3 +259,8 @@ class ClusterHarness:
         """Let nothing pass between the two nodes of each pair; what ``holds`` arrives later."""
         links = [link for a, b in pairs for link in ((a, b), (b, a))]
         self.world.network.cut(links, Cut(self.world.time + ms * NS_PER_MS, holds=holds))
+
+
+def of_hold(granted: Granted) -> dict[str, Any]:
+    """Return the fields of a request that say of which hold it is."""
+    return {"lock": granted.lock, "owner": granted.owner, "fence": granted.fence}

@@ -40,7 +40,8 @@ TTL_MS = 400
 OWNERS = 4
 RIVALS = 2
 RETAIN_MS = 60
-ANSWER_STEPS = 60
+SPAN = 8
+ANSWER_STEPS = 3
 """A recall is answered within so many steps in which no caller uses the lock."""
 
 
@@ -63,15 +64,14 @@ class RetainedWorld:
     Args:
         lock: the lock, perhaps one with a bug.
         seed: fixes all chance.
-        span: the fences of a grant to the session, as the client believes.
-        counted_span: by how much the cluster really advances its fences.
+        counted_span: by how much the cluster advances its fences with a grant to the session, whose
+            client believes that it has `SPAN` of them.
 
     """
 
     lock: RetainedLock
     seed: int
-    span: int = 8
-    counted_span: int = 8
+    counted_span: int = SPAN
     now: int = 1
     holder: Hold | None = None
     queue: deque[int] = field(default_factory=deque[int])
@@ -185,7 +185,7 @@ class RetainedWorld:
         kind, fence, number = message
         now = Instant(self.now)
         if kind == "granted":
-            self.do(self.lock.granted(number, fence, self.span, self.trust, now))
+            self.do(self.lock.granted(number, fence, SPAN, self.trust, now))
         elif kind == "released":
             self.do(self.lock.released(fence, now))
         elif kind == "refused":
@@ -265,7 +265,7 @@ class RetainedWorld:
     def judge_recall(self) -> None:
         """Check that a recall is answered while no caller uses the lock."""
         self.unanswered = self.unanswered + 1 if self.recalled and not self.inside else 0
-        if self.unanswered > ANSWER_STEPS // 20:
+        if self.unanswered > ANSWER_STEPS:
             raise WrongError(f"a recall was not answered: {self.recalled}")
 
 
