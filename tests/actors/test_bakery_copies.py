@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
 from support.leader_trio import lock_leader
+from support.role_harness import only_sent, sends, sent
 
 from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.bakery.config import COPY_AFTER_MS, election_of, leader_of, proxy_of
@@ -27,7 +28,7 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.effect import Observe, Send
+from fencelock.actors.effect import Observe
 from fencelock.actors.message import NS_PER_MS, Instant, Message, later
 from fencelock.verification.simulation.network import Cut
 
@@ -56,9 +57,8 @@ class Copy:
     def receive(self, message: Any, sender: str = "n1") -> list[Message]:
         """Return the answers to ``message``."""
         effects = self.role.handle(leader_of(sender), message, NOW)
-        sent = [one for one in effects if isinstance(one, Send)]
-        assert all(one.to == leader_of(sender) for one in sent)
-        return [one.message for one in sent if isinstance(one.message, Message)]
+        assert {one.to for one in sends(effects)} <= {leader_of(sender)}
+        return sent(effects, Message)
 
     def holds(self) -> dict[Who, int]:
         """Return the owners that hold in its table, with their fences."""
@@ -82,7 +82,7 @@ def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() 
     at = later(NOW, ticket().lease_ms)
     taken_over = replace(add(1, round_=2), taken=True)
     effects = copy.role.handle(leader_of("n2"), taken_over, at)
-    assert only(Collected, (one.message for one in effects if isinstance(one, Send))).voted
+    assert only_sent(effects, Collected).voted
     (entry,) = copy.role.tickets.entries()
     assert entry.until == later(at, ticket().lease_ms)
 

@@ -105,10 +105,7 @@ def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(harness: ProxyH
     sends = harness.run(1_000)
     refused = one(Refused, sends, ANN)
     assert (refused.reason, "obtention" in refused.detail) == (Reason.TIMED_OUT, False)
-    undone = [send for send in sends if isinstance(send.message, Unlock)]
-    assert undone[0].to == leader
-    assert isinstance(undone[0].message, Unlock)
-    assert undone[0].message.waiting  # It may be held through another proxy.
+    assert of(Unlock, sends, leader)[0].waiting  # It may be held through another proxy.
 
 
 def test_the_end_of_a_wait_is_sent_to_a_silent_leader_for_a_while_only(
@@ -331,5 +328,5 @@ def test_a_reply_to_an_earlier_life_of_the_proxy_is_no_reply_to_this_one() -> No
     renewed = HoldRenewed(number=late.number, fence=FENCE, hold_ms=5_000, grace_ms=5_000)
     for leader in LEADERS:
         assert present.receive(leader_of(leader), renewed) == []
-    (last,) = present.receive(leader_of(LEADERS[0]), replace(renewed, number=sent.number))
-    assert isinstance(last.message, Renewed)
+    renewed = replace(renewed, number=sent.number)
+    assert one(Renewed, present.receive(leader_of(LEADERS[0]), renewed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, NOW, LeaderTrio, lock_request
 from support.proxy_scene import MEMBERS, BakeryProxyHarness, reply_to
+from support.role_harness import sent
 from support.session_harness import of
 
 from fencelock.actors.api.message import Contender
@@ -180,9 +181,7 @@ def test_a_request_is_refused_in_the_other_mode(*, first: bool) -> None:
     add = AddTicket(epoch=1, ticket=other, round=9, fence=entry.fence, taken=False)
     effects = trio.leaders["n2"].handle(leader_of("n1"), add, trio.now)
     assert Observe("bakery.step_malformed") in effects
-    assert not [
-        one for one in effects if isinstance(one, Send) and isinstance(one.message, Collected)
-    ]
+    assert sent(effects, Collected) == []
 
 
 def test_an_owner_that_reads_is_refused_a_second_hold() -> None:
@@ -273,9 +272,9 @@ def harness() -> ProxyHarness:
 @pytest.mark.parametrize("write", [True, False])
 def test_a_request_carries_its_mode(harness: ProxyHarness, *, write: bool) -> None:
     harness.learn()
-    (sent,) = of(Lock, harness.acquire(write=write))
-    assert sent == lock_request(
-        sent.who, lock=NAME, wait_ms=5_000, hold_ms=5_000, grace_ms=5_000, shared=not write
+    (asked,) = of(Lock, harness.acquire(write=write))
+    assert asked == lock_request(
+        asked.who, lock=NAME, wait_ms=5_000, hold_ms=5_000, grace_ms=5_000, shared=not write
     )
 
 

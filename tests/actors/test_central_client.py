@@ -1,20 +1,18 @@
-"""A lock client of `central`, and its session."""
+"""A lock client of `central`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
+from support.central_scene import BROKER_A, SERVER, A, LoneClient, request
 from support.expect import checked
-from support.role_harness import HOST, T0, not_counted, sends
+from support.role_harness import T0, only_sent
 
-from fencelock.actors.api.message import Contender
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.client import RETRANSMIT_MS
 from fencelock.actors.central.message import Mode
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Observe, Persist, Send, Wake
+from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.message import (
     HoldReleased,
@@ -23,9 +21,8 @@ from fencelock.actors.proxy.message import (
     QueueFull,
     ReleaseOutcome,
 )
-from fencelock.actors.role_message import Level, RoleNotice
 
-REQUEST = Send(SERVER, messages.Request(lock="l", client=A, session="s", owner="o"))
+REQUEST = Send(SERVER, request(A))
 IDLE = Send(BROKER_A, messages.Idle(wants=1))
 
 
@@ -212,100 +209,7 @@ def test_retransmissions_are_spread_around_their_period(lone_client: LoneClient)
     assert RETRANSMIT_MS // 2 <= min(waits) < max(waits) <= RETRANSMIT_MS * 3 // 2
 
 
-# A hold of `central` belongs to a session: how it ends without its lock client
-
-
-BROKER_C = Address("c/clients")
-REVOKE = messages.Revoke(lock="l", client=A, number=1)
-
-
-@pytest.fixture
-def server() -> LockServer:
-    return LockServer(SERVER, HOST)
-
-
-def free(number: int, session: str = "s") -> messages.Free:
-    return messages.Free(lock="l", number=number, session=session)
-
-
-def replied(outcome: ReleaseOutcome, session: str = "s", holder: Contender | None = None) -> Send:
-    reply = messages.FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
-    return Send(BROKER_C, reply)
-
-
-def test_a_session_frees_its_hold_through_any_node_and_a_repetition_is_confirmed_again(
-    server: LockServer,
-) -> None:
-    server.handle(A, request(A), T0)
-
-    effects = not_counted(server.handle(BROKER_C, free(1), T0))
-    assert effects == [Send(BROKER_A, REVOKE), replied(ReleaseOutcome.FREED)]
-    assert server.held == {}
-    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.FREED)]
-
-
-@pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
-def test_a_hold_under_another_session_or_number_is_not_freed(
-    server: LockServer, asked: messages.Free
-) -> None:
-    server.handle(A, request(A), T0)
-
-    (reply,) = sends(server.handle(BROKER_C, asked, T0))
-    assert checked(messages.FreeReply, reply.message).outcome is ReleaseOutcome.NOT_HELD
-    assert "l" in server.held
-
-
-def test_an_operator_frees_whatever_is_held_and_its_session_is_notified(server: LockServer) -> None:
-    server.handle(A, request(A), T0)
-    holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
-
-    revoke, notice, reply = sends(server.handle(BROKER_C, free(1, ""), T0))
-    assert revoke == Send(BROKER_A, REVOKE)
-    assert checked(RoleNotice, notice.message).level is Level.WARNING
-    assert reply == replied(ReleaseOutcome.FREED, "", holder)
-    assert not_counted(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
-    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.TAKEN)]
-
-
-def test_nothing_is_granted_through_a_node_unaware_of_a_revoke(server: LockServer) -> None:
-    server.handle(A, request(A), T0)
-    server.handle(BROKER_C, free(1), T0)
-    other = Address("a/clients-1-2")
-
-    assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
-    server.handle(BROKER_C, messages.Revoked(lock="l", client=A, number=1), T0)
-    assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
-    server.handle(BROKER_A, messages.Revoked(lock="l", client=A, number=1), T0)
-    assert not_counted(server.handle(other, request(other), T0)) == [granted(other, 2)]
-
-
-def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServer) -> None:
-    server.handle(A, request(A), T0)
-    server.handle(B, request(B, "m"), T0)
-    ended = Send(BROKER_C, messages.SessionEnded(session="s"))
-
-    effects = not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0))
-
-    assert effects[-1] == ended
-    assert server.held == {}
-    assert not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0)) == [ended]
-    late = not_counted(server.handle(A, request(A), T0))
-    assert late == [Send(BROKER_A, messages.SessionEnded(session="s"))]
-
-
-def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
-    server.journal = True
-    effects = [
-        *server.handle(A, request(A), T0),
-        *server.handle(BROKER_C, free(1), T0),
-        *server.handle(BROKER_C, messages.EndSession(session="s"), T0),
-    ]
-    records = tuple(effect.record for effect in effects if isinstance(effect, Persist))
-
-    again = LockServer(SERVER, HOST, journal=True, records=records)
-
-    assert (again.held, again.freed) == (server.held, server.freed)
-    assert (again.revoked, again.ended) == (server.revoked, server.ended)
+# Holds that end without their lock client
 
 
 def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None:
@@ -313,8 +217,8 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None
 
     taken, *rest = held.revoked(5)
 
-    assert checked(LockRevoked, checked(Send, taken).message).ticket == 1
-    assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
+    assert only_sent([checked(Send, taken)], LockRevoked).ticket == 1
+    assert rest == [settled(5), REQUEST, Wake, confirmed(5)]
     held.is_in(Mode.RELEASED, 5)
 
 

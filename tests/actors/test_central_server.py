@@ -34,7 +34,8 @@ from fencelock.actors.effect import Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy import message as backend
 from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
-from fencelock.actors.proxy.message import LockDescription, Ready
+from fencelock.actors.proxy.message import LockDescription, Ready, ReleaseOutcome
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.node.topology import ProtocolSettings, central
 from fencelock.verification.simulation.judge import LockJudge, judge_progress
 from fencelock.verification.simulation.violation import ViolationError
@@ -221,6 +222,97 @@ def test_a_restarted_server_goes_on_where_its_journal_ends() -> None:
 
 def test_a_new_server_sends_nothing(server: LockServer) -> None:
     assert server.begin(T0) == ()
+
+
+# A hold of `central` belongs to a session: how it ends without its lock client
+
+
+BROKER_C = Address("c/clients")
+REVOKE = messages.Revoke(lock="l", client=A, number=1)
+
+
+def free(number: int, session: str = "s") -> messages.Free:
+    return messages.Free(lock="l", number=number, session=session)
+
+
+def replied(outcome: ReleaseOutcome, session: str = "s", holder: Contender | None = None) -> Send:
+    reply = messages.FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
+    return Send(BROKER_C, reply)
+
+
+def test_a_session_frees_its_hold_through_any_node_and_a_repetition_is_confirmed_again(
+    server: LockServer,
+) -> None:
+    server.handle(A, request(A), T0)
+
+    effects = not_counted(server.handle(BROKER_C, free(1), T0))
+    assert effects == [Send(BROKER_A, REVOKE), replied(ReleaseOutcome.FREED)]
+    assert server.held == {}
+    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.FREED)]
+
+
+@pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
+def test_a_hold_under_another_session_or_number_is_not_freed(
+    server: LockServer, asked: messages.Free
+) -> None:
+    server.handle(A, request(A), T0)
+
+    reply = only_sent(server.handle(BROKER_C, asked, T0), messages.FreeReply)
+    assert reply.outcome is ReleaseOutcome.NOT_HELD
+    assert "l" in server.held
+
+
+def test_an_operator_frees_whatever_is_held_and_its_session_is_notified(server: LockServer) -> None:
+    server.handle(A, request(A), T0)
+    holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
+
+    revoke, notice, reply = not_counted(server.handle(BROKER_C, free(1, ""), T0))
+    assert revoke == Send(BROKER_A, REVOKE)
+    assert only_sent([notice], RoleNotice).level is Level.WARNING
+    assert reply == replied(ReleaseOutcome.FREED, "", holder)
+    assert not_counted(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
+    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.TAKEN)]
+
+
+def test_nothing_is_granted_through_a_node_unaware_of_a_revoke(server: LockServer) -> None:
+    server.handle(A, request(A), T0)
+    server.handle(BROKER_C, free(1), T0)
+    other = Address("a/clients-1-2")
+
+    assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
+    server.handle(BROKER_C, messages.Revoked(lock="l", client=A, number=1), T0)
+    assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
+    server.handle(BROKER_A, messages.Revoked(lock="l", client=A, number=1), T0)
+    assert not_counted(server.handle(other, request(other), T0)) == [granted(other, 2)]
+
+
+def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServer) -> None:
+    server.handle(A, request(A), T0)
+    server.handle(B, request(B, "m"), T0)
+    ended = Send(BROKER_C, messages.SessionEnded(session="s"))
+
+    effects = not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0))
+
+    assert effects[-1] == ended
+    assert server.held == {}
+    assert not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0)) == [ended]
+    late = not_counted(server.handle(A, request(A), T0))
+    assert late == [Send(BROKER_A, messages.SessionEnded(session="s"))]
+
+
+def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
+    server.journal = True
+    effects = [
+        *server.handle(A, request(A), T0),
+        *server.handle(BROKER_C, free(1), T0),
+        *server.handle(BROKER_C, messages.EndSession(session="s"), T0),
+    ]
+    records = tuple(effect.record for effect in effects if isinstance(effect, Persist))
+
+    again = LockServer(SERVER, HOST, journal=True, records=records)
+
+    assert (again.held, again.freed) == (server.held, server.freed)
+    assert (again.revoked, again.ended) == (server.revoked, server.ended)
 
 
 # The watch of the server
@@ -444,12 +536,10 @@ def test_a_surrender_is_sent_to_the_server_and_its_outcome_to_the_proxy(broker: 
     effects = broker.handle(PROXY, backend.ReleaseHold(lock="l", fence=7, session="s"), T0)
     assert effects == (Send(SERVER, messages.Free(lock="l", number=7, session="s")),)
     reply = messages.FreeReply(
-        lock="l", number=7, session="s", outcome=backend.ReleaseOutcome.FREED, holder=None
+        lock="l", number=7, session="s", outcome=ReleaseOutcome.FREED, holder=None
     )
 
-    given = backend.HoldReleased(
-        lock="l", fence=7, session="s", outcome=backend.ReleaseOutcome.FREED
-    )
+    given = backend.HoldReleased(lock="l", fence=7, session="s", outcome=ReleaseOutcome.FREED)
     assert broker.handle(SERVER, reply, T0) == (Send(PROXY, given),)
     assert not_counted(broker.handle(Address("b/x"), reply, T0)) == []
 

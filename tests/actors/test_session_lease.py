@@ -224,7 +224,7 @@ def test_a_hold_is_lost_after_the_grace_and_also_given_back(harness: SessionHarn
     lost = one(HoldsLost, sends, WATCHER)
     assert (lost.losses[0].lock, lost.losses[0].fence) == ("x", FENCE)
     assert "its duration and its grace are over" in lost.detail
-    assert one(Release, [send for send in sends if isinstance(send.message, Release)][:1], A)
+    assert of(Release, sends, A)
     assert one(Refused, user_renews(harness), ANN).reason is Reason.OWNERSHIP_LOST
 
 
