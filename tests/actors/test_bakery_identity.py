@@ -81,11 +81,8 @@ def unchanged(spawn: Spawn) -> Spawn:
 
 def town_of(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
-) -> tuple[ClusterHarness, BakeryJudge]:
-    harness = ClusterHarness(3, seed=seed, make_roles=planted(bakery, change))
-    judge = BakeryJudge(harness.world, judged)
-    harness.world.judges.append(judge)
-    return harness, judge
+) -> ClusterHarness:
+    return ClusterHarness(3, seed=seed, make_roles=planted(bakery, change)).judged(judged)
 
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
@@ -105,9 +102,9 @@ def crash_both(harness: ClusterHarness) -> None:
         harness.world.crash(name)
 
 
-def ask_with_n3(harness: ClusterHarness, judge: BakeryJudge, replaced: str, ms: int) -> int:
+def ask_with_n3(harness: ClusterHarness, replaced: str, ms: int) -> int:
     """Start a node whose disk was replaced, and n3; return Ben's request, some time later."""
-    judge.disk_replaced(replaced)
+    harness.judge.disk_replaced(replaced)
     for name in (replaced, "n3"):
         harness.world.power_on(name)
     second = harness.acquire("n3", owner="ben")
@@ -119,18 +116,18 @@ def lost(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 lose its disk, and connect it only with n3, which does not know the last epoch."""
-    harness, judge = town_of(seed, change, judged)
+    harness = town_of(seed, change, judged)
     first = elect_without_n3(harness)
     crash_both(harness)
     harness.world.nodes["n2"].disk.lose()
-    return harness, first, ask_with_n3(harness, judge, "n2", 5_000)
+    return harness, first, ask_with_n3(harness, "n2", 5_000)
 
 
 def old_copy(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 begin from a copy of its disk that is two lives old; n3 knows of the second one."""
-    harness, judge = town_of(seed, change, judged)
+    harness = town_of(seed, change, judged)
     harness.led()
     copy = harness.world.nodes["n2"].disk.copy()
     epoch = harness.epoch()
@@ -141,21 +138,21 @@ def old_copy(
     first = elect_without_n3(harness)
     crash_both(harness)
     harness.world.nodes["n2"].disk.restore(copy)
-    return harness, first, ask_with_n3(harness, judge, "n2", 5_000)
+    return harness, first, ask_with_n3(harness, "n2", 5_000)
 
 
 def never_all_there(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, int, int]:
     """Start n1 and n2 alone, then n1 with another disk and n3 alone."""
-    harness, judge = town_of(seed, change, judged)
+    harness = town_of(seed, change, judged)
     harness.world.founds_once = False  # An operator wants a cluster at each start.
     harness.start("n1", "n2")
     first = harness.acquire("n1", hold_ms=LONG_MS)
     harness.run(3_000)
     crash_both(harness)
     harness.world.nodes["n1"].disk.lose()
-    return harness, first, ask_with_n3(harness, judge, "n1", 3_000)
+    return harness, first, ask_with_n3(harness, "n1", 3_000)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -194,7 +191,7 @@ def test_two_members_of_three_found_no_group(seed: int) -> None:
 
 
 def test_a_client_learns_which_member_a_new_cluster_waits_for() -> None:
-    harness, _ = town_of(1)
+    harness = town_of(1)
     harness.start("n1", "n3")
     refused = harness.refused(harness.acquire("n1", wait_ms=500))
     assert refused.reason is Reason.UNAVAILABLE
@@ -202,14 +199,9 @@ def test_a_client_learns_which_member_a_new_cluster_waits_for() -> None:
 
 
 def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
-    harness, judge = town_of(1)
-    harness.led()
-    harness.world.crash("n1")
-    harness.world.nodes["n1"].disk.lose()
-    judge.disk_replaced("n1")
-    harness.run(2_000)
-    harness.world.power_on("n1")
-    harness.run(2_000)
+    harness = town_of(1).led()
+    harness.lose_disk("n1")
+    harness.run(4_000)
     fences: list[int] = []
     for owner in ("ann", "ben"):
         granted = harness.lock("n1", owner=owner)
@@ -222,13 +214,9 @@ def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
 
 
 def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:
-    harness, judge = town_of(1)
-    harness.led()
+    harness = town_of(1).led()
     held = harness.lock("n1", hold_ms=LONG_MS)  # n1 leads, so the hold is its own.
-    harness.world.crash("n1")
-    harness.world.nodes["n1"].disk.lose()
-    judge.disk_replaced("n1")
-    harness.world.power_on("n1")
+    harness.lose_disk("n1")
     harness.run(2_000)
     harness.renew("n2", held, LONG_MS)
     harness.answer(Renewed, most_ms=2_000)

@@ -15,7 +15,6 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.message import Chosen, Member, Seating
 from fencelock.actors.message import NS_PER_MS
-from fencelock.verification.simulation.bakery_judge import BakeryJudge
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
@@ -201,9 +200,7 @@ REPLACED_MS = 3_000
 
 
 def five(seed: int = 1) -> ClusterHarness:
-    harness = ClusterHarness(5, seed=seed)
-    harness.world.judges.append(BakeryJudge(harness.world))
-    return harness.led()
+    return ClusterHarness(5, seed=seed).judged().led()
 
 
 def promised(harness: ClusterHarness) -> int:

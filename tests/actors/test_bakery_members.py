@@ -33,7 +33,7 @@ LONG_MS = 60_000
 
 def grown(names: int, seed: int = 1) -> ClusterHarness:
     """Return a cluster of three with further nodes that run, and are no members."""
-    return ClusterHarness(names, seed=seed).grown(3)
+    return ClusterHarness(names, seed=seed).judged().grown(3)
 
 
 def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new: str = "") -> Any:
@@ -107,7 +107,7 @@ def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(s
     received_from(harness, "n4")
     harness.world.crash("n4")
     harness.run(100)
-    lose_disk(harness, "n4")
+    harness.lose_disk("n4")
     while isinstance(answer := ask(harness, "n1", MemberAction.JOIN, "n4"), Refused):
         assert "n4 has sent no message yet" in answer.detail
         harness.run(5)
@@ -168,18 +168,10 @@ def test_removed_nodes_never_vote_again() -> None:
     assert set(harness.serving()) <= {"n3", "n4"}
 
 
-def lose_disk(harness: ClusterHarness, node: str) -> None:
-    harness.world.crash(node)
-    harness.world.nodes[node].disk.lose()
-    for judge in harness.world.judges:
-        judge.disk_replaced(node)  # type: ignore[attr-defined]
-    harness.start(node)
-
-
 def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> None:
     harness = grown(3)
     harness.until_three_lead()
-    lose_disk(harness, "n3")
+    harness.lose_disk("n3")
     received_from(harness, "n3")
     assert harness.roles()["n3"] is NodeRole.NON_VOTING
     ready = "ready, but n3 does not vote: fencelock members says what to run"
@@ -187,7 +179,7 @@ def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> Non
     assert ask(harness, "n1", MemberAction.REPLACE, "n3", "n3").done
     harness.until_three_lead()
     assert harness.roles()["n3"] is NodeRole.LEADER
-    lose_disk(harness, "n2")
+    harness.lose_disk("n2")
     received_from(harness, "n2")
     assert ask(harness, "n3", MemberAction.REPLACE, "n2", "n2").done
     harness.until_three_lead()
@@ -201,7 +193,7 @@ def test_another_member_takes_the_seat_of_a_leader_that_lost_its_disk() -> None:
     lost = harness.serving()[-1]
     spare = harness.others()[0]
     held = harness.lock(spare, hold_ms=LONG_MS)
-    lose_disk(harness, lost)
+    harness.lose_disk(lost)
     harness.until(lambda: spare in harness.serving())
     harness.release(spare, held)
     assert harness.lock(spare, owner="ben").fence > held.fence
@@ -211,7 +203,7 @@ def test_two_lost_disks_of_three_are_shown_with_what_to_do() -> None:
     harness = grown(3)
     harness.until_three_lead()
     for node in ("n2", "n3"):
-        lose_disk(harness, node)
+        harness.lose_disk(node)
         received_from(harness, node)
     detail = harness.detail("n1")
     assert "of which n2, n3 do not vote; 2 voters are needed" in detail
@@ -228,7 +220,7 @@ def test_a_leader_that_is_down_is_a_member_that_does_not_lead() -> None:
 
 def test_a_member_that_lost_its_journal_is_replaced_by_itself() -> None:
     harness = grown(3)
-    lose_disk(harness, "n3")
+    harness.lose_disk("n3")
     received_from(harness, "n3")
     refused = ask(harness, "n1", MemberAction.JOIN, "n3")
     assert "lost its journal: run fencelock replace n3" in refused.detail
@@ -319,7 +311,7 @@ def targeted(target: int, *guests: str) -> ClusterHarness:
     """Return a cluster of three with a target, beside which other nodes serve."""
     aim = MemberTarget(target, SILENT_MS, DOWN_MS)
     settings = dataclasses.replace(TERMS, bakery_target=aim)
-    return ClusterHarness(6, settings, make_roles=with_endpoints).grown(3, *guests)
+    return ClusterHarness(6, settings, make_roles=with_endpoints).judged().grown(3, *guests)
 
 
 def test_guests_become_members_one_after_the_other_while_a_lock_is_held() -> None:

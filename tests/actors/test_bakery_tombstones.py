@@ -19,7 +19,6 @@ from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable,
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who
 from fencelock.actors.message import Address, Instant, later
 from fencelock.cluster.node.topology import ProtocolSettings
-from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.violation import ViolationError
 
 LEASE_MS = 1_000
@@ -150,9 +149,7 @@ CUT_MS = 800
 
 def over_at_its_owner(harness: ClusterHarness) -> str:
     """Renew a hold while its owner is cut off, then lose another leader."""
-    judged = frozenset({"merged-tables-complete"})
-    harness.world.judges.append(BakeryJudge(harness.world, judged))
-    harness.led()
+    harness.judged(frozenset({"merged-tables-complete"})).led()
     owner, renewer = [name for name in harness.serving() if name != "n1"][:2]
     third = next(name for name in harness.serving() if name not in (owner, renewer))
     granted = harness.lock(owner)

@@ -211,15 +211,6 @@ def test_a_leader_whose_link_is_back_is_preferred_again(harness: SessionHarness)
     assert of(api.Acquire, harness.regain_link("a"), A)
 
 
-def test_an_endpoint_that_confirms_nothing_is_left_though_its_link_is_up(
-    harness: SessionHarness,
-) -> None:
-    harness.hold()
-    sends = harness.run_kept(7_000, B)
-    assert of(api.KeepAlive, sends, B)
-    assert of(HoldsLost, sends) == []
-
-
 def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: SessionHarness) -> None:
     harness.hold()
     harness.run_kept(60_000, A)

@@ -92,6 +92,7 @@ class ClusterHarness:
     seed: int = 1
     make_roles: MakeRoles = bakery
     world: World = field(init=False)
+    judge: BakeryJudge = field(init=False)
     number: int = 0
 
     def __post_init__(self) -> None:
@@ -125,12 +126,14 @@ class ClusterHarness:
             disk.sync()
         return self
 
-    def grown(self, founders: int, *guests: str) -> ClusterHarness:
-        """Let ``founders`` nodes begin as the members; switch on ``guests``, or all other nodes.
+    def judged(self, invariants: frozenset[str] | None = None) -> ClusterHarness:
+        """Let `BakeryJudge` judge the cluster by these ``invariants``, or by all."""
+        self.judge = BakeryJudge(self.world, invariants)
+        self.world.judges.append(self.judge)
+        return self
 
-        `BakeryJudge` judges the cluster.
-        """
-        self.world.judges.append(BakeryJudge(self.world))
+    def grown(self, founders: int, *guests: str) -> ClusterHarness:
+        """Let ``founders`` nodes begin as the members; switch on ``guests``, or all other nodes."""
         members = self.names[:founders]
         self.world.members = tuple(members)
         self.start(*members).ready()
@@ -143,6 +146,13 @@ class ClusterHarness:
             self.world.power_on(name)
         self.world.power_on("u")
         return self
+
+    def lose_disk(self, name: str) -> None:
+        """Let a member of a cluster with a judge crash and start with an empty disk."""
+        self.world.crash(name)
+        self.world.nodes[name].disk.lose()
+        self.judge.disk_replaced(name)
+        self.world.power_on(name)
 
     def run(self, ms: int) -> None:
         self.world.run(self.world.time + ms * NS_PER_MS)
