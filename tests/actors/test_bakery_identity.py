@@ -93,7 +93,7 @@ def elect_without_n3(harness: ClusterHarness) -> Granted:
     harness.world.crash("n2")
     harness.run(100)
     harness.world.power_on("n2")
-    harness.until(lambda: harness.epoch() > epoch)
+    harness.until_later_epoch(epoch)
     return harness.lock("n1", hold_ms=LONG_MS)
 
 

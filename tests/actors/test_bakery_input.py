@@ -107,11 +107,7 @@ class InputHarness(RoleHarness[Leader]):
         epoch_state = self.role.epoch_state
         epoch_state.take(Seating(1, LIVES, 10_000))
         epoch_state.serving = True
-        self.trust()
-
-    def trust(self) -> None:
-        """Let a majority trust it now."""
-        self.role.epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
+        epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
 
 
 def ticket(number: int = 0) -> Ticket:

@@ -184,7 +184,7 @@ def test_a_coordinator_that_was_overruled_often_replaces_a_lost_leader_at_once()
         lost = next(name for name in harness.serving() if name != "n1")
         epoch = harness.epoch()
         harness.world.crash(lost)
-        harness.until(lambda epoch=epoch: harness.epoch() > epoch, 1_500)  # type: ignore[misc]
+        harness.until_later_epoch(epoch, 1_500)
         harness.world.power_on(lost)
         harness.run(1_000)
     role: Any = harness.world.role_at(election_of("n1"))

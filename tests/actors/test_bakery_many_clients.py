@@ -16,10 +16,6 @@ def held_by(harness: ClusterHarness, lock: str) -> list[Granted]:
     return [granted for granted in harness.answers(Granted) if granted.lock == lock]
 
 
-def is_later(harness: ClusterHarness, epoch: int) -> bool:
-    return harness.epoch() > epoch
-
-
 def is_in_line(harness: ClusterHarness, lock: str, turns: int) -> bool:
     return len(held_by(harness, lock)) == turns
 
@@ -64,7 +60,7 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
     for lost in harness.serving()[:2]:
         before = harness.epoch()
         harness.world.crash(lost)
-        harness.until(partial(is_later, harness, before))
+        harness.until_later_epoch(before)
     harness.answer(HoldLost)
     assert [message.fence for message in harness.answers(HoldLost)] == [held.fence]
     assert {message.fence for message in harness.answers(Unlocking)} <= {held.fence}

@@ -123,7 +123,7 @@ def pause_after_two_are_lost(harness: ClusterHarness) -> int:
     epoch = harness.epoch()
     for name in harness.serving()[:2]:
         harness.world.crash(name)
-    return harness.until(lambda: harness.epoch() > epoch, 2 * LONG_MS)
+    return harness.until_later_epoch(epoch, 2 * LONG_MS)
 
 
 def test_a_long_lock_that_was_released_does_not_delay_the_cluster_when_two_leaders_are_lost() -> (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.proxy_scene import LEADERS, MEMBERS, BakeryProxyHarness, reply_to
+from support.proxy_scene import ANN, LEADERS, MEMBERS, BakeryProxyHarness, reply_to
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import (
@@ -41,7 +41,6 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.proxy.message import Reported
 
-ANN = Address("ann/session")
 LOCAL = Address("n4/session")
 FENCE = pack_fence(1, 9)
 WAIT_MS = 2_000

@@ -9,7 +9,7 @@ from support.expect import present
 from support.judged import clean, seen_in
 from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
 from support.onlooker import run_read_seed
-from support.proxy_scene import BakeryProxyHarness, reply_to
+from support.proxy_scene import ANN, BakeryProxyHarness, reply_to
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
@@ -18,9 +18,8 @@ from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.message import AddTicket, Extend, Query, QueryResult
 from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import Instant, node_of
 
-ANN = Address("ann/session")
 HOLDER = Contender("n1", "c", "o", FENCE, 5)
 LEASE_MS = HOLD_MS + GRACE_MS
 SEEDS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, NOW, LeaderTrio, lock_request
-from support.proxy_scene import MEMBERS, BakeryProxyHarness, reply_to
+from support.proxy_scene import ANN, MEMBERS, BakeryProxyHarness, reply_to
 from support.role_harness import sent
 from support.session_harness import of
 
@@ -35,7 +35,6 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.state_transfer import parts_of
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address
 from fencelock.transport.codec import decode, encode
 
 NAME = object_name(RWLOCK, "x")
@@ -249,9 +248,6 @@ def test_a_table_keeps_the_modes_on_the_wire_and_distinguishes_ends_of_readers_a
     assert decode(encode(table)) == table
     ends = {end.who.owner: end.exclusive for end in table.ended}
     assert ends == {"ann": fence_of(trio, "wil"), "wil": fence_of(trio, "wil")}
-
-
-ANN = Address("ann/session")
 
 
 class ProxyHarness(BakeryProxyHarness):

@@ -133,7 +133,7 @@ def test_fences_at_their_limit_refuse_one_lock_until_the_next_epoch() -> None:
     epoch = harness.epoch()
     harness.world.crash("n3")
     harness.world.power_on("n3")  # In its new life it is not the leader that it was.
-    harness.until(lambda: harness.epoch() > epoch)
+    harness.until_later_epoch(epoch)
     assert harness.lock("n1", owner="ben").fence > pack_fence(epoch + 1, 0)
 
 

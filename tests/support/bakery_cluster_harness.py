@@ -148,7 +148,7 @@ class ClusterHarness:
         return self
 
     def lose_disk(self, name: str) -> None:
-        """Let a member of a cluster with a judge crash and start with an empty disk."""
+        """Let a member of a `judged` cluster crash, and start with an empty disk."""
         self.world.crash(name)
         self.world.nodes[name].disk.lose()
         self.judge.disk_replaced(name)
@@ -210,6 +210,10 @@ class ClusterHarness:
         """Return the highest epoch that is served, 0 if none is."""
         return max((int(self.leader(name).epoch_state.epoch) for name in self.serving()), default=0)
 
+    def until_later_epoch(self, epoch: int, most_ms: int = 20_000) -> int:
+        """Wait until an epoch after ``epoch`` is served; return how long that took (ms)."""
+        return self.until(lambda: self.epoch() > epoch, most_ms)
+
     def others(self) -> list[str]:
         """Return the members that do not serve."""
         return [name for name in self.names if name not in self.serving()]
@@ -266,7 +270,10 @@ class ClusterHarness:
         self.cut_between(*((a, b) for a in here for b in there), ms=ms)
 
     def cut_between(self, *pairs: tuple[str, str], ms: int = 600_000, holds: bool = False) -> None:
-        """Let nothing pass between the two nodes of each pair; what ``holds`` arrives later."""
+        """Let nothing pass between the two nodes of each pair, for ``ms``.
+
+        What they send each other meanwhile is lost, or arrives at the end if the cut ``holds`` it.
+        """
         links = [link for a, b in pairs for link in ((a, b), (b, a))]
         self.world.network.cut(links, Cut(self.world.time + ms * NS_PER_MS, holds=holds))
 
