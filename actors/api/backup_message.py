@@ -1,7 +1,7 @@
 """Messages by which an operator reads a backup of the replicated table. Tags 0xe0 and 0xe1.
 
-The client asks for one part after the other, so it sets the pace. Any client may ask: there are no
-keys yet that would identify operators.
+The client asks for one part after the other, so it sets the pace. Where keys are used, the request
+needs an operator's.
 """
 
 from fencelock.actors.api.name import INT_MAX, check_number, check_owner
