@@ -15,7 +15,6 @@ from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.message import Instant
 from fencelock.verification.simulation.bakery_run import run_copies_seed, run_survivors_seed
-from fencelock.verification.simulation.report import RunReport
 
 SEEDS_MOST = 20
 """In so many runs each bug is seen at least once."""
@@ -62,10 +61,7 @@ MUTANTS = {
 def test_a_bug_in_the_copies_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    def run(seed: int, judged: frozenset[str]) -> RunReport:
-        return run_survivors_seed(seed, judged=judged)
-
-    MUTANTS[bug].assert_seen(monkeypatch, run, SEEDS_MOST)
+    MUTANTS[bug].assert_seen(monkeypatch, run_survivors_seed, SEEDS_MOST)
 
 
 @pytest.mark.long

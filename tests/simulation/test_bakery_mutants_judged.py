@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import pytest
@@ -286,10 +287,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     planted = MUTANTS[bug]
-
-    def run(seed: int, judged: frozenset[str]) -> RunReport:
-        return run_bakery_seed(seed, plan=planted.plan, blows=planted.blows, judged=judged)
-
+    run = partial(run_bakery_seed, plan=planted.plan, blows=planted.blows)
     planted.assert_seen(monkeypatch, run, SEEDS_MOST)
 
 
@@ -351,13 +349,12 @@ MET = (
 """Counters that must rise in the seeds; otherwise these had too few faults."""
 
 
-def run_shared(seed: int, blows: tuple[Blow, ...], judged: frozenset[str] | None) -> RunReport:
-    return run_bakery_seed(seed, blows=blows, judged=judged, workload=RWLOCKS)
+run_shared = partial(run_bakery_seed, workload=RWLOCKS)
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     def run(seed: int) -> tuple[RunReport, ...]:
-        return run_seed("bakery", seed, workload=RWLOCKS), run_shared(seed, (), None)
+        return run_seed("bakery", seed, workload=RWLOCKS), run_shared(seed)
 
     demand_met(run, MET, range(SEEDS), SHARED_SEEDS_MOST)
 
@@ -433,10 +430,7 @@ def test_every_bug_planted_in_shared_tickets_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     planted = SHARED_MUTANTS[bug]
-
-    def run(seed: int, judged: frozenset[str]) -> RunReport:
-        return run_shared(seed, planted.blows, judged)
-
+    run = partial(run_shared, blows=planted.blows)
     planted.assert_seen(monkeypatch, run, SHARED_SEEDS_MOST)
 
 
@@ -444,5 +438,5 @@ def test_a_writer_beside_readers_is_seen_where_clients_see_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TicketQueue, "against", exclusive_ones)
-    reports = (run_shared(seed, (), frozenset()) for seed in range(SHARED_SEEDS_MOST))
+    reports = (run_shared(seed, judged=frozenset()) for seed in range(SHARED_SEEDS_MOST))
     assert seen_in("capacity", reports)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.judged import PlantedBug
-from support.planted_bugs import as_plant, hold_of, instead
+from support.planted_bugs import as_plant, hold_of, instead, repetitions_count
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
@@ -170,16 +170,6 @@ def of_any_client(table: TableState, command: Release, out: list[Any]) -> None:
 
 
 @as_plant
-def again(sound: Any, table: TableState, command: Any, out: list[Any]) -> Any:
-    """Do a request whenever it comes."""
-    session = table.sessions.by_id.get(command.session)
-    known = session and session.owner_states.get((command.owner, command.lock))
-    if known and known.request == command.request and known.wait is None:
-        known.request -= 1
-    return sound(table, command, out)
-
-
-@as_plant
 def too_early(sound: Any, sessions: Sessions, session: Any) -> Any:
     """Let sessions end after half of their TTL."""
     return sound(sessions, session) - int(session.ttl_ms) // 2
@@ -252,69 +242,21 @@ MUTANTS = {
     "any client releases": PlantedBug(
         "release-by-fence", ((RULES, Release, instead(of_any_client)),), first=12
     ),
-    "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", again),)),
+    "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", repetitions_count),)),
     "a session ends too early": PlantedBug(
         "session-outlives-trust", ((Sessions, "deadline", too_early),)
     ),
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    def run(seed: int, judged: frozenset[str]) -> RunReport:
+    def run(seed: int, /, *, judged: frozenset[str]) -> RunReport:
         return run_log_seed(seed, plan=draw_members_plan(seed), judged=judged)
 
     MUTANTS[bug].assert_seen(monkeypatch, run, SEEDS)
-
-
-EXPIRES_LATE = 810_025
-"""The session of a client that died expires after the end of the faults, when its node is up."""
-
-
-ARRIVES_LATE = 900_207
-"""Requests that arrive after half a minute extend the sessions of clients that are done."""
-
-
-LOSES_THE_LAST_DISK = 981_748
-"""A founder keeps its disk as the others lose theirs, and loses it before it is up again."""
-
-
-LOST_ONE_BEFORE = 1_102_359
-"""The founder that keeps its disk when the others lose theirs had lost an earlier disk."""
-
-
-OBEYS_AN_EARLIER_LEADER = 1_102_452
-"""A member restarts, does not know that it is one, and receives a proposal below its promise."""
-
-
-CATCHES_UP_WHILE_IT_LEADS = 1_301_911
-"""A member that knew the founders only leads, and learns from others that the members changed."""
-
-
-ASKS_ANEW = 1_401_141
-"""A leader asks for its change again: a later leader's batch is in the slot of the first one."""
-
-LEADS_FAR_BEHIND = 1_500_154
-"""A leader has not applied the change of members that others have applied. It needs their votes on
-slots that only the former view decides."""
-
-CATCHES_UP_BY_SNAPSHOTS_ONLY = 1_810_182
-"""The node of a client that retains a lock never applies a slot, so the recall comes directly."""
-
-LEADS_AGAIN_AT_ONCE = 1_911_116
-"""A leader loses the lead and gets it back between two looks at who is silent."""
-
-ANSWERS_TOO_LATE = 1_931_465
-"""An answer to a heartbeat of 1.3 s before arrives from a member that has been silent since."""
-
-COUNTS_A_LATE_ANSWER = 1_931_534
-"""A leader takes such an answer for a sign of life, and so has a majority."""
-
-HEARS_A_FORMER_MEMBER = 1_931_317
-"""A frame full of votes, which a member may send, arrives after it was removed."""
 
 
 @pytest.mark.parametrize(
@@ -322,19 +264,38 @@ HEARS_A_FORMER_MEMBER = 1_931_317
     [
         0,
         1,
-        EXPIRES_LATE,
-        ARRIVES_LATE,
-        LOSES_THE_LAST_DISK,
-        LOST_ONE_BEFORE,
-        OBEYS_AN_EARLIER_LEADER,
-        CATCHES_UP_WHILE_IT_LEADS,
-        ASKS_ANEW,
-        LEADS_FAR_BEHIND,
-        CATCHES_UP_BY_SNAPSHOTS_ONLY,
-        LEADS_AGAIN_AT_ONCE,
-        HEARS_A_FORMER_MEMBER,
-        ANSWERS_TOO_LATE,
-        COUNTS_A_LATE_ANSWER,
+        # The session of a client that died expires after the end of the faults, when its node is
+        # up.
+        810_025,
+        # Requests that arrive after half a minute extend the sessions of clients that are done.
+        900_207,
+        # A founder keeps its disk as the others lose theirs, and loses it before it is up again.
+        981_748,
+        # The founder that keeps its disk when the others lose theirs had lost an earlier disk.
+        1_102_359,
+        # A member restarts, does not know that it is one, and receives a proposal below its
+        # promise.
+        1_102_452,
+        # A member that knew the founders only leads, and learns from others that the members
+        # changed.
+        1_301_911,
+        # A leader asks for its change again: a later leader's batch is in the slot of the first
+        # one.
+        1_401_141,
+        # A leader has not applied the change of members that others have applied. It needs their
+        # votes on slots that only the former view decides.
+        1_500_154,
+        # The node of a client that retains a lock never applies a slot, so the recall comes
+        # directly.
+        1_810_182,
+        # A leader loses the lead and gets it back between two looks at who is silent.
+        1_911_116,
+        # A frame full of votes, which a member may send, arrives after it was removed.
+        1_931_317,
+        # An answer to a heartbeat of 1.3 s before arrives from a member that has been silent since.
+        1_931_465,
+        # A leader takes such an answer for a sign of life, and so has a majority.
+        1_931_534,
     ],
 )
 def test_the_members_change_under_every_fault(seed: int) -> None:
@@ -377,37 +338,32 @@ TARGET_MUTANTS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("bug", TARGET_MUTANTS)
 def test_a_leader_that_replaces_members_wrongly_is_seen(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    def run(seed: int, judged: frozenset[str]) -> RunReport:
+    def run(seed: int, /, *, judged: frozenset[str]) -> RunReport:
         return run_log_seed(seed, plan=draw_target_plan(seed), judged=judged)
 
     TARGET_MUTANTS[bug].assert_seen(monkeypatch, run, 60)
 
 
-WITHOUT_LATER_PAGES = 900_080
-"""A scout gets a majority without the later pages of a member that has applied more. It does not
-count that member, nor the slots that it has applied."""
-
-
-ASKS_AGAIN = 861_473
-"""A leader asks again for a change that is decided, and of which it does not know that."""
-
-
-ASKS_TOO_EARLY = 980_336
-"""A leader asks for another change while it does not know yet that its last one is decided."""
-
-
-WAS_OVERTAKEN = 1_200_479
-"""A leader that was cut off asks for a change: a later leader has made one in a slot for which the
-former had proposed something else."""
-
-
 @pytest.mark.parametrize(
-    "seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN, ASKS_TOO_EARLY, WAS_OVERTAKEN]
+    "seed",
+    [
+        0,
+        1,
+        # A scout gets a majority without the later pages of a member that has applied more. It does
+        # not count that member, nor the slots that it has applied.
+        900_080,
+        # A leader asks again for a change that is decided, and of which it does not know that.
+        861_473,
+        # A leader asks for another change while it does not know yet that its last one is decided.
+        980_336,
+        # A leader that was cut off asks for a change: a later leader has made one in a slot for
+        # which the former had proposed something else.
+        1_200_479,
+    ],
 )
 def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_target_plan(seed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 from msgspec.structs import replace
@@ -39,12 +39,13 @@ def is_violated(run: Callable[[], object]) -> bool:
     return False
 
 
-def assert_seen(
-    judge: str,
-    seeds: Iterable[int],
-    run: Callable[[int, frozenset[str]], RunReport],
-    seen_as: str = "",
-) -> None:
+class JudgedRun(Protocol):
+    """Runs a seed with some of the judges."""
+
+    def __call__(self, seed: int, /, *, judged: frozenset[str]) -> RunReport: ...
+
+
+def assert_seen(judge: str, seeds: Iterable[int], run: JudgedRun, seen_as: str = "") -> None:
     """Fail unless ``judge``, with no other judge, finds a violation in the run of some seed.
 
     Its report begins with its name, or with ``seen_as``.
@@ -52,7 +53,7 @@ def assert_seen(
     begin = f": {seen_as or f'{judge}, '}"
     others: list[str] = []
     for seed in seeds:
-        if violation := run(seed, frozenset({judge})).violation:
+        if violation := run(seed, judged=frozenset({judge})).violation:
             if begin in violation:
                 return
             others.append(violation[:400])
@@ -77,12 +78,7 @@ class PlantedBug(NamedTuple):
         for patch in self.patches:
             plant(monkeypatch, *patch)
 
-    def assert_seen(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        run: Callable[[int, frozenset[str]], RunReport],
-        seeds: int,
-    ) -> None:
+    def assert_seen(self, monkeypatch: pytest.MonkeyPatch, run: JudgedRun, seeds: int) -> None:
         """Fail unless the judge, with no other judge, sees the bug in one of so many seeds."""
         self.plant(monkeypatch)
         assert_seen(self.judge, range(self.first, self.first + seeds), run, self.seen_as)
@@ -114,7 +110,7 @@ def assert_bug_seen(monkeypatch: pytest.MonkeyPatch, bug: LogMutant) -> None:
     if bug.spawned is not None:
         monkeypatch.setattr(leader, bug.spawned.__mro__[1].__name__, bug.spawned)
 
-    def run(seed: int, judged: frozenset[str]) -> RunReport:
+    def run(seed: int, /, *, judged: frozenset[str]) -> RunReport:
         plan = bug.provoke(draw_log_plan(seed, bug.focus))
         return run_log_seed(seed, plan=plan, subject=bug.subject, judged=judged)
 
