@@ -52,7 +52,7 @@ def leader_of(world: World) -> str:
 
 def judge_slow_leader(seed: int) -> None:
     """Make the leader's disk slow; demand that another leads soon, and that it stays so."""
-    world = world_of_three(seed)
+    world = world_of_three(0)
     leader, before = leader_of(world), decided_in(world, MEASURED_MS)
     world.slow_disks[leader] = SLOW_SYNC_US
     world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
@@ -68,7 +68,7 @@ def judge_slow_leader(seed: int) -> None:
 
 def judge_slow_in_turn(seed: int) -> None:
     """Make the disk of each leader slow and the others' quick; demand that few hand over."""
-    world = world_of_three(seed)
+    world = world_of_three(0)
     for _ in range(WATCHED_MS // BACK_WITHIN_MS):
         world.slow_disks = {leader_of(world): SLOW_SYNC_US}
         world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
@@ -76,21 +76,16 @@ def judge_slow_in_turn(seed: int) -> None:
         raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs in {WATCHED_MS} ms")
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_commands_are_decided_quickly_again_soon_after_the_leaders_disk_became_slow(
-    seed: int,
-) -> None:
-    judge_slow_leader(seed)
+def test_commands_are_decided_quickly_again_soon_after_the_leaders_disk_became_slow() -> None:
+    judge_slow_leader(0)
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_the_leader_changes_at_most_once_a_member_if_disks_become_slow_in_turn(seed: int) -> None:
-    judge_slow_in_turn(seed)
+def test_the_leader_changes_at_most_once_a_member_if_disks_become_slow_in_turn() -> None:
+    judge_slow_in_turn(0)
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_nothing_changes_while_all_disks_are_slow_alike(seed: int) -> None:
-    world = world_of_three(seed)
+def test_nothing_changes_while_all_disks_are_slow_alike() -> None:
+    world = world_of_three(0)
     leader = leader_of(world)
     world.slow_disks = dict.fromkeys(MEMBERS, SLOW_SYNC_US)
 
@@ -106,14 +101,12 @@ def test_a_leader_that_never_hands_over_is_found(monkeypatch: pytest.MonkeyPatch
         judge_slow_leader(0)
 
 
-@pytest.mark.long
 def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_disk, "REST_MS", 0)
     with pytest.raises(ViolationError, match="hand-overs in"):
         judge_slow_in_turn(0)
 
 
-@pytest.mark.long
 def test_a_leader_that_compares_with_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
         return True

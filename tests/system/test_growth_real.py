@@ -114,7 +114,6 @@ def test_clients_of_two_versions_lock_at_nodes_of_two_versions(tmp_path: Path) -
             assert (NEWER in report["client"]) == (version == "old")
 
 
-@pytest.mark.long
 def test_a_planted_bug_that_refuses_longer_messages_shows(tmp_path: Path) -> None:
     with ready(Mixed(tmp_path, "old", "refusing", "old")) as cluster:
         assert cluster.client("old", PATIENCE_S, "n2").returncode == 0

@@ -120,11 +120,8 @@ def longest_gap_ms(world: World, ms: int) -> int:
 
 
 @pytest.mark.parametrize("death", SilentDeath)
-@pytest.mark.parametrize("seed", range(1))
-def test_locks_are_granted_again_within_an_election_of_a_silent_death(
-    seed: int, death: SilentDeath
-) -> None:
-    world = world_of_three(seed)
+def test_locks_are_granted_again_within_an_election_of_a_silent_death(death: SilentDeath) -> None:
+    world = world_of_three(0)
     leader, begun = leader_of(world), world.marks["paxos.ballot_begun"]
 
     strike(world, leader, death)
@@ -156,9 +153,8 @@ def test_a_cluster_across_continents_grants_within_three_seconds_of_a_silent_dea
     assert longest_gap_ms(world, 5_000) <= 3_000
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed: int) -> None:
-    world = world_of_three(seed, nodes=5)
+def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop() -> None:
+    world = world_of_three(0, nodes=5)
     for _ in range(2):
         leader = leader_of(world)
         world.nodes[leader].pause()
@@ -166,10 +162,9 @@ def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed
         assert longest_gap_ms(world, DEAD_MS) <= WITHIN_MS
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
+def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends() -> None:
     """Links of this simulation sometimes break unnoticed, so it may be the second follower."""
-    world = world_of_three(seed)
+    world = world_of_three(0)
     begun, leaderships = world.marks["paxos.ballot_begun"], world.marks["paxos.leadership_begun"]
 
     world.crash(leader_of(world))
@@ -180,9 +175,8 @@ def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends(se
     assert world.marks["paxos.leadership_begun"] == leaderships + 1
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_nodes_that_all_stand_still_for_a_moment_do_not_elect(seed: int) -> None:
-    world = world_of_three(seed)
+def test_nodes_that_all_stand_still_for_a_moment_do_not_elect() -> None:
+    world = world_of_three(0)
     leaderships = world.marks["paxos.leadership_begun"]
     for _ in range(4):
         for node in world.nodes.values():
@@ -195,9 +189,8 @@ def test_nodes_that_all_stand_still_for_a_moment_do_not_elect(seed: int) -> None
     assert world.marks["paxos.leadership_begun"] == leaderships
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_a_client_that_stands_still_stays_where_it_is(seed: int) -> None:
-    world = world_of_three(seed)
+def test_a_client_that_stands_still_stays_where_it_is() -> None:
+    world = world_of_three(0)
     left = world.marks["client.endpoint_silent"]
     for _ in range(4):
         for client in CLIENTS:

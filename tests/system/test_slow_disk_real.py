@@ -112,7 +112,6 @@ def test_throughput_is_back_soon_after_the_leaders_disk_became_slow(cluster: Loa
     assert cluster.log_of(leader).count("hands over to") == 1
 
 
-@pytest.mark.long
 def test_no_leader_hands_over_while_all_disks_are_slow_alike(cluster: LoadedCluster) -> None:
     leader = leader_of(cluster)
     for node in cluster.members.names:
