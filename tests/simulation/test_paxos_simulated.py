@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -17,25 +17,20 @@ from support.judged import clean, is_violated, seen_in
 from support.log_workload import CounterJudge, LogCounter, run_under_faults
 from support.planted_bugs import Patch, as_plant, instead, plant
 
-from fencelock.actors.api.message import Granted
-from fencelock.actors.effect import CheckpointPart, Spawn
-from fencelock.actors.message import NS_PER_MS, Instant, Message
+from fencelock.actors.effect import CheckpointPart
+from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.locator import Locator
 from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import Heartbeat, Located, SnapshotChunk
 from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import CheckpointWriter
+from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import LogCommand, Result
-from fencelock.cluster.node.lock_machine import LockMachine
-from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings, paxos
-from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults, promise_of
+from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults
 from fencelock.verification.simulation.paxos_run import run_log_seed
 from fencelock.verification.simulation.plan import Focus, LogPlan, draw_log_plan
-from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.violation import ViolationError
@@ -57,8 +52,8 @@ MET = (
 )
 
 
-def run(seed: int, make_roles: MakeRoles = paxos) -> RunReport:
-    return run_seed(make_roles, seed, promise=promise_of("paxos", ProtocolSettings()))
+def run(seed: int) -> RunReport:
+    return run_seed("paxos", seed)
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
@@ -66,46 +61,31 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     assert [name for name in MET if not seen[name]] == []
 
 
-class FencesStartOver(LockMachine):
-    """Hands out the first fences again and again."""
-
-    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
-        return [
-            [replace(o, fence=o.fence % 3 + 1) if isinstance(o, Granted) else o for o in outcomes]
-            for outcomes in super().apply(time_ms, commands)
-        ]
+@as_plant
+def fences_start_over(sound: Any, table: TableState, *grant: Any) -> None:
+    """Draw the first fences again and again."""
+    table.fence %= 3
+    sound(table, *grant)
 
 
-class EverybodyHolds(LockTable):
-    """Planted bug: grants an acquire that it should queue."""
-
-    def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
-        lock = getattr(command, "lock", "")
-        self.resources.pop(lock, None)
-        return super().apply(batch_time_ms, command)
-
-
-class GrantsToAll(LockMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = EverybodyHolds()
-
-
-def with_machine(machine: type[LockMachine]) -> MakeRoles:
-    def change(spawn: Spawn) -> Spawn:
-        if spawn.role is not Replica:
-            return spawn
-        return replace(spawn, arguments={**spawn.arguments, "machine": machine()})
-
-    return planted(paxos, change)
+@as_plant
+def everybody_holds(sound: Any, table: TableState, time_ms: int, command: Any) -> Any:
+    """Grant an acquire that should be queued."""
+    table.resources.pop(getattr(command, "lock", ""), None)
+    return sound(table, time_ms, command)
 
 
 @pytest.mark.parametrize(
-    ("machine", "judge"), [(FencesStartOver, "fences"), (GrantsToAll, "")], ids=["fences", "all"]
+    ("patch", "judge"),
+    [
+        ((TableState, "grant", fences_start_over), "fences"),
+        ((LockTable, "apply", everybody_holds), ""),
+    ],
+    ids=["fences", "all"],
 )
-def test_a_planted_bug_is_caught(machine: type[LockMachine], judge: str) -> None:
-    make_roles = with_machine(machine)
-    assert seen_in(judge, (run(seed, make_roles) for seed in range(SEEDS_FOR_A_MUTANT)))
+def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch, judge: str) -> None:
+    plant(monkeypatch, *patch)
+    assert seen_in(judge, map(run, range(SEEDS_FOR_A_MUTANT)))
 
 
 JUDGED_SEEDS = {Focus.SWARM: 7, Focus.DUELS: 3, Focus.LEASES: 2, Focus.MIXED_LEASES: 1}
