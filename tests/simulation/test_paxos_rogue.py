@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from support.expect import checked
 from support.log_workload import CounterJudge, logbook
+from support.rogue_roles import ROGUE, with_rogue_leader
 
-from fencelock.actors.effect import Effects, Send, Spawn, Wake
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Instant,
-    Message,
-    Timer,
-    address_of,
-    node_of,
-)
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import NS_PER_MS, Instant, Message, address_of
 from fencelock.actors.paxos import acceptor, config, leader
-from fencelock.actors.paxos.config import GROWTH_MAX, VOTES_MAX, acceptor_of, leader_of
+from fencelock.actors.paxos.config import GROWTH_MAX, VOTES_MAX
 from fencelock.actors.paxos.message import Accept, Ballot, Batch, Commit, Heartbeat
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.role import Host, Role
-from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")
-ROGUE = "n3"
-FIRST_ROUND = 1 << 20
 ROGUE_MS = 150
 SERVED_MS = 1_000
 DAY_MS = 86_400_000
@@ -39,33 +26,6 @@ FULL_BYTES = 64 << 10
 
 Forged = Callable[[Ballot, int], list[Message]]
 """Returns what the rogue sends under a ballot, given the first slot that is not applied."""
-
-
-class Strike(Timer):
-    """It is time to send forged messages."""
-
-
-class RogueLeader(Role[Strike]):
-    """Claims ballots of its node without any promise, and sends forged messages under them."""
-
-    def __init__(
-        self, address: Address, host: Host, *, forged: tuple[Forged, ...], world: World
-    ) -> None:
-        super().__init__(address, host)
-        self.forged, self.world = forged, world
-        self.round = FIRST_ROUND
-
-    def begin(self, now: Instant) -> Effects:
-        return (Wake(5, Strike()),)
-
-    def handle(self, sender: Address, event: Strike, now: Instant) -> Effects:
-        self.round += 1
-        ballot = Ballot(self.round, leader_of(node_of(self.address)))
-        judge = checked(CounterJudge, self.world.judges[0])
-        free = max(judge.slots, default=0) + 1
-        messages = [message for forge in self.forged for message in forge(ballot, free)]
-        sends = [Send(acceptor_of(one), what) for one in NAMES[:2] for what in messages]
-        return [*sends, Wake(5, Strike())]
 
 
 def accept(ballot: Ballot, slot: int, committed: int, time_ms: int = 0) -> Message:
@@ -107,16 +67,6 @@ def forge_decisions(ballot: Ballot, free: int) -> list[Message]:
 ENDLESS = 1 << 70
 
 
-def with_rogue(make_roles: MakeRoles, world: World, forged: tuple[Forged, ...]) -> MakeRoles:
-    def make_rogue(context: NodeContext) -> RoleSet:
-        honest = make_roles(context)
-        arguments = {"forged": forged, "world": world}
-        rogue = Spawn(address_of(context.node, "commander-rogue"), RogueLeader, arguments)
-        return replace(honest, roles=(*honest.roles, rogue))
-
-    return make_rogue
-
-
 def run_on(world: World, ms: int) -> None:
     world.run(world.time + ms * NS_PER_MS)
 
@@ -132,7 +82,12 @@ def outcome_after(*forged: Forged, memory: bool = False) -> tuple[int, int]:
         world.add(name, honest, member=True)
     judge = CounterJudge(drift_ppm=1_000)
     world.judges.append(judge)
-    world.nodes[ROGUE].make_roles = with_rogue(honest, world, forged)
+
+    def forge(ballot: Ballot) -> list[Message]:
+        free = max(judge.slots, default=0) + 1
+        return [message for each in forged for message in each(ballot, free)]
+
+    world.nodes[ROGUE].make_roles = with_rogue_leader(honest, forge)
     world.power_on_all()
     run_on(world, 600 + ROGUE_MS)
     world.crash(ROGUE)

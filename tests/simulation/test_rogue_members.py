@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.rogue_roles import ROGUE, forges_members
+from support.rogue_roles import ROGUE, forges_members, rogue
 
 from fencelock.actors import clock
 from fencelock.actors.api.message import Granted, Refused
@@ -25,9 +25,8 @@ from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
 from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of
 from fencelock.actors.bootstrap_message import Join, Start, Superseded
 from fencelock.actors.clock import STAMP_MAX, Clock
-from fencelock.actors.effect import Effect, Effects, Send, Spawn
+from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.role import Role
 from fencelock.cluster.node.topology import MakeRoles, bakery, central, lamport, paxos
 from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.violation import ViolationError
@@ -44,15 +43,10 @@ class FarClock(Clock):
         return (STAMP_MAX - 1, 1 << 53, 1 << 62)[self.time % 3]
 
 
-def far_clock(spawn: Spawn) -> Spawn:
-    """Give the rogue member a `FarClock`."""
-    return replace(spawn, role=FarClock) if spawn.address == f"{ROGUE}/clock" else spawn
-
-
-def serves_without(rogue: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
+def serves_without(forging: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
     """Run with a rogue member for a while; then it is honest, and all restart."""
     harness = ClusterHarness(3, make_roles=make_roles)
-    harness.world.nodes[ROGUE].make_roles = rogue
+    harness.world.nodes[ROGUE].make_roles = forging
     harness.start()
     harness.run(2_000)
     for name in harness.names:
@@ -68,11 +62,11 @@ def serves_without(rogue: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
 def test_a_far_stamp_stops_no_member(
     make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rogue = planted(make_roles, far_clock)
-    serves_without(rogue, make_roles)
+    far = planted(make_roles, rogue("clock", FarClock))
+    serves_without(far, make_roles)
     monkeypatch.setattr(clock, "AHEAD_US", STAMP_MAX)
     with pytest.raises(ViolationError, match=" broke"):
-        serves_without(rogue, make_roles)
+        serves_without(far, make_roles)
 
 
 class InventsStarts(Bootstrap):
@@ -86,12 +80,8 @@ class InventsStarts(Bootstrap):
         return [*effects, Send(sender, Superseded(to=event.start.boot, start=start))]
 
 
-def invents_starts(spawn: Spawn) -> Spawn:
-    return replace(spawn, role=InventsStarts) if spawn.address == f"{ROGUE}/bootstrap" else spawn
-
-
-def all_vote_without(rogue: MakeRoles, make_roles: MakeRoles) -> None:
-    harness = serves_without(rogue, make_roles)
+def all_vote_without(forging: MakeRoles, make_roles: MakeRoles) -> None:
+    harness = serves_without(forging, make_roles)
     roles = [harness.world.role_at(bootstrap_of(name)) for name in harness.names]
     assert [role.standing for role in roles] == [JournalStatus.VOTER] * 3
 
@@ -100,11 +90,11 @@ def all_vote_without(rogue: MakeRoles, make_roles: MakeRoles) -> None:
 def test_an_invented_start_stops_no_member(
     make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rogue = planted(make_roles, invents_starts)
-    all_vote_without(rogue, make_roles)
+    inventing = planted(make_roles, rogue("bootstrap", InventsStarts))
+    all_vote_without(inventing, make_roles)
     monkeypatch.setattr(Start, "is_proven", lambda *_: True)
     with pytest.raises(AssertionError):
-        all_vote_without(rogue, make_roles)
+        all_vote_without(inventing, make_roles)
 
 
 class LeadsFarAhead(ElectionCoordinator):
@@ -131,15 +121,12 @@ class LeadsFarAhead(ElectionCoordinator):
 FAR = 60_000
 
 
-def leads_far_ahead(spawn: Spawn) -> Spawn:
-    return replace(spawn, role=LeadsFarAhead) if spawn.address == f"{ROGUE}/election" else spawn
-
-
 def test_leaders_that_were_called_far_away_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without a restart: the others see which epochs they do not obey any more."""
 
     def grants() -> None:
-        harness = ClusterHarness(3, make_roles=planted(bakery, leads_far_ahead)).start()
+        far = planted(bakery, rogue("election", LeadsFarAhead))
+        harness = ClusterHarness(3, make_roles=far).start()
         harness.run(5_000)
         assert harness.lock("n1").fence
 
@@ -181,25 +168,19 @@ def endless(effect: Effect) -> Effect:
             return effect
 
 
-def rogue_leader(spawn: Spawn) -> Spawn:
-    """Make the roles of the rogue member report leases that no owner may take."""
-    node, _, name = spawn.address.partition("/")
-    roles: dict[str, type[Role[Any]]] = {"cluster": EndlessLeases, "leader": EndlessTables}
-    return replace(spawn, role=roles.get(name, spawn.role)) if node == ROGUE else spawn
-
-
 def test_forged_members_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    rogue = planted(bakery, forges_members)
-    serves_without(rogue, bakery)
+    forging = planted(bakery, forges_members)
+    serves_without(forging, bakery)
     monkeypatch.setattr(epochs, "can_follow", lambda *_: True)
     with pytest.raises(AssertionError):
-        serves_without(rogue, bakery)
+        serves_without(forging, bakery)
 
 
 @pytest.mark.long
 def test_endless_leases_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    rogue = planted(bakery, rogue_leader)
-    serves_without(rogue, bakery)
+    forging = planted(bakery, rogue("cluster", EndlessLeases))
+    forging = planted(forging, rogue("leader", EndlessTables))
+    serves_without(forging, bakery)
     monkeypatch.setattr(EpochLimit, "allows_lease", lambda *_: True)
     with pytest.raises(AssertionError):
-        serves_without(rogue, bakery)
+        serves_without(forging, bakery)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,12 +29,15 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
-from fencelock.verification.simulation.planting import planted
+from fencelock.verification.simulation.planting import Change, planted
 
 ROGUE, OTHERS = "n3", ("n1", "n2")
 FAR = 1 << 61
 FIRST_ROUND = 1 << 20
 STRIKE_MS = 5
+
+Forge = Callable[[Ballot], Sequence[Message]]
+"""Returns what a rogue leader sends under a ballot."""
 
 
 class ForgedMembers(ClusterStatus):
@@ -58,19 +62,25 @@ class ForgedMembers(ClusterStatus):
         return Send(effect.to, replace(beat, member=forged))
 
 
-def forges_members(spawn: Spawn) -> Spawn:
-    return replace(spawn, role=ForgedMembers) if spawn.address == f"{ROGUE}/cluster" else spawn
+def rogue(name: str, role: type[Role[Any]]) -> Change:
+    """Return the change that runs ``role`` as the role ``name`` of the rogue member."""
+    address = address_of(ROGUE, name)
+    return lambda spawn: replace(spawn, role=role) if spawn.address == address else spawn
+
+
+forges_members = rogue("cluster", ForgedMembers)
 
 
 class Strike(Timer):
     """It is time to send forged messages."""
 
 
-class FarLeader(Role[Strike]):
-    """Claims ballots of its node without any promise, and names slots where no log can be."""
+class RogueLeader(Role[Strike]):
+    """Claims ballots of its node without any promise, and sends what ``forge`` returns for each."""
 
-    def __init__(self, address: Address, host: Host) -> None:
+    def __init__(self, address: Address, host: Host, *, forge: Forge) -> None:
         super().__init__(address, host)
+        self.forge = forge
         self.round = FIRST_ROUND
 
     def begin(self, now: Instant) -> Effects:
@@ -78,14 +88,31 @@ class FarLeader(Role[Strike]):
 
     def handle(self, sender: Address, event: Strike, now: Instant) -> Effects:
         self.round += 1
-        ballot = Ballot(self.round, leader_of(ROGUE))
-        forged: tuple[Message, ...] = (
-            Accept(ballot=ballot, slot=FAR, batch=NO_OP, committed=FAR),
-            Commit(ballot=ballot, committed=FAR),
-            Heartbeat(ballot=ballot, number=1, committed=FAR, min_applied=FAR),
-        )
+        forged = self.forge(Ballot(self.round, leader_of(ROGUE)))
         sends = [Send(acceptor_of(one), what) for one in OTHERS for what in forged]
         return [*sends, Wake(STRIKE_MS, Strike())]
+
+
+def with_rogue_leader(make_roles: MakeRoles, forge: Forge) -> MakeRoles:
+    """Return ``make_roles`` with a `RogueLeader` on the rogue member."""
+
+    def make_rogue(context: NodeContext) -> RoleSet:
+        roles = make_roles(context)
+        if context.node != ROGUE:
+            return roles
+        leader = Spawn(address_of(ROGUE, "commander-rogue"), RogueLeader, {"forge": forge})
+        return dataclasses.replace(roles, roles=(*roles.roles, leader))
+
+    return make_rogue
+
+
+def far_slots(ballot: Ballot) -> list[Message]:
+    """Name slots where no log can be."""
+    return [
+        Accept(ballot=ballot, slot=FAR, batch=NO_OP, committed=FAR),
+        Commit(ballot=ballot, committed=FAR),
+        Heartbeat(ballot=ballot, number=1, committed=FAR, min_applied=FAR),
+    ]
 
 
 class FarAcceptor(Acceptor):
@@ -128,14 +155,6 @@ def reaches_far(spawn: Spawn) -> Spawn:
 
 def with_rogue(make_roles: MakeRoles, protocol: str) -> MakeRoles:
     """Return ``make_roles`` with a rogue member; it sends real frames over its node's sockets."""
-    change = reaches_far if protocol == "paxos" else forges_members
-    broken = planted(make_roles, change)
-
-    def make_rogue(context: NodeContext) -> RoleSet:
-        roles = broken(context)
-        if protocol != "paxos" or context.node != ROGUE:
-            return roles
-        leader = Spawn(address_of(ROGUE, "commander-rogue"), FarLeader)
-        return dataclasses.replace(roles, roles=(*roles.roles, leader))
-
-    return make_rogue
+    if protocol != "paxos":
+        return planted(make_roles, forges_members)
+    return with_rogue_leader(planted(make_roles, reaches_far), far_slots)
