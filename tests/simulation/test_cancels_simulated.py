@@ -39,13 +39,9 @@ def test_a_cancelled_acquire_may_be_tried_again_after_any_step(kind: str) -> Non
         for retry_after in range(7):
             caller = Caller(kind, partial(KINDS[kind], client, "ann"))
             caller.acquire()
-            for _ in range(cancel_after):
-                for step in log.due()[:1]:
-                    step()
+            log.take_due(cancel_after)
             caller.cancel()
-            for _ in range(retry_after):
-                for step in log.due()[:1]:
-                    step()
+            log.take_due(retry_after)
             caller.acquire()
             log.settle()
             assert caller.answered, (cancel_after, retry_after)
@@ -69,9 +65,7 @@ def test_the_next_acquire_after_a_cancelled_release_is_granted(kind: str) -> Non
         log.settle()
         caller.go_on()
         caller.release()
-        for _ in range(cancel_after):
-            for step in log.due()[:1]:
-                step()
+        log.take_due(cancel_after)
         caller.cancel()
         caller.acquire()
         log.settle()

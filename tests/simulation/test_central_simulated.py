@@ -49,9 +49,16 @@ def run(
     make_roles: MakeRoles = central,
     settings: ProtocolSettings = FORGETFUL,
     make_session: MakeSession = client_session,
+    plan: RunPlan | None = None,
 ) -> RunReport:
-    promise = promise_of("central", settings)
-    return run_seed(make_roles, seed, settings=settings, promise=promise, make_session=make_session)
+    return run_seed(
+        make_roles,
+        seed,
+        settings=settings,
+        promise=promise_of("central", settings),
+        make_session=make_session,
+        plan=plan,
+    )
 
 
 def with_role(mutant: type[Role[Any]]) -> MakeRoles:
@@ -196,14 +203,13 @@ CLOSINGS = dataclasses.replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
 """Clients close meanwhile, so that requests of ended sessions arrive."""
 
 
+def closing(seed: int, make_roles: MakeRoles) -> RunReport:
+    return run(seed, make_roles, JOURNAL, plan=CLOSINGS)
+
+
 @pytest.mark.long
 def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
     """It grants late requests to clients that ended, forever; a sound server does not."""
-    promise = promise_of("central", JOURNAL)
-
-    def closing(seed: int, make_roles: MakeRoles) -> RunReport:
-        return run_seed(make_roles, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
-
     forgetful = with_role(EndedSessionsAreForgotten)
     seed = next(s for s in range(100) if seen_in("progress", [closing(s, forgetful)]))
     sound = clean(closing(number, central) for number in range(max(seed + 1, 10)))
@@ -238,20 +244,12 @@ class HoldsOutliveTheirSession(LockServer):
 
 
 def test_a_hold_that_outlives_the_confirmed_end_of_its_session_is_caught() -> None:
-    promise = promise_of("central", JOURNAL)
     make_roles = with_role(HoldsOutliveTheirSession)
-    reports = (
-        run_seed(make_roles, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
-        for seed in range(20)
-    )
-    assert seen_in("progress", reports)
+    assert seen_in("progress", (closing(seed, make_roles) for seed in range(20)))
 
 
 def disowning(seed: int, make_session: MakeSession) -> RunReport:
-    promise = promise_of("central", FORGETFUL)
-    return run_seed(
-        central, seed, plan=LATE, settings=FORGETFUL, promise=promise, make_session=make_session
-    )
+    return run(seed, make_session=make_session, plan=LATE)
 
 
 def test_a_client_that_disowns_a_hold_takes_no_late_grant_of_it() -> None:

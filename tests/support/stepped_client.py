@@ -187,6 +187,12 @@ class SteppedLog:
                 steps.append(client.take_outcomes)
         return steps
 
+    def take_due(self, most: int) -> None:
+        """Take the steps that are due, in order, but not more than ``most``."""
+        for _ in range(most):
+            for step in self.due()[:1]:
+                step()
+
     def settle(self) -> None:
         """Take all steps that are due, in order."""
         while due := self.due():
