@@ -17,9 +17,16 @@ from fencelock.actors.api.message import (
     Refused,
     Released,
 )
-from fencelock.actors.api.session_message import Renew, Renewed, Unlocking
+from fencelock.actors.api.session_message import Renewed, Unlocking
 from fencelock.actors.bootstrap import GREET_MS
 from fencelock.actors.message import address_of
+
+
+def refused(harness: ClusterHarness, request: int, most_ms: int = 20_000) -> Refused:
+    """Wait for the refusal of a request."""
+    harness.until(lambda: bool(harness.answers(Refused, request)), most_ms)
+    refusal: Refused = harness.answers(Refused, request)[0]
+    return refusal
 
 
 def is_more(harness: ClusterHarness, than: int) -> bool:
@@ -39,10 +46,9 @@ def test_a_request_that_no_leader_can_serve_ends_at_its_own_deadline_with_the_re
     harness = ClusterHarness(3).found().start("n1")
     harness.run(GREET_MS + 100)
     request = harness.acquire("n1", wait_ms=500)
-    harness.until(lambda: bool(harness.answers(Refused, request)), 2_000)
-    refused = harness.answers(Refused, request)[0]
-    assert refused.reason is Reason.UNAVAILABLE
-    assert "cluster is down: 1 of 3 members are connected, 2 are needed" in refused.detail
+    refusal = refused(harness, request, 2_000)
+    assert refusal.reason is Reason.UNAVAILABLE
+    assert "cluster is down: 1 of 3 members are connected, 2 are needed" in refusal.detail
 
 
 def test_a_release_during_the_grace_is_answered() -> None:
@@ -57,33 +63,29 @@ def test_a_release_during_the_grace_is_answered() -> None:
 def test_durations_out_of_their_limits_are_refused(hold_ms: int, grace_ms: int) -> None:
     harness = ClusterHarness(3).start().ready()
     request = harness.acquire("n1", hold_ms=hold_ms, grace_ms=grace_ms)
-    harness.until(lambda: bool(harness.answers(Refused, request)))
-    assert harness.answers(Refused, request)[0].reason is Reason.INVALID
+    assert refused(harness, request).reason is Reason.INVALID
 
 
 def test_a_lease_above_the_limit_is_refused_with_value_and_limit() -> None:
     """It would keep the cluster waiting for as long when two leaders are lost."""
     harness = ClusterHarness(3).start().ready()
     request = harness.acquire("n1", hold_ms=590_001, grace_ms=10_000)
-    harness.until(lambda: bool(harness.answers(Refused, request)))
-    refused = harness.answers(Refused, request)[0]
-    assert refused.reason is Reason.INVALID
-    assert "590001 ms and grace 10000 ms are 600001 ms together, and 600000 ms" in refused.detail
-    assert "max_hold under [bakery]" in refused.detail
+    refusal = refused(harness, request)
+    assert refusal.reason is Reason.INVALID
+    assert "590001 ms and grace 10000 ms are 600001 ms together, and 600000 ms" in refusal.detail
+    assert "max_hold under [bakery]" in refusal.detail
 
 
 def test_a_renewal_above_the_limit_is_refused_and_the_hold_stays() -> None:
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=60_000, grace_ms=10_000)
-    for number, hold_ms in ((901, 600_001), (902, 595_000), (903, 60_000)):
-        renew = Renew(
-            lock="x", session="u", owner="ann", request=number, fence=held.fence, hold_ms=hold_ms
-        )
-        harness.send("n2", renew)
-        harness.run(500)
-    refused = [harness.answers(Refused, number)[0] for number in (901, 902)]
-    assert [one.reason for one in refused] == [Reason.INVALID] * 2
-    assert "duration 595000 ms and grace 10000 ms are 605000 ms together" in refused[1].detail
+    refusals = [
+        refused(harness, harness.renew("n2", held, hold_ms)) for hold_ms in (600_001, 595_000)
+    ]
+    harness.renew("n2", held, 60_000)
+    harness.run(500)
+    assert [one.reason for one in refusals] == [Reason.INVALID] * 2
+    assert "duration 595000 ms and grace 10000 ms are 605000 ms together" in refusals[1].detail
     assert [one.hold_ms for one in harness.answers(Renewed)] == [60_000]
 
 
@@ -103,7 +105,7 @@ def test_a_late_release_does_not_free_the_next_holder() -> None:
     harness.release("n3", first)
     harness.until(lambda: len(harness.answers(Refused)) + len(harness.answers(Released)) >= 2)
     third = harness.acquire("n1", owner="ben", wait_ms=300)
-    harness.until(lambda: bool(harness.answers(Refused, third)))
+    refused(harness, third)
     assert second.fence > first.fence
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from support.expect import present
+from support.planted_bugs import as_plant, plant
 
 from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.epochs import EpochState
@@ -66,13 +68,16 @@ class TwoOwners:
             lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
         )
         self.attempts.open(proxy_of("n1"), asked, NOW)
-        entered = MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
-        self.attempts.on_max("n2", entered, NOW)
+        self.attempts.on_max("n2", entered(who, held), NOW)
         return present(self.attempts.own.get(RequestKey("x", who, 1)))
 
     def receives(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""
         return sent_messages(self.voting.on_step("n2", step, NOW))
+
+
+def entered(who: Who = ANN, held: int = 0) -> MaxTicket:
+    return MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
 
 
 def sent_messages(effects: list[Effect]) -> list[Any]:
@@ -207,6 +212,43 @@ def test_votes_in_time_let_in() -> None:
     assert sent_messages(bench.attempts.on_collected("n3", vote, NOW)) == []
 
 
+def grants_by_a_late_vote() -> list[Any]:
+    """Let a round be lost and given back; then let a vote of it come, late."""
+    bench = TwoOwners()
+    vote = vote_for(bench.asks())
+    lost = replace(vote, voted=False, ahead=Turn(1, "n3", 1))
+    for leader in ("n2", "n3"):
+        bench.attempts.on_collected(leader, lost, NOW)
+    again = sent_messages(bench.attempts.advance("x", NOW))
+    assert any(isinstance(message, AddTicket) for message in again)
+    answers = sent_messages(bench.attempts.on_collected("n2", vote, NOW))
+    return [message for message in answers if isinstance(message, Locked)]
+
+
+def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers count once: one without a round would count for a vote that was dropped."""
+    assert grants_by_a_late_vote() == []
+
+    @as_plant
+    def unattributed(
+        sound: Any, attempts: TicketAttempts, leader: str, collected: Collected, now: Instant
+    ) -> Any:
+        attempt = present(attempts.own.get(collected.key))
+        return sound(attempts, leader, replace(collected, round=attempt.entry.round), now)
+
+    plant(monkeypatch, TicketAttempts, "on_collected", unattributed)
+    assert len(grants_by_a_late_vote()) == 1
+
+
+def test_an_answer_counts_once_for_its_sender() -> None:
+    """With three leaders of which two must answer, the same one twice is one."""
+    bench = TwoOwners()
+    bench.attempts.epoch_state.quorum = 3
+    assert bench.asks().step is TicketStep.ENTERING
+    assert bench.attempts.on_max("n2", entered(), NOW) == []
+    assert bench.attempts.on_max("n3", entered(), NOW) != []
+
+
 def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() -> None:
     bench = TwoOwners()
     attempt = bench.asks()
@@ -281,8 +323,8 @@ def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     )
     assert [message.ticket.turn.number for message in words if isinstance(message, Entering)] == [0]
     bench.attempts.epoch_state.trusted_at = NOW
-    entered = MaxTicket(epoch=2, lock="x", who=ANN, request=1, highest=60, held=0, known=9)
-    asked = sent_messages(bench.attempts.on_max("n3", entered, NOW))
+    later_one = replace(entered(), epoch=2, highest=60, known=9)
+    asked = sent_messages(bench.attempts.on_max("n3", later_one, NOW))
     assert [message.ticket.turn.number for message in asked if isinstance(message, AddTicket)] == [
         7
     ]
