@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import fencelock
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap_message import Founding
+from fencelock.actors.error import MembershipError, UnavailableError
 from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
 from fencelock.cluster.client.client import Client, connect
 from fencelock.cluster.keys import add_key, make_folder
@@ -213,6 +215,26 @@ class KeyedProcesses(NodeProcesses):
     def connected(self, ttl: float) -> fencelock.Client:
         """Connect as an operator."""
         return self.client("alice")
+
+
+def change_members(
+    client: Client, action: MemberAction, node: str, replacement: str = ""
+) -> tuple[str, ...]:
+    """Ask for a change of the members until it is done; return the members then."""
+    wanted = ChangeMembers(action=action, node=node, replacement=replacement)
+    answers: list[MembersChanged] = []
+    refusals: list[Exception] = []
+
+    def is_done() -> bool:
+        try:
+            answers.append(client.change_members(wanted))
+        except (UnavailableError, MembershipError) as refusal:
+            refusals.append(refusal)  # A node starts, or this machine has much else to do.
+            return False
+        return answers[-1].done
+
+    until(is_done, f"{action.name} {node} {replacement}", answers, refusals)
+    return answers[-1].members
 
 
 PAUSE_S = 0.01

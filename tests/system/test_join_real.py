@@ -15,6 +15,7 @@ from support.expect import PATIENCE_S, with_long
 from support.real_nodes import (
     NODES,
     KeyedProcesses,
+    change_members,
     config_in,
     keyed_nodes,
     loopback_addresses,
@@ -24,7 +25,7 @@ from support.real_nodes import (
 )
 
 import fencelock
-from fencelock import ChangeMembers, MemberAction, MembershipError, NodeRole, UnavailableError
+from fencelock import MemberAction, NodeRole, UnavailableError
 from fencelock.actors.error import ConfigError
 from fencelock.actors.joining import DIALS_MAX
 from fencelock.actors.proxy.access import CLIENT, NODE, Rights
@@ -101,16 +102,8 @@ def test_a_node_with_a_key_joins_under_the_name_of_its_key(protocol: str, tmp_pa
         nodes.wait_until_ready(operator)
         with serving(tmp_path, nodes.addresses["n1"], "--key", "keys/n4.key"):
             until(lambda: roles(operator).get("n4") is NodeRole.OBSERVER, "n4 is a guest")
-            change = ChangeMembers(action=MemberAction.JOIN, node="n4")
-            until(lambda: is_done(operator, change), "n4 joins")
+            change_members(operator, MemberAction.JOIN, "n4")
             assert votes(operator, "n4")
-
-
-def is_done(operator: fencelock.Client, change: ChangeMembers) -> bool:
-    try:
-        return operator.change_members(change).done
-    except (MembershipError, UnavailableError):
-        return False  # A node has just started.
 
 
 def refusal(joining: Joining) -> str:

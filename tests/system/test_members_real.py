@@ -14,19 +14,12 @@ from pathlib import Path
 import pytest
 from support.expect import present
 from support.programs import run_to_end
-from support.real_nodes import until
+from support.real_nodes import change_members, until
 from support.storm import LONG_S, Storm, raging
 from typer.testing import CliRunner, Result
 
 import fencelock
-from fencelock import (
-    ChangeMembers,
-    MemberAction,
-    MembershipError,
-    NodeRole,
-    StaleError,
-    UnavailableError,
-)
+from fencelock import MemberAction, NodeRole, StaleError, UnavailableError
 from fencelock.cluster.cli.main import app
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
@@ -57,26 +50,12 @@ def watcher(storm: Storm) -> Iterator[fencelock.Client]:
         yield watcher
 
 
-def change(
-    watcher: fencelock.Client, action: MemberAction, node: str, replacement: str = ""
-) -> tuple[str, ...]:
-    """Ask for a change until it is done; return the members then."""
-    wanted = ChangeMembers(action=action, node=node, replacement=replacement)
-    details: list[str] = []
-    reached: list[tuple[str, ...]] = []
-
-    def is_done() -> bool:
-        try:
-            answer = watcher.change_members(wanted)
-        except (UnavailableError, MembershipError) as error:
-            details.append(str(error))  # A node starts, or this machine has much else to do.
-            return False
-        details.append(answer.detail)
-        reached.append(answer.members)
-        return answer.done
-
-    until(is_done, f"{action.name} {node} {replacement}", details)
-    return reached[-1]
+def connected_to(storm: Storm, node: str) -> fencelock.Client:
+    """Return a client that knows the address of ``node`` alone."""
+    members = storm.members
+    return fencelock.connect(
+        members.addresses[node], cluster=members.cluster, connect_timeout=LONG_S
+    )
 
 
 def role_of(watcher: fencelock.Client, node: str) -> NodeRole | None:
@@ -102,7 +81,7 @@ def kill_and_restart(storm: Storm, watcher: fencelock.Client) -> None:
 def join(storm: Storm, watcher: fencelock.Client, node: str) -> None:
     """Start ``node`` and let it become a member, while clients work."""
     storm.members.add(node)
-    assert node in change(watcher, MemberAction.JOIN, node)
+    assert node in change_members(watcher, MemberAction.JOIN, node)
     storm.tell(f"{node} joined")
     storm.wait_for(10)
 
@@ -129,7 +108,7 @@ def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_ki
         if storm.chance.random() < 0.5:
             members.kill(old)  # It will never come back.
             storm.tell(f"{old} is gone")
-        now = change(watcher, MemberAction.REPLACE, old, new)
+        now = change_members(watcher, MemberAction.REPLACE, old, new)
         assert old not in now
         assert new in now
         members.drop(old)
@@ -155,9 +134,9 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
     members = storm.members
     for node in ("n4", "n5"):
         members.add(node)
-        change(watcher, MemberAction.JOIN, node)
+        change_members(watcher, MemberAction.JOIN, node)
     for node in ("n1", "n2", "n3"):
-        change(watcher, MemberAction.LEAVE, node)
+        change_members(watcher, MemberAction.LEAVE, node)
         members.drop(node)
     fence = present(watcher.lock("a").acquire())
     fence.release()
@@ -168,9 +147,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
     members.wait_until_ready(watcher)
     again = present(watcher.lock("a").acquire(timeout=LONG_S))
     assert again.fence > fence.fence
-    with fencelock.connect(
-        members.addresses["n5"], cluster=members.cluster, connect_timeout=LONG_S
-    ) as other:
+    with connected_to(storm, "n5") as other:
         assert [node.node for node in other.members().nodes] == ["n4", "n5"]
 
 
@@ -180,9 +157,9 @@ def test_a_disk_that_is_lost_right_after_a_join_leaves_a_group(
     """The other two restart, and must know that the two former members no longer decide alone."""
     members = storm.members
     members.kill("n3")
-    change(watcher, MemberAction.REMOVE, "n3")
+    change_members(watcher, MemberAction.REMOVE, "n3")
     members.add("n4")
-    change(watcher, MemberAction.JOIN, "n4")
+    change_members(watcher, MemberAction.JOIN, "n4")
     leader = leader_among(described(watcher))
     for node in sorted({"n1", "n2", "n4"} - {leader}):
         members.kill(node)
@@ -229,14 +206,12 @@ def test_the_lead_is_transferred_without_a_pause(storm: Storm, watcher: fenceloc
             longest = max(longest, time.monotonic() - began)
         longest_ms.append(1_000 * longest)
 
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=LONG_S
-    ) as client:
+    with members.ready_client() as client:
         worker = threading.Thread(target=pairs, args=(client,))
         worker.start()
         for _ in range(3):
             for node in members.names:
-                change(watcher, MemberAction.TRANSFER, node)
+                change_members(watcher, MemberAction.TRANSFER, node)
                 until(lambda node=node: leader_among(described(watcher)) == node, node)  # type: ignore[misc]
         stop.set()
         worker.join(LONG_S)
@@ -267,9 +242,7 @@ def test_operators_see_and_change_real_members(storm: Storm, watcher: fencelock.
 
 def test_one_living_address_is_enough_to_begin(storm: Storm, watcher: fencelock.Client) -> None:
     members = storm.members
-    with fencelock.connect(
-        members.addresses["n1"], cluster=members.cluster, connect_timeout=LONG_S
-    ) as client:
+    with connected_to(storm, "n1") as client:
         until(lambda: len(client.describe()) == len(members.names), "the members are known")
         members.drop("n1")
         hold = present(client.lock("a").acquire(timeout=LONG_S))
@@ -294,9 +267,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
         assert status.age_ms <= 1_000 * AGE_S
         return status.holder.fence if status.holder is not None else 0
 
-    with fencelock.connect(
-        members.addresses["n4"], cluster=members.cluster, connect_timeout=LONG_S
-    ) as reader:
+    with connected_to(storm, "n4") as reader:
         for node in ("n1", "n2", "n3"):
             members.processes[node].send_signal(signal.SIGSTOP)
             try:
