@@ -157,9 +157,8 @@ def test_yes_does_not_ask_and_records_who_did_it(client: MadeClient) -> None:
 
 @pytest.mark.parametrize("says", ["y\n", "n\n"])
 def test_a_session_is_closed_once_that_is_confirmed(
-    client: MadeClient, monkeypatch: pytest.MonkeyPatch, says: str
+    client: MadeClient, terminal: None, says: str
 ) -> None:
-    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
     done = run("sessions", "close", VICTIM.id, says=says)
     for part in ("Session client-1f.17 (web-3:4711).", "waits: 3", "only storage that checks"):
         assert part in done.stderr
@@ -173,9 +172,8 @@ def test_a_session_is_closed_once_that_is_confirmed(
 
 
 def test_a_session_that_is_not_listed_is_not_asked_about(
-    client: MadeClient, monkeypatch: pytest.MonkeyPatch
+    client: MadeClient, terminal: None
 ) -> None:
-    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
     error = checked(NotHeldError, run("sessions", "close", "client-1f.18").exception)
     assert "'client-1f.18' is not open" in str(error)
     assert [asked for asked in client.asked if asked[0] == "close_session"] == []

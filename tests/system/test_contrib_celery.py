@@ -24,31 +24,42 @@ from fencelock.cluster.client.lazy import defaults
 from fencelock.testing import LocalCluster, local
 
 
+@contextmanager
+def brokered(scheme: str = "") -> Generator[LocalCluster]:
+    """Run a cluster and a Redis server, both of which the environment names."""
+    with local() as cluster, programs.redis_server() as redis, pytest.MonkeyPatch.context() as here:
+        broker = f"{scheme}{redis.connection_pool.connection_kwargs['path']}"
+        for name, value in {"BROKER": broker, **cluster.environment}.items():
+            here.setenv(name, value)
+        yield cluster
+
+
+@contextmanager
+def worker(log: Path, *command: str) -> Generator[subprocess.Popen[bytes]]:
+    with log.open("ab") as written:
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT / "tests", stdout=written, stderr=written
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+            print(log.read_text())
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencelock.Client]:
     """Run a worker with three processes; return a client of its cluster."""
     programs.package("celery", "it is in the extra 'celery'")
     log = tmp_path_factory.mktemp("celery") / "log"
-    with local() as cluster, programs.redis_server() as redis, pytest.MonkeyPatch.context() as here:
-        broker = f"redis+socket://{redis.connection_pool.connection_kwargs['path']}"
-        for name, value in {"BROKER": broker, **cluster.environment}.items():
-            here.setenv(name, value)
-        with log.open("wb") as written:
-            command = "-m celery -A support.celery_tasks worker -c 3 --without-mingle"
-            worker = subprocess.Popen(
-                [sys.executable, *command.split(), "--without-gossip"],
-                cwd=ROOT / "tests",
-                stdout=written,
-                stderr=written,
-            )
+    command = "-m celery -A support.celery_tasks worker -c 3 --without-mingle --without-gossip"
+    with brokered("redis+socket://") as cluster, worker(log, *command.split()):
         try:
             yield cluster.connect()
         finally:
             tasks().app.close()
             fencelock.close()
-            worker.terminate()
-            worker.wait(PATIENCE_S)
-    print(log.read_text())
 
 
 def tasks() -> Any:
@@ -142,26 +153,9 @@ def test_arguments_that_cannot_work_are_refused_where_they_stand() -> None:
 def cluster() -> Iterator[LocalCluster]:
     for package in ("dramatiq", "rq"):
         programs.package(package)
-    with local() as cluster, programs.redis_server() as redis, pytest.MonkeyPatch.context() as here:
-        broker = str(redis.connection_pool.connection_kwargs["path"])
-        for name, value in {"BROKER": broker, **cluster.environment}.items():
-            here.setenv(name, value)
+    with brokered() as cluster:
         yield cluster
         defaults.reset()  # The module of the tasks, which sends them too, configures the default.
-
-
-@contextmanager
-def worker(log: Path, *command: str) -> Generator[subprocess.Popen[bytes]]:
-    with log.open("ab") as written:
-        process = subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT / "tests", stdout=written, stderr=written
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(PATIENCE_S)
-            print(log.read_text())
 
 
 def send_to_dramatiq(day: str) -> None:

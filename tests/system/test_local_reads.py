@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.real_nodes import NODES, Cluster, config_in, running_nodes, started
+from support.real_nodes import NODES, Cluster, ask, config_in, running_nodes, started, until
 from support.samples import fence_of
 
 from fencelock.actors.api import message as api
@@ -34,7 +34,7 @@ def test_a_local_read_is_refused_by_client_and_node_and_names_who_has_it(pair: C
     with pytest.raises(UnsupportedError, match="paxos has"):
         client.locks(read="local", max_age=1.0)
     with pytest.raises(UnsupportedError, match="paxos has"):
-        pair.running["n2"].proxy.ask(Inspect(lock="a", age_ms=1_000), timeout=PATIENCE_S)
+        ask(pair.running["n2"], Inspect(lock="a", age_ms=1_000))
 
 
 @pytest.mark.parametrize("pair", ["central"], indirect=True)
@@ -70,30 +70,27 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
 
 
 def test_each_node_reads_what_was_decided_and_its_greatest_age(nodes: dict[str, Node]) -> None:
-    held: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="read"), timeout=PATIENCE_S)
+    held: api.Granted = ask(nodes["n1"], api.Acquire(lock="read"))
     for node in nodes.values():
-        status: api.LockStatus = node.proxy.ask(api.Inspect(lock="read"), timeout=PATIENCE_S)
+        status: api.LockStatus = ask(node, api.Inspect(lock="read"))
         assert status.holder is not None
         assert (status.holder.fence, status.age_ms) == (held.fence, 0)
-        local: api.LockStatus = node.proxy.ask(
-            api.Inspect(lock="read", age_ms=60_000), timeout=PATIENCE_S
-        )
+        local: api.LockStatus = ask(node, api.Inspect(lock="read", age_ms=60_000))
         assert local.age_ms is not None
         assert 0 <= local.age_ms <= 60_000
-    nodes["n1"].proxy.ask(api.Release(lock="read", fence=held.fence), timeout=PATIENCE_S)
-    status = nodes["n3"].proxy.ask(api.Inspect(lock="read"), timeout=PATIENCE_S)
+    ask(nodes["n1"], api.Release(lock="read", fence=held.fence))
+    status = ask(nodes["n3"], api.Inspect(lock="read"))
     assert status.holder is None
 
 
 def test_every_node_reports_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:  # On a busy machine a node may get a beat late, and is ready again then.
-        statuses: list[api.NodeStatus] = [
-            node.proxy.ask(api.Describe(), timeout=PATIENCE_S) for node in nodes.values()
-        ]
-        if all(status.ready for status in statuses):
-            break
-        assert time.monotonic() < deadline, statuses
+    statuses: list[api.NodeStatus] = []
+
+    def all_are_ready() -> bool:
+        statuses[:] = [ask(node, api.Describe()) for node in nodes.values()]
+        return all(status.ready for status in statuses)
+
+    until(all_are_ready, statuses)  # On a busy machine a node may get a beat late.
     (leader,) = {status.leader for status in statuses}
     assert [status.node for status in statuses if "leads" in status.detail] == [leader]
 
@@ -102,30 +99,28 @@ def test_the_others_serve_on_without_the_leader_none_without_a_majority(tmp_path
     config = config_in(tmp_path)
     nodes = {node: Node.start(config, node, found=True) for node in NODES}
     try:
-        nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=PATIENCE_S)
+        ask(nodes["n1"], api.Acquire(lock="b"))
         deadline = time.monotonic() + PATIENCE_S
-        status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=PATIENCE_S)
+        status: api.NodeStatus = ask(nodes["n1"], api.Describe())
         while not status.leader:
             assert time.monotonic() < deadline, "no node leads"
-            status = nodes["n1"].proxy.ask(api.Describe(), timeout=PATIENCE_S)
+            status = ask(nodes["n1"], api.Describe())
         leader = nodes.pop(status.leader)
-        first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=PATIENCE_S)
+        first: api.Granted = ask(leader, api.Acquire(lock="a"))
         began = time.monotonic()
         leader.stop()
         one, two = nodes.values()
-        granted: api.Granted = one.proxy.ask(api.Acquire(lock="a"), timeout=PATIENCE_S)
+        granted: api.Granted = ask(one, api.Acquire(lock="a"))
         assert granted.fence > first.fence
         assert time.monotonic() - began < TTL_MS / 1000, "a node that stops gives back"
         two.stop()
         with pytest.raises(UnavailableError, match=r"a majority of n1, n2, n3 has not answered"):
-            one.proxy.ask(api.Acquire(lock="c", wait_ms=0), timeout=PATIENCE_S)
+            ask(one, api.Acquire(lock="c", wait_ms=0))
         with pytest.raises(StaleError, match="100 ms were allowed"):
-            one.proxy.ask(api.Inspect(lock="c", age_ms=100), timeout=PATIENCE_S)
-        ends = time.monotonic() + PATIENCE_S
-        while "a majority of n1, n2, n3" not in status.detail:  # It stands for election first.
-            assert time.monotonic() < ends, status.detail
-            status = one.proxy.ask(api.Describe(), timeout=PATIENCE_S)
-        assert not status.ready
+            ask(one, api.Inspect(lock="c", age_ms=100))
+        # It stands for election first.
+        until(lambda: "a majority of n1, n2, n3" in ask(one, api.Describe()).detail)
+        assert not ask(one, api.Describe()).ready
     finally:
         for node in nodes.values():
             node.stop()

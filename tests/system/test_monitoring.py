@@ -30,15 +30,22 @@ from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import Config, load, parse
 from fencelock.cluster.testing.ports import free_ports
 
-PROMETHEUS = ROOT / "deploy" / "prometheus"
-DASHBOARD = ROOT / "deploy" / "grafana" / "fencelock.json"
+DEPLOY = ROOT / "deploy"
+COMPOSE = DEPLOY / "compose.yaml"
+PROMETHEUS = DEPLOY / "prometheus"
+DASHBOARD = DEPLOY / "grafana" / "fencelock.json"
 
 
-def loaded(path: Path) -> Any:
+def documents(path: Path) -> list[Any]:
     programs.package("yaml")
     import yaml  # noqa: PLC0415
 
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def loaded(path: Path) -> Any:
+    (document,) = documents(path)
+    return document
 
 
 def rules() -> dict[str, str]:
@@ -156,14 +163,12 @@ def test_a_real_prometheus_has_a_result_for_every_alert_and_panel_and_sees_nodes
 # The files in deploy/ fit the program: configurations, names, ports and options
 
 
-DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes" / "fencelock.yaml"
 
 
-def documents(name: str) -> list[Any]:
-    programs.package("yaml")
-    import yaml  # noqa: PLC0415
-
-    return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
+def manifests() -> dict[str, Any]:
+    """Return the documents for Kubernetes by their kinds."""
+    return {document["kind"]: document for document in documents(KUBERNETES)}
 
 
 def check_command(words: list[str], config: Config) -> None:
@@ -186,7 +191,7 @@ def health_check(compose: Any, node: str) -> list[str]:
 
 def test_the_health_check_of_compose_knows_a_node_that_is_ready(tmp_path: Path) -> None:
     programs.program("bash")
-    (compose,) = documents("compose.yaml")
+    compose = loaded(COMPOSE)
     *start, text = health_check(compose, "n1")
     with real_nodes.running(measured(config_in(tmp_path))) as nodes:
         with nodes["n1"] as node:
@@ -197,7 +202,7 @@ def test_the_health_check_of_compose_knows_a_node_that_is_ready(tmp_path: Path) 
 
 
 def test_the_services_of_compose_are_the_nodes() -> None:
-    (compose,) = documents("compose.yaml")
+    compose = loaded(COMPOSE)
     config = load(DEPLOY / "cluster.toml")
     assert config.insecure
     services = compose["services"]
@@ -223,7 +228,7 @@ def test_the_services_of_compose_are_the_nodes() -> None:
 
 
 def test_the_manifests_of_kubernetes_belong_together() -> None:
-    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    found = manifests()
     kinds = {"ConfigMap", "Service", "NetworkPolicy", "PodDisruptionBudget", "StatefulSet"}
     assert set(found) == kinds
     labels = {"app.kubernetes.io/name": "fencelock"}
@@ -253,7 +258,7 @@ def test_the_manifests_of_kubernetes_belong_together() -> None:
 
 
 def test_a_pod_has_the_keys_of_its_own_node_only_and_no_token() -> None:
-    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    found = manifests()
     config = parse(found["ConfigMap"]["data"]["cluster.toml"], Path("/"))
     pod = found["StatefulSet"]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
@@ -268,7 +273,7 @@ def test_a_pod_has_the_keys_of_its_own_node_only_and_no_token() -> None:
 
 
 def test_a_node_is_reached_by_nodes_clients_and_the_monitoring_only() -> None:
-    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    found = manifests()
     policy = found["NetworkPolicy"]["spec"]
     pods = found["StatefulSet"]["spec"]["template"]
     assert policy["podSelector"]["matchLabels"] == pods["metadata"]["labels"]
@@ -278,15 +283,12 @@ def test_a_node_is_reached_by_nodes_clients_and_the_monitoring_only() -> None:
     assert all(rule["from"] for rule in policy["ingress"])
 
 
-KUBERNETES = ("1.29", "1.31")
-"""Versions whose schemas the manifests must fit: an old one and a newer one."""
-
-
-@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("version", ["1.29", "1.31"])
 def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
+    """Of an old version and of a newer one."""
     programs.package("kubernetes_validate")
     schemas: Any = importlib.import_module("kubernetes_validate")
-    for document in documents("kubernetes/fencelock.yaml"):
+    for document in documents(KUBERNETES):
         schemas.validate(document, version, strict=True)
         with pytest.raises(schemas.ValidationError):
             schemas.validate(document | {"metadata": {"nmae": "x"}}, version, strict=True)
@@ -295,7 +297,7 @@ def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
 def test_the_services_fit_the_schema_of_compose() -> None:
     programs.package("check_jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    checked = run_to_end([*command, str(DEPLOY / "compose.yaml")])
+    checked = run_to_end([*command, str(COMPOSE)])
     assert checked.returncode == 0, checked.stdout
 
 
@@ -324,8 +326,8 @@ def test_the_unit_of_systemd_restarts_a_full_disk_but_no_wrong_configuration() -
 
 def test_memory_is_limited_everywhere_to_what_a_flood_and_the_largest_table_need() -> None:
     unit = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8")
-    (compose,) = documents("compose.yaml")
-    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    compose = loaded(COMPOSE)
+    found = manifests()
     (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
     assert "MemoryMax=3G" in unit.splitlines()
     assert container["resources"]["limits"] == {"memory": "3Gi"}

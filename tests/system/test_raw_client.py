@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,8 @@ def run(node: AnsweringNode, *arguments: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def node() -> Iterator[AnsweringNode]:
-    one = AnsweringNode()
-    yield one
-    one.close()
+    with closing(AnsweringNode()) as node:
+        yield node
 
 
 def test_the_client_locks_and_unlocks(node: AnsweringNode) -> None:
@@ -117,11 +117,8 @@ def test_the_client_locks_and_unlocks(node: AnsweringNode) -> None:
 
 
 def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None:
-    node = AnsweringNode(deaf=2)
-    try:
+    with closing(AnsweringNode(deaf=2)) as node:
         done = run(node, "--cluster", "test")
-    finally:
-        node.close()
     assert done.returncode == 0, done.stderr
     opens = [message for message in node.received if isinstance(message, Open)]
     assert len(opens) > 2
@@ -129,11 +126,8 @@ def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None
 
 
 def test_the_session_is_kept_while_the_lock_is_held() -> None:
-    node = AnsweringNode(ttl_ms=1_000)
-    try:
+    with closing(AnsweringNode(ttl_ms=1_000)) as node:
         done = run(node, "--cluster", "test", "--hold-s", "1.5")
-    finally:
-        node.close()
     assert done.returncode == 0, done.stderr
     keeps = [message.request for message in node.received if isinstance(message, api.KeepAlive)]
     assert len(keeps) > 2
@@ -150,21 +144,15 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     ids=lambda lost: type(lost).__name__,
 )
 def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
-    node = AnsweringNode(ttl_ms=1_000)
-    node.lost = lost
-    try:
+    with closing(AnsweringNode(ttl_ms=1_000)) as node:
+        node.lost = lost
         done = run(node, "--cluster", "test", "--hold-s", "30")
-    finally:
-        node.close()
     assert (done.returncode, done.stderr) == (1, "lost: eve took it\n")
 
 
 def test_an_unconfirmed_session_is_given_up_in_time() -> None:
-    silent = AnsweringNode(ttl_ms=700, deaf_after=3)
-    try:
+    with closing(AnsweringNode(ttl_ms=700, deaf_after=3)) as silent:
         done = run(silent, "--cluster", "test", "--hold-s", "30")
-    finally:
-        silent.close()
     assert done.returncode == 1
     assert "not confirmed in time" in done.stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.expect import present
-from support.hub_station import Make, alive, stations, until
+from support.hub_station import Make, alive, until
 from support.programs import run_to_end
 
 from fencelock.cluster.testing.ports import free_ports
@@ -172,9 +172,6 @@ def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
     marks.marks += LEADER_MARKS
     marks.write(tmp_path / "n1.marks")
     assert read_marks(tmp_path / "n1.marks") == LEADER_MARKS
-
-
-station = pytest.fixture(stations)
 
 
 def test_frames_are_marked_with_the_link_that_they_took(station: Make) -> None:
