@@ -31,8 +31,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from support.expect import present
-
 GROWN = {
     0x14: "Describe",
     0x1D: "NodeStatus",
@@ -53,7 +51,8 @@ class NewVersion(MetaPathFinder):
         """Find ``fencelock.actors.message`` as usual, and change its `EventType` once it ran."""
         if name != "fencelock.actors.message":
             return None
-        spec = present(PathFinder.find_spec(name, path, target))
+        spec = PathFinder.find_spec(name, path, target)
+        assert spec is not None
         loader: Any = spec.loader
         execute = loader.exec_module
 
