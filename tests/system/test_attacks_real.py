@@ -13,8 +13,7 @@ import pytest
 from support.expect import present
 from support.paths import PROGRAMS
 
-import fencelock
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 ATTACKERS = PROGRAMS / "attackers.py"
 DESCRIPTORS = 256
@@ -54,9 +53,7 @@ SHORT = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "i
     [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in ATTACKS],
 )
 def test_attacked_nodes_go_on_and_a_hold_is_kept(members: NodeProcesses, attack: str) -> None:
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=READY_S
-    ) as client:
+    with members.ready_client() as client:
         held, lock = client.lock(f"held-{attack}"), client.lock(f"pairs-{attack}")
         with held:
             fence = held.fence

@@ -29,10 +29,24 @@ class RestoredProcesses(NodeProcesses):
     cluster = "bench-2"
 
 
-def fencelock_command(*arguments: str, status: int = 0) -> str:
+def fencelock_command(*arguments: str) -> str:
     ended = run_to_end([sys.executable, "-m", "fencelock", *arguments], stdin=subprocess.DEVNULL)
-    assert ended.returncode == status, ended.stderr + ended.stdout
+    assert ended.returncode == 0, ended.stderr + ended.stdout
     return ended.stdout + ended.stderr
+
+
+def back_up(members: NodeProcesses, file: Path) -> str:
+    """Write a backup into ``file``; return what the command printed."""
+    where = ("--connect", members.connect, "--cluster", members.cluster)
+    return fencelock_command("backup", str(file), *where)
+
+
+def restored(file: Path, folder: Path) -> RestoredProcesses:
+    """Return the nodes of the new cluster, with what ``file`` has, before they are started."""
+    folder.mkdir()
+    new = RestoredProcesses(folder, "paxos", 3, durable=True)
+    fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
+    return new
 
 
 class Load:
@@ -89,8 +103,8 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
 ) -> None:
     file = tmp_path / "monday.backup"
     with (
-        fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client,
-        fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as other,
+        old.connected(TTL_S) as client,
+        old.connected(TTL_S) as other,
     ):
         for number in range(KEPT):
             client.lock(f"kept-{number}", owner="worker").acquire()
@@ -101,9 +115,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
         waiters = client.status("kept-7").waiters
         with Load(client) as load:
             before = load.pairs
-            output = fencelock_command(
-                "backup", str(file), "--connect", old.connect, "--cluster", old.cluster
-            )
+            output = back_up(old, file)
             assert load.pairs > before
             between = load.fence
             until(lambda: load.fence >= between + 50)
@@ -116,10 +128,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
     header, _ = read_backup(file)
     assert header.fence < load.fence
 
-    folder = tmp_path / "new"
-    folder.mkdir()
-    new = RestoredProcesses(folder, "paxos", 3, durable=True)
-    fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
+    new = restored(file, tmp_path / "new")
     with new, new.ready_client() as client:
         assert holders(client) == held
         assert client.status("kept-7").waiters[0].session == waiters[0].session
@@ -137,12 +146,9 @@ def test_nodes_of_an_old_cluster_cannot_join_the_new(old: NodeProcesses, tmp_pat
     file = tmp_path / "monday.backup"
     with fencelock.connect(old.connect, cluster=old.cluster) as client:
         _held = client.lock("kept", owner="worker").acquire()
-        fencelock_command("backup", str(file), "--connect", old.connect, "--cluster", old.cluster)
+        back_up(old, file)
     stop(old, *old.names)
-    folder = tmp_path / "new"
-    folder.mkdir()
-    new = RestoredProcesses(folder, "paxos", 3, durable=True)
-    fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
+    new = restored(file, tmp_path / "new")
     # The old third node has the address of the new one, and knows the addresses of the others.
     text = configuration(old.cluster, "paxos", new.addresses, durable=True)
     old.configuration_of("n3").write_text(text, encoding="utf-8")
@@ -184,7 +190,7 @@ def wait_until_learned(members: NodeProcesses, node: str, fence: int) -> None:
 
 def test_a_backup_comes_from_the_last_member_left(old: NodeProcesses, tmp_path: Path) -> None:
     file = tmp_path / "rescue.backup"
-    with fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client:
+    with old.connected(TTL_S) as client:
         held = present(client.lock("kept", owner="worker").acquire())
         leader = leader_among(client.describe())
         left = next(node for node in old.names if node != leader)
@@ -192,9 +198,7 @@ def test_a_backup_comes_from_the_last_member_left(old: NodeProcesses, tmp_path: 
         for node in set(old.names) - {left}:
             old.kill(node)
 
-        output = fencelock_command(
-            "backup", str(file), "--connect", old.connect, "--cluster", old.cluster
-        )
+        output = back_up(old, file)
 
     assert "No majority answers" in output
     header, _ = read_backup(file)

@@ -124,9 +124,7 @@ def test_a_wrong_member_is_found_logs_what_to_do_and_stays_out(
         first, second, third = (
             Node.start(config, name, found=True) for name in ("n1", WRONG, "n3")
         )
-        with fencelock.connect(
-            connect, cluster=config.cluster, connect_timeout=PATIENCE_S
-        ) as client:
+        with fencelock.connect(connect, connect_timeout=PATIENCE_S) as client:
             with client.lock("a", timeout=PATIENCE_S):
                 pass  # All members have met.
             assert second.stop(PATIENCE_S)
@@ -149,9 +147,7 @@ def test_a_wrong_member_is_found_logs_what_to_do_and_stays_out(
             assert second.stop(PATIENCE_S)
     with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
         second = Node.start(config, WRONG, found=True)
-        with fencelock.connect(
-            connect, cluster=config.cluster, connect_timeout=PATIENCE_S
-        ) as client:
+        with fencelock.connect(connect, connect_timeout=PATIENCE_S) as client:
             status = use_until_found(client)
             shown = StringIO()
             Console(file=shown, width=200).print(nodes_table([status], asked=1))

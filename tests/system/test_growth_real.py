@@ -35,14 +35,8 @@ class Mixed(NodeProcesses):
         self.version = dict(zip(self.names, versions, strict=True))
 
     def start(self, node: str, *options: str) -> None:
-        command = [sys.executable, LAUNCHER, self.version[node], "serve", *options, "--id", node]
-        with (self.folder / f"{node}.log").open("ab") as log:
-            self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.configuration_of(node))],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self.program = (LAUNCHER, self.version[node])
+        super().start(node, *options)
 
     def client(self, version: str, patience_s: float, *nodes: str) -> Finished:
         """Run a client of ``version`` that acquires and releases at each of ``nodes``."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,9 +21,7 @@ from support.paths import SUPPORT
 from support.programs import Child
 from support.real_nodes import PaxosProcesses, until
 
-from fencelock.verification.bench.members import NodeProcesses
-
-CONNECT = "import fencelock, sys; client = fencelock.connect(sys.argv[1], cluster='bench'); "
+CONNECT = "import fencelock, sys; client = fencelock.connect(sys.argv[1]); "
 DETACH = f"{CONNECT} print(client.lock('job').acquire().detach(float(sys.argv[2])), flush=True); "
 ATTACH = f"{CONNECT} hold = client.attach(sys.argv[2]); print(hold.fence, flush=True); "
 WAIT, RELEASE = "sys.stdin.read()", "sys.stdin.readline(); hold.release()"
@@ -44,23 +41,18 @@ def end(one: Child) -> str:
     return one.communicate("\n", timeout=PATIENCE_S)[1]
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with NodeProcesses(tmp_path, "paxos", 3, durable=True) as nodes:
-        yield nodes
-
-
-def test_a_killed_process_has_handed_its_lock_over_to_no_third(nodes: NodeProcesses) -> None:
-    with nodes.ready_client() as third, ThreadPoolExecutor() as pool:
-        web = process(DETACH + WAIT, nodes.connect, "600")
+def test_a_killed_process_has_handed_its_lock_over_to_no_third(members: PaxosProcesses) -> None:
+    with members.ready_client() as third, ThreadPoolExecutor() as pool:
+        web = process(DETACH + WAIT, members.connect, "600")
         token = web.line()
         waiting = pool.submit(third.lock("job").acquire, timeout=PATIENCE_S)
         until(lambda: third.status("job").waiters)
         killed(web)
-        nodes.kill(third.describe()[0].leader)
-        worker = process(ATTACH + RELEASE, nodes.connect, token)
+        leader = third.describe()[0].leader
+        members.kill(leader)
+        worker = process(ATTACH + RELEASE, members.connect, token)
         fence = int(worker.line())
-        late = process(ATTACH + RELEASE, nodes.connect, token)
+        late = process(ATTACH + RELEASE, members.connect, token)
         assert "NotHeldError: lock 'job': this token does not attach it" in end(late)
         status = third.status("job")
         assert status.holder is not None
@@ -69,15 +61,16 @@ def test_a_killed_process_has_handed_its_lock_over_to_no_third(nodes: NodeProces
         hold = present(waiting.result(PATIENCE_S))
         assert hold.fence == fence + 1
         hold.release()
+        members.start(leader)
 
 
-def test_a_token_shown_by_none_in_time_frees_the_lock_for_the_next(nodes: NodeProcesses) -> None:
-    with nodes.ready_client() as third:
-        web = process(DETACH + WAIT, nodes.connect, "1")
+def test_a_token_shown_by_none_in_time_frees_the_lock_for_the_next(members: PaxosProcesses) -> None:
+    with members.ready_client() as third:
+        web = process(DETACH + WAIT, members.connect, "1")
         token = web.line()
         killed(web)
         with third.lock("job", timeout=10):
-            late = process(ATTACH + RELEASE, nodes.connect, token)
+            late = process(ATTACH + RELEASE, members.connect, token)
             assert "it was used, or its time is over" in end(late)
 
 

@@ -41,9 +41,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]
 
 @pytest.fixture
 def client(members: NodeProcesses) -> Iterator[fencelock.Client]:
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=READY_S
-    ) as client:
+    with members.ready_client() as client:
         yield client
 
 
@@ -126,9 +124,7 @@ def test_the_handle_of_a_client_that_ended_is_still_no_session(
 def test_a_session_keeps_its_secret_when_leaders_die_and_clients_reconnect(tmp_path: Path) -> None:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=False) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=READY_S
-        ) as client,
+        members.ready_client() as client,
     ):
         hold = present(client.lock("mine", timeout=READY_S).acquire())
         node, session, owner, fence, *_ = holder_seen(members, "mine")

@@ -37,10 +37,7 @@ class LoadedCluster:
         self.over = False
 
     def client(self) -> fencelock.Client:
-        members = self.members
-        return fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=PATIENCE_S
-        )
+        return self.members.connected(ttl=15.0)
 
     def work(self, number: int) -> None:
         with self.client() as client:
@@ -79,8 +76,7 @@ def cluster(tmp_path: Path) -> Iterator[LoadedCluster]:
     cluster = LoadedCluster(tmp_path)
     with ExitStack() as stack:
         stack.enter_context(cluster.members)
-        watcher = stack.enter_context(cluster.client())
-        cluster.members.wait_until_ready(watcher)
+        stack.enter_context(cluster.members.ready_client())
         workers = [threading.Thread(target=cluster.work, args=(n,)) for n in range(CLIENTS)]
         for worker in workers:
             worker.start()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any
 
 import pytest
 from support.programs import Child
+from support.real_nodes import PaxosProcesses
 
 import fencelock
 from fencelock.actors.table.history import CHANGES_MAX
-from fencelock.verification.bench.members import NodeProcesses, leader_among
+from fencelock.verification.bench.members import leader_among
 
 PATIENCE_S = 90
 KILLS = 2
@@ -26,7 +25,7 @@ END = "end"
 WATCHER = """
 import json, sys
 import fencelock
-watch = fencelock.connect(sys.argv[1], cluster="bench").election("s").watch()
+watch = fencelock.connect(sys.argv[1]).election("s").watch()
 for leader in watch:
     print(json.dumps([watch.resyncs, leader]), flush=True)
 """
@@ -34,21 +33,11 @@ for leader in watch:
 LEADER = """
 import sys
 import fencelock
-client = fencelock.connect(sys.argv[1], cluster="bench", ttl=1)
+client = fencelock.connect(sys.argv[1], ttl=1)
 term = client.election("s").lead("killed").acquire()
 print(term.fence, flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with NodeProcesses(tmp_path, "paxos", 3, durable=True) as members:
-        yield members
-
-
-def connected(members: NodeProcesses) -> fencelock.Client:
-    return fencelock.connect(members.connect, cluster="bench", connect_timeout=PATIENCE_S)
 
 
 def lead_until(client: fencelock.Client, name: str, over: Event, led: list[int]) -> None:
@@ -71,16 +60,15 @@ def watch_until_end(client: fencelock.Client, began: Event) -> tuple[list[Any], 
 
 
 @pytest.mark.long
-def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProcesses) -> None:
+def test_watchers_see_every_change_once_while_nodes_are_killed(members: PaxosProcesses) -> None:
     chance = Random(7)
     over, led = Event(), (list[int](), list[int]())
     with (
-        connected(members) as one,
-        connected(members) as two,
-        connected(members) as onlooker,
+        members.ready_client() as one,
+        members.ready_client() as two,
+        members.ready_client() as onlooker,
         ThreadPoolExecutor() as threads,
     ):
-        members.wait_until_ready(onlooker)
         began = [Event(), Event()]
         watchers = [
             threads.submit(watch_until_end, client, event)
@@ -121,7 +109,7 @@ def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProc
     print(f"{len(fences)} terms, {KILLS} kills")
 
 
-def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: NodeProcesses) -> None:
+def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: PaxosProcesses) -> None:
     over, put = Event(), list[fencelock.MapChange]()
 
     def put_until(client: fencelock.Client) -> None:
@@ -138,8 +126,11 @@ def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: NodeProces
         assert changes.resyncs == 0
         return seen
 
-    with connected(members) as one, connected(members) as onlooker, ThreadPoolExecutor() as threads:
-        members.wait_until_ready(onlooker)
+    with (
+        members.ready_client() as one,
+        members.ready_client() as onlooker,
+        ThreadPoolExecutor() as threads,
+    ):
         watchers = [threads.submit(watch, client) for client in (one, onlooker)]
         writer = threads.submit(put_until, one)
         try:
@@ -163,9 +154,8 @@ def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: NodeProces
 
 
 @pytest.mark.long
-def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: NodeProcesses) -> None:
-    with connected(members) as client, Child("-c", WATCHER, members.connect) as watcher:
-        members.wait_until_ready(client)
+def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: PaxosProcesses) -> None:
+    with members.ready_client() as client, Child("-c", WATCHER, members.connect) as watcher:
         try:
             assert json.loads(watcher.line()) == [0, None]
             watcher.send_signal(signal.SIGSTOP)
@@ -184,8 +174,8 @@ def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: NodeProc
             watcher.kill()
 
 
-def test_watchers_learn_that_a_killed_leader_leads_no_more(members: NodeProcesses) -> None:
-    with connected(members) as client:
+def test_watchers_learn_that_a_killed_leader_leads_no_more(members: PaxosProcesses) -> None:
+    with members.ready_client() as client:
         watch = client.election("s").watch()
         assert next(watch) is None
         with Child("-c", LEADER, members.connect) as leader:
