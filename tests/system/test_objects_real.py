@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ from support.real_nodes import NODES, Cluster, PaxosProcesses, running_nodes, st
 
 import fencelock
 from fencelock import Client
-from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.map import VALUE_BYTES_MAX
-from fencelock.cluster.client.operation import drive
+
+COUNT = 600
+WRITERS = 3
+"""Clients that work at once."""
 
 HOLDER = """
 import sys
@@ -35,11 +37,9 @@ FACES: dict[str, tuple[str, Face]] = {
 }
 
 
-def work_while_nodes_stop(
-    cluster: Cluster, work: Callable[[Client], None], clients: Sequence[Client]
-) -> None:
-    """Run ``work`` for each client in a thread, while each node in turn is stopped and started."""
-    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+def work_while_nodes_stop(cluster: Cluster, work: Callable[[Client], None]) -> None:
+    """Run ``work`` for some clients in threads, while each node in turn is stopped and started."""
+    workers = [threading.Thread(target=work, args=(cluster.connect(),)) for _ in range(WRITERS)]
     for worker in workers:
         worker.start()
     for node in ("n1", "n2", "n3"):
@@ -101,44 +101,28 @@ def test_permits_of_a_killed_process_are_granted_to_others(tmp_path: Path, at_on
             assert min(hold.fence for hold in holds if hold) > max(fences)
 
 
-COUNT = 600
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     yield from started(Cluster("paxos", 3, tmp_path))
 
 
-def count_down(client: Client) -> int:
-    asked = CountDown(latch="deploy", count=COUNT)
-    reply = drive(client._connection.line.ask(asked))  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(reply, CountedDown)
-    return reply.left
-
-
-def wait(client: Client) -> None:
-    asked = AwaitLatch(latch="deploy", count=COUNT)
-    reply = drive(client._connection.line.ask(asked))  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(reply, LatchPassed)
-
-
 def test_each_count_down_counts_once_while_a_node_stops(cluster: Cluster) -> None:
     """Three clients count a latch down to 0 while each node in turn is stopped and started."""
-    clients = [cluster.connect() for _ in range(3)]
     lefts: list[int] = []
     passed = threading.Event()
+    awaited = cluster.connect().latch("deploy", COUNT)
 
     def work(client: Client) -> None:
-        for _ in range(COUNT // len(clients)):
-            lefts.append(count_down(client))
+        for _ in range(COUNT // WRITERS):
+            lefts.append(client.latch("deploy", COUNT).count_down())
 
     def await_it() -> None:
-        wait(clients[0])
+        assert awaited.wait()
         passed.set()
 
     waiter = threading.Thread(target=await_it)
     waiter.start()
-    work_while_nodes_stop(cluster, work, clients)
+    work_while_nodes_stop(cluster, work)
     assert passed.wait(PATIENCE_S)
     waiter.join(PATIENCE_S)
     assert sorted(lefts) == list(range(COUNT))  # Each count was reached by one request.
@@ -146,40 +130,37 @@ def test_each_count_down_counts_once_while_a_node_stops(cluster: Cluster) -> Non
 
 def test_each_change_of_a_counter_counts_once_while_a_node_stops(cluster: Cluster) -> None:
     """Three clients add to a counter while each node in turn is stopped and started."""
-    clients = [cluster.connect() for _ in range(3)]
     values: list[int] = []
 
     def work(client: Client) -> None:
         counter = client.counter("deploys")
-        for _ in range(COUNT // len(clients)):
+        for _ in range(COUNT // WRITERS):
             values.append(counter.add())
 
-    work_while_nodes_stop(cluster, work, clients)
+    work_while_nodes_stop(cluster, work)
     assert sorted(values) == list(range(1, COUNT + 1))  # Each value was reached by one change.
     assert cluster.connect().counter("deploys").get() == COUNT
 
 
 def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(cluster: Cluster) -> None:
     """Three clients share two permits while each node in turn is stopped and started."""
-    clients = [cluster.connect() for _ in range(3)]
     inside: list[int] = []
     most: list[int] = []
 
     def work(client: Client) -> None:
         pool = client.semaphore("machines", 2, session_aware=False)
-        for _ in range(COUNT // len(clients) // 2):
+        for _ in range(COUNT // WRITERS // 2):
             with pool:
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
 
-    work_while_nodes_stop(cluster, work, clients)
+    work_while_nodes_stop(cluster, work)
     assert len(most) == COUNT // 2
     assert max(most) <= 2
     assert cluster.connect().semaphore("machines", 2, session_aware=False).available() == 2
 
 
-WRITERS = 3
 FILLER = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
 MANY = 160
 """Number of values of 64 KiB. Together they exceed the size at which a journal is trimmed."""
