@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import pytest
 from support.expect import with_long
 from support.judged import PlantedBug, clean
-from support.planted_bugs import instead
+from support.planted_bugs import instead, returning
 
 from fencelock.actors.bakery.config import exports_needed
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -37,10 +37,6 @@ def forgets(transfer: StateTransfer, now: Instant) -> None:
     clear()
 
 
-def never(*_: object) -> bool:
-    return False
-
-
 MUTANTS = {
     "a grant counts without the copies": PlantedBug(
         "kept-by-quorum", ((EpochState, "is_agreed", instead(leaders_only)),)
@@ -52,7 +48,7 @@ MUTANTS = {
         "merged-tables-complete", ((StateTransfer, "_leave_to_leaders", instead(forgets)),)
     ),
     "who was restarted never gets the copies": PlantedBug(
-        "survivors-suffice", ((ElectionCoordinator, "_has_newcomers", instead(never)),), first=9
+        "survivors-suffice", ((ElectionCoordinator, "_has_newcomers", returning(False)),), first=9
     ),
 }
 

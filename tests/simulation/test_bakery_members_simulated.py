@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.expect import with_long
 from support.judged import PlantedBug, clean
-from support.planted_bugs import as_plant, instead
+from support.planted_bugs import as_plant, instead, returning
 
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
@@ -59,20 +59,15 @@ def never_dropped(sound: Any, registry: VoterRegistry, *electorates: Electorate)
     sound(registry, registry.founders, *electorates)
 
 
-def always(*_: object) -> bool:
-    """Accept anything."""
-    return True
-
-
 MUTANTS = {
     "a change is done before a majority has stored it": PlantedBug(
-        "changes-stored", ((SeatingChanges, "_has_stored", instead(always)),), first=53
+        "changes-stored", ((SeatingChanges, "_has_stored", returning(True)),), first=53
     ),
     "a change is in force at once": PlantedBug(
         "one-change-at-a-time",
         (
             (Electorate, "_next", instead(in_force_at_once)),
-            (Electorate, "is_next_of", instead(always)),
+            (Electorate, "is_next_of", returning(True)),
         ),
     ),
     "a change is in force before others know it": PlantedBug(
@@ -89,7 +84,7 @@ MUTANTS = {
     "any node that promises counts": PlantedBug(
         "seating-known-by-majority",
         (
-            (VoterRegistry, "registers", instead(always)),
+            (VoterRegistry, "registers", returning(True)),
             (VotingRole, "is_voter", instead(property(lambda role: role.may_vote))),
             (Electorate, "is_quorum", instead(by_count)),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.judged import PlantedBug, clean, demand_met, seen_in
-from support.planted_bugs import as_plant, instead
+from support.planted_bugs import as_plant, instead, returning
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery import leader_requests, state_transfer
@@ -81,15 +81,6 @@ CROWD = RunPlan(
     faults=Faults(delay_us=2_000, sync_us=100),
 )
 """Many want one lock at once, in a short run without any faults but blows."""
-
-
-def always(value: object) -> Callable[..., Any]:
-    """Return a function that returns ``value`` for any arguments."""
-
-    def answer(*_: object) -> object:
-        return value
-
-    return answer
 
 
 def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
@@ -199,7 +190,7 @@ MUTANTS = {
     ),
     "whatever is proposed is promised": PlantedBug(
         "one-seating-an-epoch",
-        ((DurablePromises, "may_promise", instead(always(True))),),
+        ((DurablePromises, "may_promise", returning(True)),),
         (Blow.MINORITY,),
         LATE,
         first=1,
@@ -212,7 +203,7 @@ MUTANTS = {
     ),
     "two leaders lost are not waited out": PlantedBug(
         "merged-tables-complete",
-        ((Election, "left_ms", instead(always(0))),),
+        ((Election, "left_ms", returning(0)),),
         (Blow.TWO_LOST,),
         first=7,
     ),
@@ -220,7 +211,7 @@ MUTANTS = {
         "merged-tables-complete", SAME_NODE, (Blow.BOUNCE,)
     ),
     "a table is given away, and goes on": PlantedBug(
-        "no-lower-epoch", ((StateTransfer, "leave", instead(always([]))),), (Blow.CUT_OFF,), LATE
+        "no-lower-epoch", ((StateTransfer, "leave", returning([])),), (Blow.CUT_OFF,), LATE
     ),
     "a vote though another holds": PlantedBug(
         "no-conflicting-votes", ((TicketTable, "ahead", instead(no_owner_enters)),)
@@ -241,7 +232,7 @@ MUTANTS = {
         "quorum-before-grant", ((TicketAttempts, "grant", wins_alone),), first=3
     ),
     "numbers begin anew": PlantedBug(
-        "fences-rise", ((TicketTable, "counters_of", instead(always(NOTHING_DRAWN))),)
+        "fences-rise", ((TicketTable, "counters_of", returning(NOTHING_DRAWN)),)
     ),
     "a fence of the leader's own": PlantedBug(
         "fences-rise",
@@ -256,11 +247,11 @@ MUTANTS = {
         first=8,
     ),
     "what was dropped is taken up again": PlantedBug(
-        "dropped-stays-dropped", ((Tombstones, "is_over", instead(always(False))),), first=5
+        "dropped-stays-dropped", ((Tombstones, "is_over", returning(False)),), first=5
     ),
     "a table does not report what was dropped": PlantedBug(
         "dropped-stays-dropped",
-        ((Tombstones, "newest", instead(always([]))),),
+        ((Tombstones, "newest", returning([])),),
         (Blow.APART, Blow.ONE_LOST),
         PROMPT,
         first=7,

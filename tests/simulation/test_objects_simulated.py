@@ -33,6 +33,7 @@ from support.planted_bugs import (
     only_a_lone_waiter_passes,
     only_the_first_is_freed,
     repetitions_count,
+    returning,
     serves_the_queue,
     smaller_claims_overtake,
     taken_unchecked,
@@ -324,10 +325,6 @@ def a_lost_hold_is_renewed(sound: Any, command: Any, reason: Reason, why: Why) -
     return Renewed(**command.fields(), fence=fence, hold_ms=hold_ms, grace_ms=300)
 
 
-def no_hold_is_known(state: Any, granted: Any) -> bool:
-    return False
-
-
 def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
     hold.extend(table, table.time_ms + hold.lasts_ms)
 
@@ -579,7 +576,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             "relied on: HoldLost",
             3,
             (LeasedHold, "acquire_again", instead(acquiring_again_reports_the_whole)),
-            (holds, "is_known", instead(no_hold_is_known)),
+            (holds, "is_known", returning(False)),
         ),
         "no grace": ("early: HoldLost", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
     },

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.judged import PlantedBug
-from support.planted_bugs import as_plant, hold_of, instead, repetitions_count
+from support.planted_bugs import as_plant, hold_of, instead, repetitions_count, returning
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
@@ -88,11 +88,6 @@ def oldest(config: LogConfig, slot: int) -> View:
 def always_current(sound: Any, reads: Reads, now: Any) -> Any:
     """Let a node that is no member take its state for current."""
     return sound(reads, now) if reads.node in reads.config.members else 0
-
-
-def no_terms(config: LogConfig) -> tuple[Term, ...]:
-    """Leave the members out of snapshots."""
-    return ()
 
 
 # Bugs in locks and sessions.
@@ -209,7 +204,7 @@ MUTANTS = {
         "distinct-majority", ((LogConfig, "at", instead(oldest)),), first=17
     ),
     "a snapshot lacks the members": PlantedBug(
-        "distinct-majority", ((LogConfig, "terms", instead(no_terms)),), first=11
+        "distinct-majority", ((LogConfig, "terms", returning(())),), first=11
     ),
     "a learner votes": PlantedBug(
         "lost-journals-do-not-vote", ((LogConfig, "seat", instead(always)),), first=16
@@ -317,22 +312,17 @@ def never(facts: Facts, member: str) -> bool:
     return member == facts.node
 
 
-def at_any_price(changes: MemberChanges, members: tuple[str, ...], joins: int = 0) -> bool:
-    """Suppose that a majority answers."""
-    return True
-
-
 REPLACED = "only-silent-replaced"
 TARGET_MUTANTS = {
     "no majority would remain": PlantedBug(
-        REPLACED, ((MemberChanges, "has_majority", instead(at_any_price)),)
+        REPLACED, ((MemberChanges, "has_majority", returning(True)),)
     ),
     "the member answers the leader": PlantedBug(
         REPLACED,
         (
             (Facts, "silent_ms", instead(answers_or_not)),
             (Facts, "votes", instead(never)),
-            (MemberChanges, "has_majority", instead(at_any_price)),
+            (MemberChanges, "has_majority", returning(True)),
         ),
     ),
 }

@@ -97,13 +97,9 @@ def arms(hint: Any) -> list[Any]:
     return [getattr(hint, "__supertype__", hint)]
 
 
+@cache
 def hints_of(cls: Any) -> dict[str, Any]:
     """Return the declared types of a message or a named tuple."""
-    return _hints_of(cls)
-
-
-@cache
-def _hints_of(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls)
     names: tuple[str, ...] = getattr(cls, "_fields", ()) or cls.__struct_fields__
     return {name: hints[name] for name in names}

@@ -57,6 +57,15 @@ def instead(broken: object) -> Plant:
     return lambda _: broken
 
 
+def returning(value: object) -> Plant:
+    """Return a plant of a function that returns ``value`` for any arguments."""
+
+    def broken(*_: Any, **__: Any) -> object:
+        return value
+
+    return instead(broken)
+
+
 def nothing(*_: Any) -> None:
     """Do nothing, for `instead`."""
 

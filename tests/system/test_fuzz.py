@@ -21,18 +21,20 @@ from support.fuzz_offline import (
     requests,
     variants_of,
 )
+from support.planted_bugs import Patch, as_plant, instead, nothing, plant
 
 from fencelock.actors.api.role_request import ReadClock
 from fencelock.actors.api.session_message import ListRecords
 from fencelock.actors.bakery.message import Beat
 from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.central import server
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos import replica
 from fencelock.actors.table import requests as table_requests
 from fencelock.cluster.host.role_asks import RoleAsks
+from fencelock.transport import admission
 from fencelock.transport.codec import encode
-from fencelock.transport.frame import read_frame
 from fencelock.verification.bench.members import NodeProcesses
 
 PROTOCOLS = "paxos", "bakery", "lamport", "central"
@@ -104,91 +106,71 @@ def whatever(name: str) -> bool:
     return True
 
 
-def without_limits(self: Any) -> None:
-    del self
+@as_plant
+def a_rule_that_raises(sound: Any, table: Any, owner_state: Any, *how: Any) -> bool:
+    assert owner_state.owner.isascii(), "planted bug"
+    return bool(sound(table, owner_state, *how))
 
 
-def plant_no_limit_of_skip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ListRecords, "check", without_limits)
+@as_plant
+def a_beat_without_a_check(sound: Any, role: Any, sender: Any, event: Any, now: Any) -> Any:
+    if isinstance(event, Beat) and event.member.priority > 2**61:
+        raise OverflowError("planted bug")
+    return sound(role, sender, event, now)
 
 
-def plant_any_client_of_a_proposal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(replica, "is_address", whatever)
+@as_plant
+def a_name_without_a_check(sound: Any, role: Any, sender: Any, event: Any, now: Any) -> Any:
+    getattr(event, "lock", "").encode("ascii")
+    return sound(role, sender, event, now)
 
 
-def plant_rule_that_raises(patch: pytest.MonkeyPatch) -> None:
-    sound = table_requests.has_room
-
-    def broken(table: Any, owner_state: Any, *how: Any) -> bool:
-        assert owner_state.owner.isascii(), "planted bug"
-        return sound(table, owner_state, *how)
-
-    patch.setattr(table_requests, "has_room", broken)
+@as_plant
+def a_check_of_frames_that_raises(sound: Any, data: bytes, cluster: str | None) -> Any:
+    frame, arrays = sound(data, cluster)
+    assert frame.stamp < 200, "planted bug"
+    return frame, arrays
 
 
-def plant_beat_without_check(patch: pytest.MonkeyPatch) -> None:
-    sound = ClusterStatus.handle
-
-    def broken(self: Any, sender: Any, event: Any, now: Any) -> Any:
-        if isinstance(event, Beat) and event.member.priority > 2**61:
-            raise OverflowError("planted bug")
-        return sound(self, sender, event, now)
-
-    patch.setattr(ClusterStatus, "handle", broken)
-
-
-def plant_name_without_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fencelock.actors.central.server.lock_fits", whatever)
-    sound = LockServer.handle
-
-    def broken(self: Any, sender: Any, event: Any, now: Any) -> Any:
-        getattr(event, "lock", "").encode("ascii")
-        return sound(self, sender, event, now)
-
-    patch.setattr(LockServer, "handle", broken)
-
-
-def plant_frame_check_that_raises(patch: pytest.MonkeyPatch) -> None:
-    def broken(data: bytes, cluster: str | None) -> Any:
-        frame, arrays = read_frame(data, cluster)
-        assert frame.stamp < 200, "planted bug"
-        return frame, arrays
-
-    patch.setattr("fencelock.transport.admission.read_frame", broken)
+@as_plant
+def a_request_without_its_role(sound: Any, asks: RoleAsks, proxy: Any, ask: Any) -> None:
+    assert address_of(proxy.role.node, ask.role) in asks._scheduler.roles  # pyright: ignore[reportPrivateUsage]
+    sound(asks, proxy, ask)
 
 
 def roles(protocol: str, *, peers: bool = True) -> Callable[[OfflineFuzzer, int], None]:
     return lambda fuzzer, inputs: fuzzer.roles(protocol, None, inputs, peers=peers)
 
 
-def plant_request_without_its_role(patch: pytest.MonkeyPatch) -> None:
-    sound = RoleAsks.begin
-
-    def broken(self: RoleAsks, proxy: Any, ask: Any) -> None:
-        assert address_of(proxy.role.node, ask.role) in self._scheduler.roles  # pyright: ignore[reportPrivateUsage]
-        sound(self, proxy, ask)
-
-    patch.setattr(RoleAsks, "begin", broken)
-
-
-BUGS: dict[str, tuple[Any, Any]] = {
+BUGS: dict[str, tuple[Callable[[OfflineFuzzer, int], None], *tuple[Patch, ...]]] = {
     "a request to a role that is not there": (
-        plant_request_without_its_role,
         roles("paxos", peers=False),
+        (RoleAsks, "begin", a_request_without_its_role),
     ),
-    "no limit of skip": (plant_no_limit_of_skip, roles("paxos", peers=False)),
-    "any client of a proposal": (plant_any_client_of_a_proposal, roles("paxos")),
-    "a rule that raises": (plant_rule_that_raises, OfflineFuzzer.commands),
-    "a beat without a check": (plant_beat_without_check, roles("bakery")),
-    "a name without a check": (plant_name_without_check, roles("central")),
-    "a check of frames that raises": (plant_frame_check_that_raises, OfflineFuzzer.frames),
+    "no limit of skip": (roles("paxos", peers=False), (ListRecords, "check", instead(nothing))),
+    "any client of a proposal": (roles("paxos"), (replica, "is_address", instead(whatever))),
+    "a rule that raises": (
+        OfflineFuzzer.commands,
+        (table_requests, "has_room", a_rule_that_raises),
+    ),
+    "a beat without a check": (roles("bakery"), (ClusterStatus, "handle", a_beat_without_a_check)),
+    "a name without a check": (
+        roles("central"),
+        (server, "lock_fits", instead(whatever)),
+        (LockServer, "handle", a_name_without_a_check),
+    ),
+    "a check of frames that raises": (
+        OfflineFuzzer.frames,
+        (admission, "read_frame", a_check_of_frames_that_raises),
+    ),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_fuzzer_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, fuzz = BUGS[bug]
-    plant(monkeypatch)
+    fuzz, *patches = BUGS[bug]
+    for patch in patches:
+        plant(monkeypatch, *patch)
     for seed in range(20):
         fuzzer = OfflineFuzzer(seed)
         fuzz(fuzzer, INPUTS)
