@@ -24,7 +24,6 @@ def log(seed: int) -> str | None:
 
 
 def locks(seed: int) -> str | None:
-    """Run a seed of locks on `paxos`."""
     return run_seed("paxos", seed).violation
 
 

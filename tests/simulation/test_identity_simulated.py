@@ -22,7 +22,7 @@ from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.verification.simulation.plan import LogPlan, RunPlan, draw_log_plan
-from fencelock.verification.simulation.planting import Change, planted
+from fencelock.verification.simulation.planting import Change, in_place, planted
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.world import World
 
@@ -37,10 +37,6 @@ ROUNDS = 12
 
 def unchanged(spawn: Spawn) -> Spawn:
     return spawn
-
-
-def instead(role: type[Bootstrap]) -> Change:
-    return lambda spawn: replace(spawn, role=role) if spawn.role is Bootstrap else spawn
 
 
 class ComparesNoIncarnation(Bootstrap):
@@ -112,7 +108,7 @@ def test_a_majority_of_the_members_keeps_its_disks_beside_nodes_that_are_none(se
     ids=["vote", "harm"],
 )
 @pytest.mark.parametrize(
-    "change", [votes_as_registered, instead(ComparesNoIncarnation)], ids=["unregistered", "old"]
+    "change", [votes_as_registered, in_place(ComparesNoIncarnation)], ids=["unregistered", "old"]
 )
 def test_a_journal_that_forgot_and_votes_is_caught(change: Change, judges: str) -> None:
     judged = frozenset(judges.split())
@@ -160,7 +156,7 @@ def test_a_group_is_founded_once_whatever_happens_to_its_members_meanwhile() -> 
 
 
 def test_a_group_that_a_majority_founds_is_caught() -> None:
-    change = instead(FoundsByMajority)
+    change = in_place(FoundsByMajority)
     seeds = range(FOUNDING_RARE, FOUNDING_RARE + FOUNDING_SEEDS)
     assert any(is_violated(partial(found, seed, change)) for seed in seeds)
 
@@ -235,10 +231,10 @@ class FoundsWithoutAll(Bootstrap):
     [
         (paxos, founds_by_itself, 6),
         (bakery, founds_by_itself, 6),
-        (paxos, instead(FollowsBesidesItsGroup), 11),
-        (bakery, instead(FollowsBesidesItsGroup), 59),
-        (paxos, instead(FoundsWithoutAll), 27),
-        (bakery, instead(FoundsWithoutAll), 27),
+        (paxos, in_place(FollowsBesidesItsGroup), 11),
+        (bakery, in_place(FollowsBesidesItsGroup), 59),
+        (paxos, in_place(FoundsWithoutAll), 27),
+        (bakery, in_place(FoundsWithoutAll), 27),
     ],
 )
 def test_a_second_group_is_caught(run: Run, change: Change, seed: int) -> None:

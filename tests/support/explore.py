@@ -21,8 +21,6 @@ from support.table_scene import BrokenStepError, Choices, Picture, Reaction, Ste
 
 
 class Cause(Enum):
-    """The cause of a delivery."""
-
     NETWORK = "network"
     TIMER = "timer"
     NODE = "in node"
@@ -199,8 +197,6 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Exploration:
-    """The result of a search."""
-
     states: int = 0
     """Different states visited: roles, network, timers and messages within nodes."""
     steps: int = 0
@@ -400,7 +396,8 @@ class Continuation:
             choose = self.fair.get(address)
             for event in choose(self.moves.machine.states[state]) if choose else ():
                 letter = self.moves.machine.letter(address, address, event)
-                return self._settled(*self.moves.taken(_user(letter, position, model_state)))
+                step = NextDelivery(Cause.USER, letter, position, model_state)
+                return self._settled(*self.moves.taken(step))
         for letter in self.moves.bits_of(model_state.timers):
             if model_state.timers >> letter & 1:  # Else its role was retired meanwhile.
                 rest = without(model_state, letter)
@@ -425,7 +422,3 @@ class Continuation:
                 step = NextDelivery(Cause.NETWORK, letter, at.get(to, -1), model_state)
             model_state, more = self.moves.taken(step)
             on_their_way += more
-
-
-def _user(letter: int, position: int, model_state: ModelState) -> NextDelivery:
-    return NextDelivery(Cause.USER, letter, position, model_state)

@@ -242,6 +242,13 @@ def ended(process: Child) -> str:
     return process.communicate()[1]
 
 
+def evict(client: fencelock.Client, name: str) -> int:
+    """Take a lock from its holder; return the fence under which it was held."""
+    fence = present(present(client.status(name).holder).fence)
+    client.evict(name, fence)
+    return fence
+
+
 def test_a_command_learns_its_lock_and_its_fence_and_its_status_is_returned(
     shell: Shell, client: fencelock.Client
 ) -> None:
@@ -272,13 +279,10 @@ def test_a_command_whose_lock_is_lost_is_stopped(
     shell: Shell, client: fencelock.Client, code: str, grace: str
 ) -> None:
     process = shell.ready("lock", "taken", "--grace", grace, *python(code))
-    holder = present(client.status("taken").holder)
-    assert holder.fence is not None
-    client.evict("taken", holder.fence)
+    fence = evict(client, "taken")
     err = ended(process)
     assert process.returncode == 74
-    assert re.search(r"the hold under fence \d+ was taken by '.*'\. Another client may", err)
-    assert f"fence {holder.fence}" in err
+    assert re.search(rf"the hold under fence {fence} was taken by '.*'\. Another client may", err)
 
 
 def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
@@ -312,7 +316,7 @@ def test_a_command_ignores_signals_ignored_before(paxos_addresses: str, before: 
     code = "import signal as s; print(*(s.getsignal(n) is s.SIG_IGN for n in (s.SIGHUP, s.SIGINT)))"
     line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "ignores")
     shell = ["sh", "-c", f'{before}; exec "$@"', "sh", *line, *python(code)]
-    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_to_end(shell, timeout=PATIENCE_S)
     ignored = before != ":"
     assert (done.stdout, done.stderr) == (f"{ignored} {ignored}\n", "")
 
@@ -320,7 +324,7 @@ def test_a_command_ignores_signals_ignored_before(paxos_addresses: str, before: 
 def test_a_command_runs_without_a_standard_input(paxos_addresses: str) -> None:
     line = (*LOCK, "--connect", paxos_addresses, "--cluster", FACES, "closed", "--", "true")
     shell = ["sh", "-c", 'exec "$@" <&-', "sh", *line]
-    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_to_end(shell, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -353,7 +357,7 @@ def test_nodes_silent_before_the_period_begins_have_their_status(paxos_addresses
     line = ("--connect", paxos_addresses, "--cluster", FACES, "silent")
     once = ("--once", "silent", "--for", "1d", "--", "true")
     command = [sys.executable, "-c", code, *line, *once]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_to_end(command, timeout=PATIENCE_S)
     assert done.returncode == ExitStatus.NO_ANSWER
     assert done.stderr == "silent was not acquired: no node answers\n"
 
@@ -375,9 +379,7 @@ def test_processes_that_a_command_started_end_too_if_the_lock_is_lost(
     child = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = shell.ready("lock", "family", "--grace", "0.2", *python(code))
-    holder = present(client.status("family").holder)
-    assert holder.fence is not None
-    client.evict("family", holder.fence)
+    evict(client, "family")
     ended(process)
     assert process.returncode == 74
 

@@ -68,6 +68,14 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return run_to_end([sys.executable, str(EXAMPLES / command[0]), *command[1:]])
 
 
+def verdict_of(*options: str) -> dict[str, Any]:
+    """Run `cluster.py`; return its verdict."""
+    ended = run("cluster.py", *options, "--json")
+    assert ended.returncode == 0, ended.stderr
+    verdict: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return verdict
+
+
 FEW = ("--clients", "2")
 """The fewest clients that compete: each is a process that keeps a core busy."""
 
@@ -83,9 +91,7 @@ def demand_sound(verdict: dict[str, Any]) -> None:
 @pytest.mark.parametrize("protocol", with_long(["lamport", "central"], "central"))
 def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
     """The test with killed leaders checks the same of `paxos` and `bakery`."""
-    ended = run("cluster.py", "--protocol", protocol, "--seconds", "1", "--json", *FEW)
-    assert ended.returncode == 0, ended.stderr
-    verdict = json.loads(ended.stdout.splitlines()[-1])
+    verdict = verdict_of("--protocol", protocol, "--seconds", "1", *FEW)
     assert verdict["protocol"] == protocol
     demand_sound(verdict)
 
@@ -94,8 +100,7 @@ def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) ->
 def test_an_entry_by_logical_time_costs_what_the_algorithm_states() -> None:
     """One client: none waits long enough for a probe, so the count is exact."""
     one = ("--clients", "1", "--locks", "1", "--seconds", "1")
-    ended = run("cluster.py", "--protocol", "lamport", *one, "--json")
-    verdict = json.loads(ended.stdout.splitlines()[-1])
+    verdict = verdict_of("--protocol", "lamport", *one)
     assert verdict["messages_per_entry"] == pytest.approx(3 * (verdict["nodes"] - 1), rel=0.05)
 
 
@@ -114,9 +119,7 @@ while between two kills, also if a node takes seconds to start."""
 )
 def test_clients_go_on_when_the_leader_dies_and_lose_nothing(options: tuple[str, ...]) -> None:
     kills = ("--kill-leader", "--kill-every", "2", "--seconds", "5", *FEW)
-    ended = run("cluster.py", *kills, "--json", *options)
-    assert ended.returncode == 0, ended.stderr
-    verdict = json.loads(ended.stdout.splitlines()[-1])
+    verdict = verdict_of(*kills, *options)
     assert verdict["protocol"] == (options[1] if options else "paxos")
     assert verdict["kills"] >= 1
     assert 0 < verdict["longest_gap_ms"] < 9_000
@@ -126,22 +129,19 @@ def test_clients_go_on_when_the_leader_dies_and_lose_nothing(options: tuple[str,
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", ["paxos", "bakery"])
 def test_a_cluster_grows_from_one_node_to_five_and_shrinks_under_load(protocol: str) -> None:
-    ended = run("cluster.py", "--grow", *FEW, "--json", "--protocol", protocol)
-    assert ended.returncode == 0, ended.stderr
-    verdict = json.loads(ended.stdout.splitlines()[-1])
+    verdict = verdict_of("--grow", *FEW, "--protocol", protocol)
     assert verdict["changes"] == 8
     demand_sound(verdict)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [("--kill-leader", "--seconds", "7")])
-def test_objects_of_all_kinds_keep_their_promises(options: tuple[str, ...]) -> None:
-    ended = run("cluster.py", "--objects", "--seconds", "3", "--json", *options)
+def test_objects_of_all_kinds_keep_their_promises() -> None:
+    ended = run("cluster.py", "--objects", "--kill-leader", "--seconds", "7", "--json")
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
     assert [one["kind"] for one in verdict["objects"]] == [one.kind for one in CONTESTS]
     assert [one["kind"] for one in verdict["objects"] if not one["ok"]] == []
-    assert verdict["kills"] >= len(options) // 2
+    assert verdict["kills"] >= 1
     names = [name for one in verdict["objects"] for name in one["names"]]
     assert [name for name in names if name not in ended.stderr] == []
     in_use = [name for name in names if f"| {name}: " in ended.stderr]
@@ -211,15 +211,11 @@ def test_two_roles_of_a_service_play_the_processes_of_the_essay() -> None:
     assert played[5:] == ["50 entries, 0 overlaps"]
 
 
-def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node(tmp_path: Path) -> None:
+def test_the_lock_of_the_readme_works_against_a_node(tmp_path: Path) -> None:
     with running_nodes(tmp_path, "central", nodes=1) as nodes:
-        address = nodes["n1"].address
-        ended = run("ten_lines.py", address)
-        assert ended.returncode == 0, ended.stderr
-        assert "I hold orders/42 under fence" in ended.stdout
-        ended = run("raw_zmq_client.py", "--node", address, "--cluster", "fencelock", "--lock", "a")
-        assert ended.returncode == 0, ended.stderr
-        assert "granted a under fence" in ended.stdout
+        ended = run("ten_lines.py", nodes["n1"].address)
+    assert ended.returncode == 0, ended.stderr
+    assert "I hold orders/42 under fence" in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,12 @@ def link_of(keys: Path, name: str) -> LinkKey:
 
 
 def attacker(station: Make, cluster: KeyedNodes, node: str, key: str | None) -> Station:
-    """Return a hub of its own that connects to n1 under the name ``node``."""
+    """Return a hub of its own that is connected to n1 under the name ``node``."""
     own = None if key is None else link_of(cluster.keys, key)
     peers = {"n1": cluster.nodes["n1"].address}
-    return station(node, peers, cluster="fencelock", listen=None, key=own, client="@" in node)
+    one = station(node, peers, cluster="fencelock", listen=None, key=own, client="@" in node)
+    until(one.up, one)
+    return one
 
 
 def held(client: fencelock.Client, name: str) -> fencelock.Hold:
@@ -275,8 +277,6 @@ def test_links_of_a_removed_key_are_closed_even_if_silent(tmp_path: Path, statio
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
         other = attacker(station, cluster, "alice@1", "alice")
-        until(one.up, one)
-        until(other.up, other)
         one.send("n1", Describe(session="shop@1", request=1))
         other.send("n1", Describe(session="alice@1", request=1))
         until(lambda: one.received() and other.received(), one, other)
@@ -291,7 +291,6 @@ def test_frames_of_removed_keys_are_dropped(tmp_path: Path, lines: Lines, statio
     """Its link was never used before, so the node does not know that it is one of that key."""
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
-        until(one.up, one)
         remove_key(cluster.keys, "shop")
         cluster.reload()
         one.send("n1", Acquire(lock="orders/1", session="shop@1", request=1))
@@ -356,7 +355,6 @@ def test_a_key_may_be_used_only_in_its_own_name(
             add_key(cluster.keys, Rights("n3", "node"))
             cluster.reload()
         one = attacker(station, cluster, node, key)
-        until(one.up, one)
         send_until(cluster, one, Describe(session=node, request=1), "wire.key_misused")
     (text,) = refusals(lines, f"in the name of {node}")
     assert f"the key of {key}" in text
@@ -367,7 +365,6 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, station: Mak
         hold = held(alice, "orders/1")
         victim = present(alice.status("orders/1").holder)
         one = attacker(station, cluster, "shop@1", "shop")
-        until(one.up, one)
         until(
             one.received,
             one,
@@ -380,7 +377,6 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, station: Mak
 def test_a_client_cannot_send_to_the_roles_of_members(tmp_path: Path, station: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         one = attacker(station, cluster, "shop@1", "shop")
-        until(one.up, one)
         describe = Describe(session="shop@1", request=1)
         send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
 
@@ -389,7 +385,6 @@ def test_releases_and_cancels_outside_prefixes_reveal_none(tmp_path: Path, stati
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "secret")
         one = attacker(station, cluster, "shop@1", "shop")
-        until(one.up, one)
         about = {"lock": "secret", "session": "shop@1", "owner": "o"}
         for message in (Release(**about, fence=1, request=1), Cancel(**about, request=2)):
             until(one.received, one, again=partial(one.send, "n1", message))

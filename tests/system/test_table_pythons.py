@@ -184,6 +184,19 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
     return made
 
 
+def demand_alike(
+    log: list[tuple[int, LogCommand]], pythons: dict[str, tuple[str, str]]
+) -> dict[str, Any]:
+    """Fail unless ``log`` has the same result everywhere; return it."""
+    mine = replay(sys.executable, log)
+    for unicode, (python, packages) in pythons.items():
+        theirs = replay(python, log, packages)
+        assert theirs["unicode"] == unicode
+        assert theirs["outcomes"] == mine["outcomes"]
+        assert theirs["digests"] == mine["digests"]
+    return mine
+
+
 def test_a_name_only_newer_pythons_know_is_alike(pythons: dict[str, tuple[str, str]]) -> None:
     """Found on real nodes: one granted what two refused, and then gave out fences twice."""
     about: dict[str, Any] = {"session": "s.1", "owner": "o"}
@@ -193,21 +206,11 @@ def test_a_name_only_newer_pythons_know_is_alike(pythons: dict[str, tuple[str, s
         (2, Acquire(**about, request=2, lock="plain1")),
         (3, Release(**about, request=3, lock="plain1", fence=2)),
     ]
-    mine = replay(sys.executable, log)
-    for unicode, (python, packages) in pythons.items():
-        theirs = replay(python, log, packages)
-        assert theirs["unicode"] == unicode
-        assert theirs["outcomes"] == mine["outcomes"]
-        assert theirs["digests"] == mine["digests"]
+    demand_alike(log, pythons)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_logs_end_alike_everywhere(pythons: dict[str, tuple[str, str]], seed: int) -> None:
-    log = log_of(seed)
-    mine = replay(sys.executable, log)
-    assert mine["grants"] >= 10
-    assert mine["invalid"] > 5
-    for python, packages in pythons.values():
-        theirs = replay(python, log, packages)
-        assert theirs["outcomes"] == mine["outcomes"]
-        assert theirs["digests"] == mine["digests"]
+    result = demand_alike(log_of(seed), pythons)
+    assert result["grants"] >= 10
+    assert result["invalid"] > 5

@@ -46,8 +46,6 @@ class CountedCluster:
         del error
 
     def wait_until_ready(self, watcher: object) -> list[Any]:
-        """Return one description of a node with all counters."""
-
         class CountedMessages:
             def __init__(self, name: str, times: int) -> None:
                 self.name, self.times = name, times
@@ -74,20 +72,17 @@ class ClusterStage:
         self.served = 7
 
     def connect(self, addresses: str, *, cluster: str, connect_timeout: float) -> ExitStack:
-        """Stand in for a client that looks on."""
         assert (addresses, cluster) == (CountedCluster.connect, CountedCluster.cluster)
         assert connect_timeout > 0
         return ExitStack()
 
     def machine(self, folder: Path) -> MachineInfo:
-        """Return a description of the machine."""
         assert folder.is_dir()
         return MachineInfo(2, "a processor", "a system", "a Python", 0.0, 1.0)
 
     def members(
         self, folder: Path, protocol: str, nodes: int, *, durable: bool, copies: bool
     ) -> CountedCluster:
-        """Stand in for `NodeProcesses`."""
         five = folder.name in ("with copies", "without copies")
         assert (nodes, durable, copies) == (5 if five else 3, False, folder.name[:7] != "without")
         self.sides[folder.name] = CountedCluster(folder, protocol)
