@@ -1,7 +1,5 @@
 """`bakery` under every fault it survives: seeds, releases, leases, and requests that are ended."""
 
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import pytest
 from support.expect import checked, present
 from support.judged import assert_seen, clean, demand_met, seen_in
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
+from support.planted_bugs import Patch, plant, returning
 
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.bakery import message as messages
@@ -182,19 +181,25 @@ def all_work(view: Any, leaders: Any) -> tuple[int, int]:
     return len(leaders), 0
 
 
-BUGS: dict[str, tuple[Any, str, Any]] = {
-    "a bound is lowered while its leases live": (TicketTable, "longest_ms", lambda *_: 0),
-    "a vote does not wait for its bound": (OwnBound, "wait_for", lambda *_, serving: []),
+BUGS: dict[str, Patch] = {
+    "a bound is lowered while its leases live": (TicketTable, "longest_ms", returning(0)),
+    "a vote does not wait for its bound": (OwnBound, "wait_for", returning([])),
 }
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let leaders forget old leases soon."""
+    monkeypatch.setattr("fencelock.actors.bakery.max_lease.RECENT_MS", 200)
+    monkeypatch.setattr("fencelock.actors.bakery.leader.SWEEP_MS", 200)
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_lease_beyond_what_the_members_know_is_seen(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    monkeypatch.setattr(*BUGS[bug])
-    monkeypatch.setattr("fencelock.actors.bakery.max_lease.RECENT_MS", 200)
-    monkeypatch.setattr("fencelock.actors.bakery.leader.SWEEP_MS", 200)
+    plant(monkeypatch, *BUGS[bug])
     run_long = partial(run_bakery_seed, workload=LONG_LOCKS)
     assert_seen("longest-lease-known", range(FIRST_SEED, FIRST_SEED + LEASE_SEEDS_MOST), run_long)
 
@@ -205,12 +210,9 @@ def test_leaders_that_stay_deaf_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen_in(": deaf-leaders-replaced, ", reports)
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("seed", range(2))
-def test_long_leases_are_known_while_two_leaders_are_lost(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    monkeypatch.setattr("fencelock.actors.bakery.max_lease.RECENT_MS", 200)
-    monkeypatch.setattr("fencelock.actors.bakery.leader.SWEEP_MS", 200)
+def test_long_leases_are_known_while_two_leaders_are_lost(seed: int) -> None:
     blows = (Blow.TWO_LOST, Blow.ONE_LOST, Blow.DEAF)
     assert run_bakery_seed(seed, blows=blows, workload=LONG_LOCKS).violation is None
 

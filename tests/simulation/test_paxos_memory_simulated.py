@@ -81,18 +81,21 @@ def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> No
     assert marks["paxos.non_voter_asked"] > 0
 
 
+def cut_off(world: World, name: str) -> None:
+    """Let nothing pass between a member and the others for a minute."""
+    links = [link for other in NAMES if other != name for link in ((name, other), (other, name))]
+    world.network.cut(links, Cut(world.time + 60_000 * NS_PER_MS, holds=False))
+
+
 def split(seed: int, change: Change = unchanged) -> World:
     """Let n2 forget its decisions with n1, and then connect it only with n3, which missed them."""
     world = world_of(seed, change=change)
     run_on(world, 1_500)
-    ends = world.time + 60_000 * NS_PER_MS
-    apart = [("n3", other) for other in ("n1", "n2")]
-    world.network.cut([*apart, *((b, a) for a, b in apart)], Cut(ends, holds=False))
+    cut_off(world, "n3")
     run_on(world, 2_000)
     world.crash("n2")
     world.network.mend()
-    apart = [("n1", other) for other in ("n2", "n3")]
-    world.network.cut([*apart, *((b, a) for a, b in apart)], Cut(ends, holds=False))
+    cut_off(world, "n1")
     world.power_on("n2")
     run_on(world, 4_000)
     return world

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from support.expect import with_long
-from support.judged import clean, seen_in
+from support.judged import PlantedBug, clean, seen_in
+from support.planted_bugs import as_plant, instead, nothing
 
 from fencelock.actors.message import Instant
 from fencelock.actors.session import retainer
@@ -92,23 +93,22 @@ def test_a_waiter_behind_what_a_cut_held_is_not_connected() -> None:
     clean([run_seed("paxos", HELD_BY_A_CUT)])
 
 
-RIGHT_RECALL = RetainedLock.recall
-
-
 def trusted_to_the_end(lock: RetainedLock, now: Instant) -> bool:
     """Admit a local owner while the session is suspect."""
     return lock.trust is not None and now < lock.trust.until
 
 
-def recalled_idle(lock: RetainedLock, fence: int, now: Instant) -> list[Act]:
+@as_plant
+def recalled_idle(sound: Any, lock: RetainedLock, fence: int, now: Instant) -> Any:
     """Ignore the recall of a lock that a local owner has."""
-    return [] if lock.state is RetainedState.HELD else RIGHT_RECALL(lock, fence, now)
+    return [] if lock.state is RetainedState.HELD else sound(lock, fence, now)
 
 
-def recalled_from_its_owner(lock: RetainedLock, fence: int, now: Instant) -> list[Act]:
+@as_plant
+def recalled_from_its_owner(sound: Any, lock: RetainedLock, fence: int, now: Instant) -> list[Act]:
     """Give a lock back at its recall, although a local owner has it."""
     is_used = lock.state is RetainedState.HELD and fence == lock.fence
-    acts = RIGHT_RECALL(lock, fence, now)
+    acts = sound(lock, fence, now)
     return [*acts, GiveBack(fence)] if is_used else acts
 
 
@@ -122,48 +122,34 @@ def expire_all(locks: RetainedLocks, now: Instant) -> list[LockAct]:
     return acts
 
 
-def never_again(*arguments: Any) -> None:
-    """Do not repeat recalls."""
-    del arguments
-
-
-class Mutant(NamedTuple):
-    """A bug: the judge's verdict, the plan that shows it, and where the bug is."""
-
-    verdict: str
-    plan: RunPlan
-    patched: Any
-    name: str
-    value: Any
-    first: int = 0
-    """The seed with which the search begins."""
-
-
 MUTANTS = {
-    "a local owner is admitted while the session is suspect": Mutant(
-        "admitted-in-trust", CONTENDED, RetainedLock, "_is_trusted", trusted_to_the_end
+    "a local owner is admitted while the session is suspect": PlantedBug(
+        "admitted-in-trust",
+        ((RetainedLock, "_is_trusted", instead(trusted_to_the_end)),),
+        plan=CONTENDED,
     ),
-    "a local owner is admitted after the recall": Mutant(
-        "strict-recall", CONTENDED, RetainedLock, "recall", recalled_idle
+    "a local owner is admitted after the recall": PlantedBug(
+        "strict-recall", ((RetainedLock, "recall", recalled_idle),), plan=CONTENDED
     ),
-    "the fences of a span are granted again": Mutant(
-        "fences", CONTENDED, table_state, "begin_span", count_span
+    "the fences of a span are granted again": PlantedBug(
+        "fences", ((table_state, "begin_span", instead(count_span)),), plan=CONTENDED
     ),
-    "a lost recall is not repeated": Mutant(
-        "recalls-answered", LOSSY, rules, "recall_again", never_again, first=5
+    "a lost recall is not repeated": PlantedBug(
+        "recalls-answered", ((rules, "recall_again", instead(nothing)),), plan=LOSSY, first=5
     ),
-    "a lock is given back while a local owner has it": Mutant(
-        "released-unused", CONTENDED, RetainedLock, "recall", recalled_from_its_owner
+    "a lock is given back while a local owner has it": PlantedBug(
+        "released-unused", ((RetainedLock, "recall", recalled_from_its_owner),), plan=CONTENDED
     ),
-    "a lock expires while a local owner has it": Mutant(
-        "released-unused", BRIEF, RetainedLocks, "expire", expire_all
+    "a lock expires while a local owner has it": PlantedBug(
+        "released-unused", ((RetainedLocks, "expire", instead(expire_all)),), plan=BRIEF
     ),
 }
 
 
 @pytest.mark.parametrize("bug", with_long(MUTANTS, "a lost recall is not repeated"))
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    verdict, plan, patched, name, value, first = MUTANTS[bug]
-    monkeypatch.setattr(patched, name, value)
-    seeds = range(first, first + 20)
-    assert seen_in(f" ms: {verdict}: ", (run_seed("paxos", seed, plan=plan) for seed in seeds))
+    planted = MUTANTS[bug]
+    planted.plant(monkeypatch)
+    seeds = range(planted.first, planted.first + 20)
+    reports = (run_seed("paxos", seed, plan=planted.plan) for seed in seeds)
+    assert seen_in(f" ms: {planted.judge}: ", reports)

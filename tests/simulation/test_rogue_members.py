@@ -1,7 +1,5 @@
 """A rogue member sends extremes, then dies: the group goes on, also after a restart."""
 
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
+from support.planted_bugs import plant, returning
 from support.rogue_roles import ROGUE, forges_members, rogue
 
 from fencelock.actors import clock
@@ -92,7 +91,7 @@ def test_an_invented_start_stops_no_member(
 ) -> None:
     inventing = planted(make_roles, rogue("bootstrap", InventsStarts))
     all_vote_without(inventing, make_roles)
-    monkeypatch.setattr(Start, "is_proven", lambda *_: True)
+    plant(monkeypatch, Start, "is_proven", returning(True))
     with pytest.raises(AssertionError):
         all_vote_without(inventing, make_roles)
 
@@ -131,7 +130,7 @@ def test_leaders_that_were_called_far_away_are_replaced(monkeypatch: pytest.Monk
         assert harness.lock("n1").fence
 
     grants()
-    monkeypatch.setattr(ElectionCoordinator, "_on_barred", lambda *_: ())
+    plant(monkeypatch, ElectionCoordinator, "_on_barred", returning(()))
     with pytest.raises(AssertionError):
         grants()
 
@@ -171,7 +170,7 @@ def endless(effect: Effect) -> Effect:
 def test_forged_members_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     forging = planted(bakery, forges_members)
     serves_without(forging, bakery)
-    monkeypatch.setattr(epochs, "can_follow", lambda *_: True)
+    plant(monkeypatch, epochs, "can_follow", returning(True))
     with pytest.raises(AssertionError):
         serves_without(forging, bakery)
 
@@ -181,6 +180,6 @@ def test_endless_leases_stop_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     forging = planted(bakery, rogue("cluster", EndlessLeases))
     forging = planted(forging, rogue("leader", EndlessTables))
     serves_without(forging, bakery)
-    monkeypatch.setattr(EpochLimit, "allows_lease", lambda *_: True)
+    plant(monkeypatch, EpochLimit, "allows_lease", returning(True))
     with pytest.raises(AssertionError):
         serves_without(forging, bakery)

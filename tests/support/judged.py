@@ -68,7 +68,7 @@ class PlantedBug(NamedTuple):
     blows: tuple[Blow, ...] = ()
     """For `bakery`: blows that provoke it."""
     plan: RunPlan | None = None
-    """For `bakery`: a plan that provokes it, or None for the plan of the seed."""
+    """A plan that provokes it, or None for the plan of the seed."""
     first: int = 0
     """The seed with which the search begins, which keeps it short."""
     seen_as: str = ""
