@@ -36,6 +36,8 @@ class MadeClient:
     taken: tuple[ListedEviction, ...] = ()
     error: Exception | None = None
     asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
+    limits: list[float] = field(default_factory=list[float])
+    """The times by which replies had to come, one after the other."""
 
     def connect_to(self, target: Target, *, timeout: float) -> Self:
         self.asked.append(("connect", target.addresses, target.cluster, timeout))
@@ -56,7 +58,7 @@ class MadeClient:
         return Surveyed(statuses=self.nodes, silent=self.silent)
 
     def reply_by(self, ends_at: float) -> None:
-        del ends_at
+        self.limits.append(ends_at)
 
     def status(self, name: str) -> LockStatus:
         self._check("status", name)

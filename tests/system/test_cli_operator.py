@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,18 @@ def test_locks_are_listed_by_name_within_eighty_columns(client: MadeClient) -> N
     rows = [row.split() for row in done.output.splitlines() if "orders/" in row]
     assert [row[0] for row in rows] == ["orders/[0]", "orders/[1]", "orders/[2]"]
     assert rows[2][1:] == ["web-3:4711,", "nightly", str(FENCE), "2m", "5s", "2"]
+
+
+def test_a_look_that_nobody_answers_leaves_a_quarter_of_its_time_to_ask_the_nodes_why(
+    client: MadeClient,
+) -> None:
+    client.error = UnavailableError("no node answered")
+    began = time.monotonic()
+    done = run("locks", "--timeout", "60")
+    assert (done.exit_code, done.stderr.strip()) == (ExitStatus.UNSERVED, "no node answered")
+    look, survey = client.limits
+    assert began + 60 <= survey <= time.monotonic() + 60
+    assert look == pytest.approx(survey - 15)
 
 
 def test_locks_as_json_are_all_in_one_array(client: MadeClient) -> None:
