@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from support.log_proxy_scene import ANN, log_proxy
+from support.log_proxy_scene import ANN, PROXY, REPLICA, log_proxy
 from support.log_workload import LogCounter
-from support.role_harness import HOST, T0, at, sent
+from support.role_harness import T0, at, only_sent, sent
+from support.table_scene import HERE, LISTENER, config_of, finish_snapshot, replica_of_a
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.effect import CheckpointEnd, Effect, Observe, Send, Wake
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.effect import CheckpointEnd, Observe, Send, Wake
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
-from fencelock.actors.paxos.journal import Base, Recovered
+from fencelock.actors.paxos.config import catchup_of
+from fencelock.actors.paxos.journal import Base
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import BACKUPS_MAX, DIVIDE_PAUSE_MS, SNAPSHOT_KEPT_MS
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
 
-CONFIG = LogConfig(View(0, ("n1", "n2", "n3")))
-PROXY, CATCHUP, REPLICA = Address("n1/proxy"), catchup_of("n1"), replica_of("n1")
+CATCHUP = catchup_of("a")
 
 
 def part(
@@ -40,21 +39,9 @@ def proxy() -> Proxy:
 @pytest.fixture
 def role() -> Replica:
     """A replica that has applied two slots."""
-    role = replica()
+    role = replica_of_a(config=config_of())
     learn(role, 1, 2)
     return role
-
-
-def replica() -> Replica:
-    return Replica(
-        REPLICA,
-        HOST,
-        node="n1",
-        config=CONFIG,
-        machine=LogCounter(),
-        recovered=Recovered(),
-        listener=address_of("n1", "proxy"),
-    )
 
 
 def learn(role: Replica, first: int, count: int) -> None:
@@ -66,18 +53,10 @@ def learn(role: Replica, first: int, count: int) -> None:
 
 def export(role: Replica, number: int, slot: int = 0, chunk: int = 0) -> events.Exported:
     """Ask for a part of a snapshot, and return the reply."""
-    effects = role.handle(PROXY, events.Export(number=number, slot=slot, chunk=chunk), T0)
-    (exported,) = sent(effects, events.Exported, PROXY)
+    effects = role.handle(LISTENER, events.Export(number=number, slot=slot, chunk=chunk), T0)
+    exported = only_sent(effects, events.Exported, LISTENER)
     assert exported.number == number
     return exported
-
-
-def make(role: Replica) -> list[Effect]:
-    """Let the snapshot under way be finished; return the effects of all steps."""
-    done: list[Effect] = []
-    while effects := role.handle(REPLICA, events.WriteChunk(), T0):
-        done += effects
-    return done
 
 
 def test_a_client_reads_a_part_through_the_proxy(proxy: Proxy) -> None:
@@ -130,19 +109,19 @@ def test_a_request_that_nothing_answers_is_forgotten(proxy: Proxy) -> None:
 
 
 def test_a_snapshot_is_begun_once_for_all_that_ask_at_once(role: Replica) -> None:
-    begun = role.handle(PROXY, events.Export(number=1, slot=0, chunk=0), T0)
+    begun = role.handle(LISTENER, events.Export(number=1, slot=0, chunk=0), T0)
     making = part(0, count=0)
     assert begun == [
         Wake(DIVIDE_PAUSE_MS, events.WriteChunk()),
         Observe("paxos.snapshot_begun"),
-        Send(PROXY, events.Exported(number=1, part=making)),
+        Send(LISTENER, events.Exported(number=1, part=making)),
     ]
-    assert role.handle(PROXY, events.Export(number=2, slot=0, chunk=0), T0) == [
-        Send(PROXY, events.Exported(number=2, part=making))
+    assert role.handle(LISTENER, events.Export(number=2, slot=0, chunk=0), T0) == [
+        Send(LISTENER, events.Exported(number=2, part=making))
     ]
     assert export(role, 3, slot=3) == events.Exported(number=3, part=making)
 
-    make(role)
+    finish_snapshot(role)
 
     found = [export(role, 4, slot=3, chunk=chunk).part for chunk in range(3)]
     contents = [one.content for one in found if one is not None]
@@ -153,11 +132,11 @@ def test_a_snapshot_is_begun_once_for_all_that_ask_at_once(role: Replica) -> Non
 
 def test_a_backup_goes_on_although_a_newer_snapshot_is_made(role: Replica) -> None:
     export(role, 1)
-    make(role)
+    finish_snapshot(role)
     before = export(role, 2, slot=3, chunk=1)
     learn(role, 3, 1)
     role.handle(role.acceptor, events.LogFull(written=1 << 20), T0)  # For the journal.
-    make(role)
+    finish_snapshot(role)
 
     assert before.part is not None
     assert export(role, 2, slot=3, chunk=1) == before
@@ -171,20 +150,20 @@ def test_a_part_that_does_not_exist_is_not_sent(
     role: Replica, slot: int, chunk: int, why: str
 ) -> None:
     export(role, 1)
-    make(role)
+    finish_snapshot(role)
 
     assert export(role, 7, slot, chunk) == events.Exported(number=7, part=None, why=why)
 
 
 def test_a_node_that_has_applied_nothing_has_no_backup() -> None:
     no = events.Exported(number=1, part=None, why="nothing is decided yet")
-    assert export(replica(), 1) == no
+    assert export(replica_of_a(config=config_of()), 1) == no
 
 
 def test_few_snapshots_are_kept(role: Replica) -> None:
     for slot in range(3, 3 + BACKUPS_MAX + 1):
         export(role, 1)
-        make(role)
+        finish_snapshot(role)
         learn(role, slot, 1)
 
     assert list(role.log.shared.backups) == [4, 5]
@@ -192,16 +171,14 @@ def test_few_snapshots_are_kept(role: Replica) -> None:
 
 def test_an_unread_backup_is_dropped_unless_it_is_being_made(role: Replica) -> None:
     export(role, 1)
-    assert Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=0)) in make(role)
+    assert Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=0)) in finish_snapshot(role)
     learn(role, 3, 1)
     export(role, 1)
     export(role, 2, slot=3)
     expire = events.ExpireSnapshot(use=0)
-    assert role.handle(REPLICA, expire, T0) == [
-        Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=1))
-    ]
+    assert role.handle(HERE, expire, T0) == [Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=1))]
 
-    role.handle(REPLICA, events.ExpireSnapshot(use=1), T0)
+    role.handle(HERE, events.ExpireSnapshot(use=1), T0)
 
     assert role.log.shared.backups == {4: None}
 
@@ -222,10 +199,10 @@ def test_a_backup_writes_a_snapshot_only_if_one_is_needed(role: Replica, needed:
     grown = role.log.snapshots.grown
     export(role, 1)
 
-    effects = make(role)
+    effects = finish_snapshot(role)
     if needed:
         role.handle(role.acceptor, events.LogFull(written=3 * grown), T0)
-        effects = make(role)
+        effects = finish_snapshot(role)
 
     assert any(isinstance(effect, CheckpointEnd) for effect in effects) == needed
     assert role.log.snapshots.grown == (0 if needed else grown)

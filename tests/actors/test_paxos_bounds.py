@@ -6,14 +6,13 @@ the reasons are in the docstring of `fencelock.actors.paxos.config`.
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.role_harness import HOST, T0, at, sent
 from support.samples import Row, cases, demand_bounds, demand_honest, errors
-from support.table_scene import config_of, replica_of_a
+from support.table_scene import config_of, detector_of, replica_of_a
 
 from fencelock.actors.effect import Checkpoint, Observe, Persist
 from fencelock.actors.message import address_of
@@ -31,7 +30,6 @@ from fencelock.actors.paxos.config import (
     replica_of,
 )
 from fencelock.actors.paxos.divergence import RECEIVED_SLOTS_MAX, Digests
-from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.scout import Scout
@@ -63,14 +61,7 @@ def a_scout() -> Role[Any]:
 
 def a_leading_monitor() -> Role[Any]:
     """The failure detector of a leader, which has sent its first heartbeat."""
-    role = FailureDetector(
-        monitor_of("a"),
-        HOST,
-        node="a",
-        config=config_of(),
-        random=Random(1),
-        listener=address_of("a", "proxy"),
-    )
+    role = detector_of()
     role.begin(T0)
     commander = address_of("a", "commander-3")
     claimed = events.Leadership(ballot=MINE, commander=commander, first=1, time_ms=0)

@@ -3,13 +3,11 @@ report."""
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.role_harness import HOST, at, sent
-from support.table_scene import config_of
+from support.role_harness import at, sends, sent
+from support.table_scene import LISTENER, config_of, detector_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
@@ -32,20 +30,12 @@ BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
 LEADER, REPLICA = leader_of("a"), replica_of("a")
 LEADING = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
-PROXY = address_of("a", "proxy")
 PPM = 1_000_000
-
-
-def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:
-    config = config_of(members)
-    address = monitor_of(node)
-    random = Random(1)
-    return FailureDetector(address, HOST, node=node, config=config, random=random, listener=PROXY)
 
 
 @pytest.fixture
 def monitor() -> FailureDetector:
-    role = monitor_of_a()
+    role = detector_of()
     role.begin(at(0))
     return role
 
@@ -78,15 +68,15 @@ def follow(leader: str) -> list[Effect]:
 
 
 def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
-    assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.LeaderCheck(deadline=at(0)))]
-    wake = only(Wake, monitor_of_a().begin(at(0)))
+    assert detector_of("a").begin(at(0)) == [Wake(0, events.LeaderCheck(deadline=at(0)))]
+    wake = only(Wake, detector_of().begin(at(0)))
     assert TIMING.startup_ms <= wake.after_ms < TIMING.startup_ms + SPREADS * TIMING.round_trip_ms
 
 
 def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetector) -> None:
     monitor.handle(acceptor_of("a"), ballot_seen(), at(90))
     early = watch(monitor, at(TIMING.startup_ms + SPREADS * TIMING.round_trip_ms))
-    assert [effect for effect in early if isinstance(effect, Send)] == []
+    assert sends(early) == []
 
     late = watch(monitor, at(90 + TIMING.election_ms + TIMING.rank_ms + JITTER_MS))
 
@@ -96,7 +86,7 @@ def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetec
 def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
     stands_at: dict[str, int] = {}
     for node in "acde":
-        role = monitor_of_a("abcde", node)
+        role = detector_of("abcde", node)
         role.begin(at(0))
         role.handle(acceptor_of(node), ballot_seen(), at(1_000))
         stands_at[node] = (role.suspicion.deadline - at(1_000)) // NS_PER_MS
@@ -113,7 +103,7 @@ def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: Failu
 
     late = watch(monitor, woken)
 
-    assert [effect for effect in late if isinstance(effect, Send)] == []
+    assert sends(late) == []
     assert monitor.suspicion.deadline == at(
         90 + 2 * TIMING.election_ms + monitor.suspicion.stall_ms
     )
@@ -125,13 +115,13 @@ def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: Failu
 def test_replica_and_leader_learn_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
     assert monitor.handle(acceptor_of("a"), ballot_seen(), at(1))[-2:] == follow("b")
     again = monitor.handle(acceptor_of("a"), ballot_seen(), at(2))
-    assert [effect for effect in again if isinstance(effect, Send)] == []
+    assert sends(again) == []
 
 
 def test_a_candidate_is_waited_for_and_not_followed(monitor: FailureDetector) -> None:
     effects = monitor.handle(acceptor_of("a"), ballot_seen(leads=False), at(1))
 
-    assert [effect for effect in effects if isinstance(effect, Send)] == []
+    assert sends(effects) == []
     assert monitor.suspicion.deadline >= at(1 + TIMING.election_ms)
 
 
@@ -245,13 +235,14 @@ def test_a_leader_without_a_majority_reports_it_before_it_gives_up(
     monitor: FailureDetector,
 ) -> None:
     monitor.handle(LEADER, LEADING, at(0))
-    isolated: dict[int, events.Isolated] = {}
+    isolated: list[tuple[int, Send]] = []
     for ms in range(TIMING.heartbeat_ms, TIMING.election_ms, TIMING.heartbeat_ms):
-        for effect in monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ms)):
-            if isinstance(effect, Send) and isinstance(effect.message, events.Isolated):
-                assert effect.to == PROXY
-                isolated[ms] = effect.message
-    assert isolated == {TIMING.isolated_ms + TIMING.heartbeat_ms: events.Isolated(isolated=True)}
+        effects = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ms))
+        isolated += [
+            (ms, one) for one in sends(effects) if isinstance(one.message, events.Isolated)
+        ]
+    reported = Send(LISTENER, events.Isolated(isolated=True))
+    assert isolated == [(TIMING.isolated_ms + TIMING.heartbeat_ms, reported)]
 
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(monitor.number), at(TIMING.election_ms))
@@ -259,7 +250,7 @@ def test_a_leader_without_a_majority_reports_it_before_it_gives_up(
         HERE, events.HeartbeatDue(ballot=BALLOT), at(TIMING.election_ms + TIMING.heartbeat_ms)
     )
 
-    assert Send(PROXY, events.Isolated(isolated=False)) in answered
+    assert Send(LISTENER, events.Isolated(isolated=False)) in answered
 
 
 def test_a_leader_that_stood_still_waits_before_it_gives_up(monitor: FailureDetector) -> None:

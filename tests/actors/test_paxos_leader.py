@@ -14,14 +14,13 @@ import pytest
 from support.expect import PATIENCE_S, checked
 from support.log_workload import LogWriter, logbook
 from support.real_nodes import loopback_addresses, running_nodes, until
-from support.role_harness import HOST, T0, not_counted, sends, sent
-from support.table_scene import config_of
+from support.role_harness import HOST, T0, at, not_counted, sends, sent
+from support.table_scene import LISTENER, config_of, detector_of
 
 import fencelock
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.lease import DRIFT_PPM, relied_ns
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
@@ -168,7 +167,7 @@ def test_a_higher_ballot_makes_it_give_way_and_pause(leader: Leader) -> None:
     effects = not_counted(leader.handle(address_of("a", "commander-1"), preempted(5), T0))
 
     assert effects[0] == Retire(address_of("a", "commander-1"))
-    assert [e.to for e in effects if isinstance(e, Send)] == [REPLICA, MONITOR]
+    assert [send.to for send in sends(effects)] == [REPLICA, MONITOR]
     assert not_counted(suspect(leader))[0] == written(6)
 
 
@@ -222,7 +221,7 @@ HIGHER = messages.Ballot(2, leader_of("b"))
 @pytest.fixture
 def leading() -> Leader:
     """Return one that leads under `BALLOT`."""
-    role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
+    role = made()
     role.handle(LEADER, events.LeaderChanged(leader="a"), T0)
     role.handle(monitor_of("a"), events.Succeed(ballot=messages.Ballot(0, LEADER)), T0)
     role.handle(LEADER, events.Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
@@ -234,11 +233,10 @@ def resign(leading: Leader) -> Effects:
     return leading.handle(ASKER, events.Resign(), T0)
 
 
-def test_a_member_that_does_not_lead_replies_so_at_once() -> None:
-    role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
-    role.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
+def test_a_member_that_does_not_lead_replies_so_at_once(leader: Leader) -> None:
+    leader.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
 
-    assert resign(role) == (Send(ASKER, events.Resigned(leader="b")),)
+    assert resign(leader) == (Send(ASKER, events.Resigned(leader="b")),)
 
 
 def test_a_leader_asks_for_a_successor_and_has_its_replica_finish(leading: Leader) -> None:
@@ -296,26 +294,19 @@ def test_a_leader_without_a_successor_leads_on_and_replies_so_at_once(leading: L
     assert leading.phase is LeaderPhase.LEADING
 
 
-def monitor_of_a(members: str = "abc") -> FailureDetector:
-    config = config_of(members)
-    return FailureDetector(
-        monitor_of("a"), HOST, node="a", config=config, random=Random(1), listener=PROXY
-    )
-
-
 def answered(monitor: FailureDetector, node: str, applied: int) -> None:
     ack = messages.HeartbeatAck(ballot=BALLOT, number=monitor.number, applied=applied)
     monitor.handle(acceptor_of(node), ack, T0)
 
 
 def nominated(monitor: FailureDetector, now_ms: int = 1) -> str:
-    (send,) = sends(monitor.handle(LEADER, events.Nominate(), Instant(now_ms * NS_PER_MS)))
+    (send,) = sends(monitor.handle(LEADER, events.Nominate(), at(now_ms)))
     assert isinstance(send.message, events.Nominated)
     return send.message.node
 
 
 def test_the_successor_answers_and_has_applied_the_most() -> None:
-    monitor = monitor_of_a("abcde")
+    monitor = detector_of("abcde")
     commander = address_of("a", "commander-1")
     monitor.handle(
         LEADER, events.Leadership(ballot=BALLOT, commander=commander, first=1, time_ms=0), T0
@@ -331,7 +322,7 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
 
 
 def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
-    monitor = monitor_of_a()
+    monitor = detector_of()
     seen = events.BallotSeen(ballot=HIGHER, leads=True)
     ignored = (Observe("paxos.take_over_ignored"),)
     message = messages.TakeOver(ballot=HIGHER)
@@ -364,14 +355,10 @@ def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
     assert role.promised == HIGHER
 
 
-ACCEPTOR, PROXY = config.acceptor_of("a"), address_of("a", "proxy")
-LOW, HIGH = Ballot(1, config.leader_of("b")), Ballot(2, config.leader_of("c"))
+ACCEPTOR = acceptor_of("a")
+LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
 COMMANDER, SCOUT = address_of("b", "commander-1"), address_of("c", "scout-2")
 LONG_MS = 4 * LEASE_MS
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def acceptor(lease_ms: int, recovered: Recovered) -> Acceptor:
@@ -430,7 +417,7 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
         log_version=LOG_VERSION,
         stored=1,
     )
-    assert Send(config.monitor_of("b"), ack) in effects
+    assert Send(monitor_of("b"), ack) in effects
     assert not promises(role, LONG_MS - 1)
 
 
@@ -438,7 +425,7 @@ def test_a_lease_that_is_given_back_ends_at_once() -> None:
     role = acceptor(LONG_MS, Recovered())
     role.handle(COMMANDER, heartbeat(), T0)
 
-    role.handle(config.leader_of("b"), Release(ballot=LOW), at(1))
+    role.handle(leader_of("b"), Release(ballot=LOW), at(1))
 
     assert promises(role, 1)
 
@@ -447,7 +434,7 @@ def test_a_cut_of_the_journal_keeps_the_length_of_leases() -> None:
     role = acceptor(LONG_MS, Recovered())
     role.begin(T0)
 
-    effects = role.handle(config.replica_of("a"), events.Trimmed(slot=1), T0)
+    effects = role.handle(replica_of("a"), events.Trimmed(slot=1), T0)
 
     assert effects == (Checkpoint((lease_record(LONG_MS),)),)
 
@@ -487,26 +474,24 @@ def times_seen(role: FailureDetector, lease_ms: int) -> Effects:
     """Let ``role`` learn that the leader has leases of that length; return its reports."""
     seen = events.BallotSeen(ballot=LOW, leads=True, timing=TIMING._replace(lease_ms=lease_ms))
     effects = role.handle(ACCEPTOR, seen, T0)
-    to = (PROXY, address_of("a", "node"))
-    return [one for one in effects if isinstance(one, Send) and one.to in to]
+    to = (LISTENER, address_of("a", "node"))
+    return [send for send in sends(effects) if send.to in to]
 
 
 def test_a_member_reports_once_that_the_leaders_times_differ_and_once_that_they_agree() -> None:
-    role = FailureDetector(
-        config.monitor_of("a"), HOST, node="a", config=CONFIG, random=Random(1), listener=PROXY
-    )
+    role = detector_of()
     assert times_seen(role, LEASE_MS) == []
 
     why = "the times of b differ from this node's: lease_ms is 500 there and 250 here"
     assert times_seen(role, 500) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=why)),
-        Send(PROXY, events.TimesUnfit(why=why)),
+        Send(LISTENER, events.TimesUnfit(why=why)),
     ]
     assert times_seen(role, 500) == []
     again = "the times are the same on the leader and fit the network again"
     assert times_seen(role, LEASE_MS) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=again)),
-        Send(PROXY, events.TimesUnfit(why="")),
+        Send(LISTENER, events.TimesUnfit(why="")),
     ]
 
 

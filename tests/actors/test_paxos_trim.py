@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,21 +11,20 @@ from growth import measure
 from msgspec.structs import replace
 from support.expect import present
 from support.log_workload import LogCounter
-from support.role_harness import HOST, T0, at
-from support.table_scene import CONFIG, LISTENER, config_of, replica_of_a
+from support.role_harness import HOST, T0, at, sends, sent
+from support.table_scene import CONFIG, LISTENER, config_of, finish_snapshot, replica_of_a
 
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointEnd,
     CheckpointPart,
-    Effect,
     Effects,
     Observe,
     Persist,
     Send,
     Wake,
 )
-from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.message import Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
@@ -65,17 +64,6 @@ def learn(replica: Replica, first: int, count: int) -> Effects:
     return replica.handle(ACCEPTOR, events.Learned(slots=slots, committed=first + count), T0)
 
 
-def develop(replica: Replica) -> list[object]:
-    """Let the snapshot under way be finished; return the effects of all steps."""
-    done: list[object] = []
-    for _ in range(20):
-        effects = replica.handle(REPLICA, events.WriteChunk(), T0)
-        done += [effect for effect in effects if not isinstance(effect, Wake)]
-        if not any(isinstance(effect, Wake) for effect in effects):
-            return done
-    raise AssertionError("the snapshot is never finished")
-
-
 def tally_of(count: int) -> LogCounter:
     tally = LogCounter()
     for slot in range(1, count + 1):
@@ -93,7 +81,7 @@ def test_the_state_is_written_as_a_snapshot_step_by_step_when_enough_was_applied
     assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in learn(replica, 10, 1)
     learn(replica, 11, 2)  # What comes meanwhile is not in the snapshot, but beside it.
 
-    effects = develop(replica)
+    effects = finish_snapshot(replica)
 
     written = [effect for effect in effects if isinstance(effect, CheckpointPart)]
     assert [part.first for part in written] == [True] + [False] * (len(written) - 1)
@@ -213,14 +201,14 @@ def test_the_acceptor_writes_anew_its_promise_and_the_votes_that_still_count() -
 def test_an_acceptor_that_writes_much_although_nothing_is_decided_reports_it() -> None:
     role = acceptor_of_a()
     large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
-    sends: list[object] = []
+    sent_messages: list[Send] = []
     for number in range(1, STREAM_BYTES // large.size + 2):
         ballot = messages.Ballot(number, LOW.leader)
         accept = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
-        sends += [e for e in role.handle(COMMANDER, accept, T0) if isinstance(e, Send)]
+        sent_messages += sends(role.handle(COMMANDER, accept, T0))
 
     written = large.size * (STREAM_BYTES // large.size + 1)
-    assert sends.count(Send(REPLICA, events.LogFull(written=written))) == 1
+    assert sent_messages.count(Send(REPLICA, events.LogFull(written=written))) == 1
 
 
 def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
@@ -243,7 +231,7 @@ def test_a_state_taken_over_is_written_and_its_listener_is_notified() -> None:
     assert Send(ACCEPTOR, events.Applied(slot=11)) in effects
     assert Send(LISTENER, events.Skipped(slot=11)) in effects
     assert not any(isinstance(effect, Checkpoint | CheckpointEnd) for effect in effects)
-    later = develop(replica)
+    later = finish_snapshot(replica)
     parts = [effect for effect in later if isinstance(effect, CheckpointPart)]
     assert recover([r for part in parts for r in part.records]).base == Base(11, 10, chunks)
     assert Send(ACCEPTOR, events.Trimmed(slot=11)) in later
@@ -335,13 +323,10 @@ def test_a_replica_gives_slots_a_new_snapshot_or_the_last_one_until_it_expires()
         Send(asker, making),
     ]
     assert replica.handle(other, fetch, T0) == [Send(other, making)]
-    done: list[Effect] = []
-    while effects := replica.handle(REPLICA, events.WriteChunk(), T0):
-        done += effects
-    sends = [effect for effect in done if isinstance(effect, Send)]
+    done = finish_snapshot(replica)
     chunks = (*chunks_of(tally_of(messages.PAGE + 4)), log_part((), messages.NO_BALLOT))
     first = replace(making, count=len(chunks), content=chunks[0])
-    assert sends == [Send(asker, first), Send(other, first)]
+    assert sends(done) == [Send(asker, first), Send(other, first)]
     assert done[-1] == Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=2))
 
     assert replica.handle(asker, fetch, T0) == (Send(asker, first),)
@@ -417,33 +402,26 @@ def role() -> CatchUp:
 
 def lack(
     role: CatchUp, first: int, target: int, *, leader: str = "b", now: Instant = T0
-) -> Iterable[Effect]:
+) -> Effects:
     event = events.Lacking(first=first, target=target, leader=leader)
     return role.handle(replica_of("a"), event, now)
 
 
-def send_slots(role: CatchUp, first: int, count: int, now: Instant = T0) -> Iterable[Effect]:
+def send_slots(role: CatchUp, first: int, count: int, now: Instant = T0) -> Effects:
     slots = messages.Slots(first=first, batches=(messages.NO_OP,) * count)
     return role.handle(catchup_of(role.source), slots, now)
 
 
-def asked(effects: Iterable[Effect]) -> list[str]:
-    return [
-        effect.to.partition("/")[0]
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, messages.Fetch)
-    ]
+def asked(effects: Effects) -> list[str]:
+    fetches = [send for send in sends(effects) if isinstance(send.message, messages.Fetch)]
+    return [node_of(fetch.to) for fetch in fetches]
 
 
-def notices(effects: Iterable[Effect]) -> list[str]:
-    return [
-        effect.message.text
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, RoleNotice)
-    ]
+def notices(effects: Effects) -> list[str]:
+    return [notice.text for notice in sent(effects, RoleNotice)]
 
 
-def expire(role: CatchUp, now: Instant = T0) -> Iterable[Effect]:
+def expire(role: CatchUp, now: Instant = T0) -> Effects:
     return role.handle(role.address, events.FetchRetry(attempt=role.attempt), now)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from random import Random
 
 import pytest
 from support.role_harness import HOST, T0, at, sends
-from support.table_scene import config_of
+from support.table_scene import config_of, detector_of
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
@@ -22,7 +21,6 @@ from fencelock.actors.paxos.event import (
     Resign,
     Resigned,
 )
-from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck
 from fencelock.actors.paxos.slow_disk import REST_MS, SLOW_FOR_MS
@@ -40,11 +38,7 @@ class LeadingNode:
     """The failure detector of a leader ``a``, to which acceptors answer every heartbeat."""
 
     def __init__(self, members: str = "abc") -> None:
-        config = config_of(members)
-        proxy = address_of("a", "proxy")
-        self.role = FailureDetector(
-            monitor_of("a"), HOST, node="a", config=config, random=Random(1), listener=proxy
-        )
+        self.role = detector_of(members)
         self.now_ms = 0
         claimed = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
         self.role.handle(LEADER, claimed, self.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from random import Random
 from typing import Any, NamedTuple
 
 import fencelock
@@ -24,6 +25,7 @@ from fencelock.actors.effect import (
     CheckpointPart,
     Connect,
     Disconnect,
+    Effect,
     Effects,
     Fault,
     JoinGroup,
@@ -35,7 +37,9 @@ from fencelock.actors.effect import (
     Wake,
 )
 from fencelock.actors.message import Address, Event, address_of, node_of
-from fencelock.actors.paxos.config import LogConfig, View, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, monitor_of, replica_of
+from fencelock.actors.paxos.event import WriteChunk
+from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Role
@@ -339,6 +343,26 @@ def replica_of_a(**options: Any) -> Replica:
         **options,
     }
     return Replica(HERE, HOST, node="a", **given)
+
+
+def finish_snapshot(replica: Replica) -> list[Effect]:
+    """Let the snapshot under way be finished; return the effects of all steps."""
+    done: list[Effect] = []
+    while effects := replica.handle(replica.address, WriteChunk(), T0):
+        done += effects
+    return done
+
+
+def detector_of(members: str = "abc", node: str = "a") -> FailureDetector:
+    """Return the failure detector of ``node``, which reports to the proxy of ``a``."""
+    return FailureDetector(
+        monitor_of(node),
+        HOST,
+        node=node,
+        config=config_of(members),
+        random=Random(1),
+        listener=LISTENER,
+    )
 
 
 def amounts(status: LockStatus) -> tuple[list[int], list[int]]:
