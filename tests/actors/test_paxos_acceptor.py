@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.role_harness import HOST, T0, sent
+from support.role_harness import HOST, T0, only_sent, sent
 from support.table_scene import config_of
 
 from fencelock.actors.bootstrap_message import StartVoting
@@ -173,22 +173,22 @@ def test_a_decision_of_others_is_no_win_of_the_ballot_before(acceptor: Acceptor)
     assert recover(journal).decided == ()
 
 
+def page(acceptor: Acceptor, first: int) -> messages.Promise:
+    """Return the report of votes from slot ``first`` on."""
+    effects = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=first), T0)
+    return only_sent(effects, messages.Promise, OTHER)
+
+
 def test_a_long_report_comes_in_pages(acceptor: Acceptor) -> None:
     for slot in range(1, messages.PAGE + 3):
         acceptor.handle(COMMANDER, accept(slot, messages.NO_OP, committed=3), T0)
 
-    acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
-    first = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)[0]
-    second = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=messages.PAGE + 1), T0)[0]
+    first, second = page(acceptor, 1), page(acceptor, messages.PAGE + 1)
 
-    assert isinstance(first, Send)
-    assert isinstance(first.message, messages.Promise)
-    assert [vote.slot for vote in first.message.votes] == list(range(1, messages.PAGE + 1))
-    assert first.message.more == messages.PAGE + 1
-    assert isinstance(second, Send)
-    assert isinstance(second.message, messages.Promise)
-    assert [vote.slot for vote in second.message.votes] == [messages.PAGE + 1, messages.PAGE + 2]
-    assert second.message.more is None
+    assert [vote.slot for vote in first.votes] == list(range(1, messages.PAGE + 1))
+    assert first.more == messages.PAGE + 1
+    assert [vote.slot for vote in second.votes] == [messages.PAGE + 1, messages.PAGE + 2]
+    assert second.more is None
 
 
 def test_a_report_of_large_slots_has_shorter_pages(acceptor: Acceptor) -> None:
@@ -196,14 +196,11 @@ def test_a_report_of_large_slots_has_shorter_pages(acceptor: Acceptor) -> None:
     for slot in range(1, messages.PAGE + 1):
         acceptor.handle(COMMANDER, accept(slot, large), T0)
     asked, seen = 1, list[int]()
-    acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
     while asked:
-        page = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=asked), T0)[0]
-        assert isinstance(page, Send)
-        assert isinstance(page.message, messages.Promise)
-        assert len(encode(page.message)) < FRAME_BYTES_MAX - (64 << 10)
-        seen += [vote.slot for vote in page.message.votes]
-        asked = page.message.more or 0
+        promise = page(acceptor, asked)
+        assert len(encode(promise)) < FRAME_BYTES_MAX - (64 << 10)
+        seen += [vote.slot for vote in promise.votes]
+        asked = promise.more or 0
     assert seen == list(range(1, messages.PAGE + 1))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.role_harness import HOST, T0, at
+from support.role_harness import HOST, T0, at, sent
 from support.table_scene import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -114,12 +114,7 @@ def test_slots_decided_out_of_order_are_committed_without_a_gap(commander: Comma
 def test_at_most_a_window_is_undecided_and_the_rest_follows() -> None:
     commander, first = commander_of(batches=(ONE,) * (WINDOW + 1))
 
-    slots = {
-        e.message.slot
-        for e in first
-        if isinstance(e, Send)
-        if isinstance(e.message, messages.Accept)
-    }
+    slots = {accept.slot for accept in sent(first, messages.Accept)}
     assert slots == set(range(1, WINDOW + 1))
     vote(commander, A, 1)
     assert vote(commander, B, 1)[1:3] == asked(WINDOW + 1, committed=2, to="ab")
@@ -250,8 +245,8 @@ def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_leadership_is_de
         vote(role, acceptor, 2)
     late = role.handle(monitor, pulse(5), T0)
 
-    messages_sent = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
-    assert [m.acked for m in messages_sent if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
+    beats = sent((early[0], late[0]), messages.Heartbeat)
+    assert [beat.acked for beat in beats] == [(), (3, 2, 0)]
 
 
 def test_a_higher_ballot_is_reported_to_the_leader(commander: Commander) -> None:

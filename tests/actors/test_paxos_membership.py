@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, present
-from support.role_harness import HOST, T0, at, sent
+from support.role_harness import HOST, T0, at, sends, sent
 from support.table_scene import replica_of_a
 
 from fencelock.actors.api.membership_message import (
@@ -233,12 +233,7 @@ def accepted_after(views: LogConfig, change: Membership, name: str, voter: int) 
     acceptor.handle(replica_of(name), Applied(slot=views.applied), T0)
     acceptor.handle(replica_of(name), ViewChanged(), T0)
     late = Accept(ballot=Ballot(5, leader_of("a")), slot=9 + WINDOW, batch=batch(), committed=10)
-    effects = acceptor.handle(address_of("a", "commander-5"), late, T0)
-    return [
-        one.message
-        for one in effects
-        if isinstance(one, Send) and isinstance(one.message, Accepted)
-    ]
+    return sent(acceptor.handle(address_of("a", "commander-5"), late, T0), Accepted)
 
 
 def test_a_journal_goes_on_voting_on_slots_that_a_former_view_decides(views: LogConfig) -> None:
@@ -261,9 +256,9 @@ def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided()
         decided = batch(command_of(THREE.with_member(D))) if slot == 1 else batch()
         learned = Learned(slots=((slot, decided),), committed=slot + 1)
         effects = replica.handle(own, learned, T0)
-        sent = [one.message for one in effects if isinstance(one, Send) and one.to == own]
-        if ViewChanged() in sent:
-            turns.append([*sent])
+        messages = [send.message for send in sends(effects) if send.to == own]
+        if ViewChanged() in messages:
+            turns.append([*messages])
     assert turns == [[Applied(slot=slot), ViewChanged()] for slot in (2, 1 + WINDOW)]
 
 
@@ -362,11 +357,9 @@ def step(
     asker = members_of("b")
     assert role.handle(asker, request, T0)
     effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), T0)
-    answers = [one.message for one in effects if isinstance(one, Send) and one.to == asker]
-    (answer,) = answers
+    (answer,) = [send.message for send in sends(effects) if send.to == asker]
     assert isinstance(answer, MembersChanged | Refused)
-    inner = [one.message for one in effects if isinstance(one, Send) and one.to != asker]
-    return answer, list(inner)
+    return answer, [send.message for send in sends(effects) if send.to != asker]
 
 
 def test_a_learner_that_caught_up_is_added() -> None:
@@ -423,11 +416,11 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
         join = ChangeMembers(action=MemberAction.JOIN, node="d", session=session)
         role.handle(members_of("b"), join, now)
         effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), now)
-        sent = {one.to: one.message for one in effects if isinstance(one, Send)}
-        answer = checked(MembersChanged, sent.pop(members_of("b")))
+        messages = {send.to: send.message for send in sends(effects)}
+        answer = checked(MembersChanged, messages.pop(members_of("b")))
         assert not answer.done
-        assert ("d is to name its journal again" in answer.detail) == (not sent)
-        return list(sent.values())
+        assert ("d is to name its journal again" in answer.detail) == (not messages)
+        return list(messages.values())
 
     assert proposed("one", 0, learner(journal=9), 100) == []
     added = ProposeChange(membership=THREE.with_member(D), joiner_applied=5)
@@ -451,8 +444,8 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
 
     effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=(facts, seen)), T0)
 
-    (read,) = [one.message for one in effects if isinstance(one, Send)]
-    assert isinstance(read, MembersRead)
+    (answer,) = sends(effects)
+    read = checked(MembersRead, answer.message)
     assert [(one.node, one.role.name, one.version) for one in read.nodes] == [
         ("a", "LEADER", "2"),
         ("b", "MEMBER", "1" * VERSION_CHARS_MAX),
@@ -719,9 +712,7 @@ def proposed(effects: Effects) -> list[tuple[str, ...]]:
 
 
 def notices(effects: Effects) -> list[RoleNotice]:
-    here = address_of("a", "node")
-    sent = [one.message for one in effects if isinstance(one, Send) and one.to == here]
-    return [one for one in sent if isinstance(one, RoleNotice)]
+    return sent(effects, RoleNotice, address_of("a", "node"))
 
 
 def test_silence_counts_from_the_beginning_of_the_leadership() -> None:
@@ -810,10 +801,8 @@ def test_a_member_that_is_silent_for_long_is_called_down_by_the_leader_until_it_
     )
     described = NodesDescribed(leader="a", nodes=only)
     keeper.role.handle(members_of("b"), ReadMembers(), at(DOWN_MS))
-    (answer,) = keeper.role.handle(monitor_of("a"), described, at(DOWN_MS))
-    assert isinstance(answer, Send)
-    assert isinstance(answer.message, MembersRead)
-    roles = {one.node: one.role for one in answer.message.nodes}
+    (answer,) = sends(keeper.role.handle(monitor_of("a"), described, at(DOWN_MS)))
+    roles = {one.node: one.role for one in checked(MembersRead, answer.message).nodes}
     assert roles == {"a": NodeRole.LEADER, "b": NodeRole.MEMBER, "c": NodeRole.DOWN}
     (back,) = notices(keeper.check(2 * DOWN_MS, facts_of("bc")))
     assert (back.level, back.text) == (Level.INFO, "c is up again")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from support.role_harness import HOST, T0
+from support.role_harness import HOST, T0, sends
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of
@@ -29,9 +29,12 @@ BEAT = messages.Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
 COMMIT = messages.Commit(ballot=BALLOT, committed=2)
 
 
-def acceptor(kind: type[Acceptor] = Acceptor, *, votes: bool = True) -> Acceptor:
+def acceptor(
+    kind: type[Acceptor] = Acceptor, *, votes: bool = True, recovered: Recovered | None = None
+) -> Acceptor:
+    known = recovered or Recovered()
     return kind(
-        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=Recovered(), voter=1, votes=votes
+        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=known, voter=1, votes=votes
     )
 
 
@@ -55,8 +58,8 @@ def test_a_voter_without_a_disk_writes_nothing_and_votes() -> None:
 
     effects = [*prepared, *accepted]
     assert not any(isinstance(effect, Persist | Checkpoint) for effect in effects)
-    sent = [type(effect.message) for effect in effects if isinstance(effect, Send)]
-    assert sent == [messages.Promise, BallotSeen, messages.Accepted]
+    kinds = [type(send.message) for send in sends(effects)]
+    assert kinds == [messages.Promise, BallotSeen, messages.Accepted]
 
 
 def test_every_vote_names_its_voter() -> None:
@@ -67,7 +70,7 @@ def test_every_vote_names_its_voter() -> None:
         *role.handle(COMMANDER, BEAT, T0),
     ]
 
-    votes = [e.message for e in effects if isinstance(e, Send) and e.to.startswith("b/")]
+    votes = [send.message for send in sends(effects) if send.to.startswith("b/")]
     assert [getattr(vote, "voter", None) for vote in votes] == [1, 1, 1]
 
 
@@ -81,9 +84,8 @@ def test_an_acceptor_that_does_not_vote_sends_nothing_to_other_nodes_and_learns(
         *role.handle(COMMANDER, COMMIT, T0),
     ]
 
-    sends = [effect for effect in effects if isinstance(effect, Send)]
-    assert {address.partition("/")[0] for address in (send.to for send in sends)} == {"a"}
-    assert sends[-1].message == Learned(slots=((1, BATCH),), committed=2)
+    assert {node_of(send.to) for send in sends(effects)} == {"a"}
+    assert sends(effects)[-1].message == Learned(slots=((1, BATCH),), committed=2)
 
 
 def test_an_acceptor_stops_voting_on_request() -> None:
@@ -91,7 +93,7 @@ def test_an_acceptor_stops_voting_on_request() -> None:
     role.handle(BOOTSTRAP, StopVoting(), T0)
 
     effects = role.handle(SCOUT, PREPARE, T0)
-    assert not any(isinstance(e, Send) and e.to == SCOUT for e in effects)
+    assert SCOUT not in [send.to for send in sends(effects)]
 
 
 def test_a_leader_that_does_not_vote_never_stands() -> None:
@@ -114,14 +116,9 @@ def test_an_acceptor_that_does_not_vote_learns_from_leaders_below_what_its_journ
     None
 ):
     promised = Recovered(promised=messages.Ballot(9, leader_of("c")))
-    role = Acceptor(
-        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=promised, voter=1, votes=False
-    )
-    role.handle(
-        address_of("c", "scout-12"),
-        messages.Prepare(ballot=messages.Ballot(12, leader_of("c")), first=1),
-        T0,
-    )
+    role = acceptor(votes=False, recovered=promised)
+    later = messages.Prepare(ballot=messages.Ballot(12, leader_of("c")), first=1)
+    role.handle(address_of("c", "scout-12"), later, T0)
 
     effects = role.handle(COMMANDER, BEAT, T0)
 

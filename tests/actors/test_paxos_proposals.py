@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from support.expect import only
 from support.log_workload import Counted, LogCounter
-from support.role_harness import HOST, T0, sent
+from support.role_harness import HOST, T0, sends, sent
 from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.api.election import Lead
@@ -58,9 +58,6 @@ ANN = address_of("ann", "session")
 class Patient(LogCounter):
     """A machine whose command ``wait`` would only wait for another."""
 
-    def version_of(self, command: bytes) -> int:
-        return 1
-
     def is_patient(self, command: bytes) -> bool:
         return command == b"wait"
 
@@ -73,8 +70,7 @@ def replica() -> Replica:
 @pytest.fixture
 def leader(replica: Replica) -> Replica:
     """Return a replica that leads, with nothing under way."""
-    leadership = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
-    decide(replica, replica.handle(leader_of("a"), leadership, T0))
+    lead(replica)
     return replica
 
 
@@ -91,18 +87,23 @@ def proposal_batch(*commands: bytes, first: int = 1) -> ProposalBatch:
     return ProposalBatch(client=LISTENER, numbers=numbers, commands=commands)
 
 
+def leadership_of_a(time_ms: int = 0) -> Leadership:
+    return Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=time_ms)
+
+
+def lead(replica: Replica) -> None:
+    """Let ``replica`` begin to lead, and decide what it orders then."""
+    decide(replica, replica.handle(leader_of("a"), leadership_of_a(), T0))
+
+
 def orders(effects: Effects) -> list[Order]:
     return sent(effects, Order)
 
 
 def decide(replica: Replica, effects: Effects) -> list[Send]:
     """Decide all ordered slots; return the messages sent then."""
-    return [
-        effect
-        for order in orders(effects)
-        for effect in replica.handle(COMMANDER, Decided(slot=order.slot, batch=order.batch), T0)
-        if isinstance(effect, Send)
-    ]
+    decisions = [Decided(slot=order.slot, batch=order.batch) for order in orders(effects)]
+    return [send for one in decisions for send in sends(replica.handle(COMMANDER, one, T0))]
 
 
 def declined(number: int, why: Decline, leader: str = "") -> Send:
@@ -127,8 +128,7 @@ def test_a_proxy_brings_all_of_a_turn_at_its_end(proxy: Proxy) -> None:
 
 
 def test_a_proxy_that_gathered_nothing_brings_nothing(proxy: Proxy) -> None:
-    effects = proxy.handle(LISTENER, Gather(), T0)
-    assert not [effect for effect in effects if isinstance(effect, Send)]
+    assert sends(proxy.handle(LISTENER, Gather(), T0)) == []
 
 
 def test_each_of_a_bundle_is_answered_by_its_own_outcome(proxy: Proxy) -> None:
@@ -268,34 +268,29 @@ def test_bytes_that_are_no_command_are_declined_or_dropped(follower: Replica) ->
     assert follower.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)
 
 
-REPLICA = address_of("a", "replica")
-
-
-def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
+def ordering(time_ms: int = 0, applied_ms: int = 0) -> Ordering:
     """Return one whose leadership begins at ``T0``; phase one found stamps up to ``time_ms``."""
     one = Ordering((b"open",))
     one.clock.set(applied_ms, T0)
-    ballot = Ballot(3, address_of("a", "leader"))
-    leadership = Leadership(ballot=ballot, commander=COMMANDER, first=first, time_ms=time_ms)
-    one.begin(leadership, applied_ms, T0)
+    one.begin(leadership_of_a(time_ms), applied_ms, T0)
     return one
 
 
 def propose(one: Ordering, number: int) -> None:
-    one.proposals.add(Propose(client=address_of("b", "proxy"), number=number, command=b"x"))
+    one.proposals.add(Propose(client=OTHER, number=number, command=b"x"))
 
 
 def test_all_commands_of_one_turn_share_a_slot() -> None:
     one = ordering()
     propose(one, 1)
-    assert one.gather(REPLICA) == [Send(REPLICA, Gather())]
+    assert one.gather(HERE) == [GATHER]
     propose(one, 2)
-    assert one.gather(REPLICA) == []  # One is on its way, behind all that has come.
+    assert one.gather(HERE) == []  # One is on its way, behind all that has come.
 
     (both,) = orders(one.order(2, T0))
 
     assert both.batch.commands == (b"x", b"x")
-    assert one.gather(REPLICA) == [Send(REPLICA, Gather())]
+    assert one.gather(HERE) == [GATHER]
 
 
 def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_here() -> None:
@@ -317,7 +312,6 @@ def test_log_time_is_not_set_back_by_what_phase_one_found() -> None:
     assert order.batch.time_ms == 1_500
 
 
-ELSEWHERE = address_of("b", "proxy")
 GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
@@ -328,32 +322,22 @@ class DelayingLeader:
         self.machine = LockMachine()
         self.replica = replica_of_a(machine=self.machine)
         self.number = 0
-        ballot = Ballot(3, leader_of("a"))
-        leadership = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
-        self.decide(self.replica.handle(leader_of("a"), leadership, T0))
+        lead(self.replica)
         self.put(Open(session="s", request=1, ttl_ms=60_000))
         self.session = next(iter(self.machine.table.sessions.by_id))
 
     def propose(self, command: LogCommand) -> Effects:
         self.number += 1
         written = self.machine.write(command)
-        message = Propose(client=ELSEWHERE, number=self.number, command=written)
-        return self.replica.handle(ELSEWHERE, message, T0)
+        message = Propose(client=OTHER, number=self.number, command=written)
+        return self.replica.handle(OTHER, message, T0)
 
     def gather(self) -> Effects:
         return self.replica.handle(HERE, Gather(), T0)
 
     def decide(self, effects: Effects) -> list[Message | Local]:
         """Decide all ordered slots, and return the messages about them."""
-        messages: list[Message | Local] = []
-        for order in orders(effects):
-            message = Decided(slot=order.slot, batch=order.batch)
-            messages += [
-                one.message
-                for one in self.replica.handle(COMMANDER, message, T0)
-                if isinstance(one, Send)
-            ]
-        return messages
+        return [send.message for send in decide(self.replica, effects)]
 
     def put(self, command: LogCommand) -> list[Message | Local]:
         assert self.propose(command) == [GATHER]

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 from support.log_proxy_scene import REPLICA, log_proxy
 from support.log_workload import HowMany, LogCounter, SoMany
-from support.role_harness import HOST, T0, at, sends
-from support.table_scene import config_of
+from support.role_harness import T0, at, sends, sent
+from support.table_scene import config_of, replica_of_a
 
 from fencelock.actors.api.map import EntryList, EntrySeen, ListEntries
 from fencelock.actors.api.session_message import ListLocks
@@ -19,7 +19,6 @@ from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import LocateDue, MachineRead, ReadMachine, ReportState
-from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
 from fencelock.actors.paxos.message import (
     Ballot,
@@ -37,7 +36,6 @@ from fencelock.actors.paxos.reads import (
     Reads,
     StalenessBound,
 )
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.queries import READ_MS, TURN_QUERIES_MAX, NextQueries
 from fencelock.actors.timing import TIMING
@@ -306,20 +304,6 @@ def located(number: int, age_ms: int, applied: int = 7, leader: str = "") -> Loc
     return Located(leader=leader, applied=applied, view=0, number=number, age_ms=age_ms)
 
 
-def asked(effects: Effects) -> dict[str, int]:
-    """Return the number of the request to each node in ``effects``."""
-    sent = [(one.to, one.message) for one in effects if isinstance(one, Send)]
-    return {node_of(to): message.number for to, message in sent if isinstance(message, Locate)}
-
-
-def proven(effects: Effects) -> list[events.Fresh]:
-    return [
-        one.message
-        for one in effects
-        if isinstance(one, Send) and isinstance(one.message, events.Fresh)
-    ]
-
-
 @pytest.fixture
 def observer() -> Locator:
     locator = Locator("d", config_of(), NO_IDENTITY, ready=True)
@@ -328,8 +312,13 @@ def observer() -> Locator:
 
 
 def ask(observer: Locator, ms: int) -> dict[str, int]:
-    """Let the timer of ``observer`` ring; return the requests that it sends."""
-    return asked(observer.handle(A, LocateDue(number=observer.timer), at(ms)))
+    """Let the timer of ``observer`` ring; return the number of its request to each node."""
+    effects = sends(observer.handle(A, LocateDue(number=observer.timer), at(ms)))
+    return {
+        node_of(send.to): send.message.number
+        for send in effects
+        if isinstance(send.message, Locate)
+    }
 
 
 def test_the_age_of_an_observer_counts_from_its_request_and_adds_that_of_the_other_node(
@@ -340,14 +329,14 @@ def test_the_age_of_an_observer_counts_from_its_request_and_adds_that_of_the_oth
 
     for arrival_ms in (130, 900):
         answer = observer.handle(monitor_of(node), located(number, age_ms=40), at(arrival_ms))
-        assert proven(answer) == [events.Fresh(since=old, slot=7)]
+        assert sent(answer, events.Fresh) == [events.Fresh(since=old, slot=7)]
 
 
 def test_an_answer_to_no_request_or_without_an_age_proves_nothing(observer: Locator) -> None:
     ((node, number),) = ask(observer, 100).items()
 
     for reply in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
-        assert proven(observer.handle(monitor_of(node), reply, at(110))) == []
+        assert sent(observer.handle(monitor_of(node), reply, at(110)), events.Fresh) == []
 
 
 def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Locator) -> None:
@@ -361,15 +350,7 @@ def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Lo
 
 
 def test_a_replica_reports_on_request_how_old_its_state_is() -> None:
-    replica = Replica(
-        replica_of("a"),
-        HOST,
-        node="a",
-        config=config_of(),
-        machine=LogCounter(),
-        recovered=Recovered(),
-        listener=ASKER,
-    )
+    replica = replica_of_a(config=config_of())
     wanted = ReportState(asker=monitor_of("d"), number=3)
 
     assert replica.handle(monitor_of("a"), wanted, at(50)) == [
@@ -408,9 +389,8 @@ def asks(proxy: Proxy, reader: str, count: int, now: Instant = T0) -> list[Effec
     ]
 
 
-def read_requests(effects: Iterable[Effect]) -> list[ReadMachine]:
-    sent = (effect.message for effect in effects if isinstance(effect, Send))
-    return [message for message in sent if isinstance(message, ReadMachine)]
+def read_requests(effects: Effects) -> list[ReadMachine]:
+    return sent(effects, ReadMachine)
 
 
 def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[Effect]:
@@ -436,9 +416,7 @@ def test_a_few_of_2000_lists_are_read_at_a_time_and_each_reader_has_its_turn() -
         ms += 1
         done = answered(proxy, asked, at(ms))
         assert read_requests(done) == []  # Others are served before the next ones.
-        pages = [
-            one for one in done if isinstance(one, Send) and isinstance(one.message, EntryList)
-        ]
+        pages = [one for one in sends(done) if isinstance(one.message, EntryList)]
         bytes_max = max(bytes_max, len(pages) * 2 * 64 << 10)
         replies.update(node_of(page.to) for page in pages)
         if ms == 4:

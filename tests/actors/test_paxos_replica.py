@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.log_workload import Counted, HowMany, LogCounter, SoMany
-from support.role_harness import T0, at, sent
+from support.role_harness import T0, at, sends, sent
 from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
@@ -101,9 +101,7 @@ def test_a_leadership_begins_with_a_batch_of_its_own(replica: Replica) -> None:
 def test_a_command_gets_a_slot_at_once_later_ones_share_the_next(replica: Replica) -> None:
     lead(replica)
     for number in range(1, WINDOW):
-        assert replica.handle(LISTENER, propose(number), T0) == [
-            Send(replica.address, events.Gather())
-        ]
+        assert replica.handle(LISTENER, propose(number), T0) == [Send(HERE, events.Gather())]
         (only,) = orders(gather(replica))
         assert only.slot == number + 1
     for number in range(WINDOW, WINDOW + messages.BATCH_COMMANDS_MAX + 1):
@@ -162,10 +160,10 @@ def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -
     ]
 
     reports = [
-        effect
+        send
         for after_slot in effects
-        for effect in after_slot
-        if isinstance(effect, Send) and isinstance(effect.message, events.Applied)
+        for send in sends(after_slot)
+        if isinstance(send.message, events.Applied)
     ]
     assert reports == [
         Send(acceptor_of("a"), events.Applied(slot=REPORT_SLOTS + 1)),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.role_harness import HOST, T0
+from support.role_harness import HOST, T0, sends, sent
 from support.table_scene import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos.config import VOTES_MAX, acceptor_of, leader_of
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
@@ -37,28 +37,26 @@ def promise(*votes: Vote, first: int = 1, asked: int = 1, more: int | None = Non
     return Promise(ballot=BALLOT, asked=asked, first=first, votes=votes, more=more)
 
 
-def asks(effects: Effects) -> list[tuple[Address, Message]]:
-    return [
-        (e.to, e.message) for e in effects if isinstance(e, Send) if isinstance(e.message, Prepare)
-    ]
+def asks(effects: Effects) -> list[Send]:
+    return [send for send in sends(effects) if isinstance(send.message, Prepare)]
 
 
 def adopted(effects: Effects) -> list[Adopted]:
-    return [e.message for e in effects if isinstance(e, Send) if isinstance(e.message, Adopted)]
+    return sent(effects, Adopted)
 
 
 def test_it_asks_the_others_first_and_itself_when_that_completes_a_majority() -> None:
     scout, first = scout_of()
     prepare = Prepare(ballot=BALLOT, first=1)
 
-    assert asks(first) == [(B, prepare), (C, prepare)]
-    assert asks(scout.handle(B, promise(), T0)) == [(A, prepare)]
+    assert asks(first) == [Send(B, prepare), Send(C, prepare)]
+    assert asks(scout.handle(B, promise(), T0)) == [Send(A, prepare)]
 
 
 def test_alone_it_asks_itself() -> None:
     scout, first = scout_of("a")
 
-    assert asks(first) == [(A, Prepare(ballot=BALLOT, first=1))]
+    assert asks(first) == [Send(A, Prepare(ballot=BALLOT, first=1))]
     assert adopted(scout.handle(A, promise(), T0))
 
 
@@ -124,7 +122,7 @@ def test_an_acceptor_counts_when_it_has_reported_the_last_page(scout: Scout) -> 
     page = scout.handle(B, promise(Vote(1, OLD, ONE), more=2), T0)
     scout.handle(C, promise(), T0)
 
-    assert asks(page) == [(B, Prepare(ballot=BALLOT, first=2))]
+    assert asks(page) == [Send(B, Prepare(ballot=BALLOT, first=2))]
     effects = scout.handle(B, promise(Vote(2, OLD, TWO), asked=2, first=2), T0)
     assert adopted(effects)[0].batches == (ONE, TWO)
 
@@ -143,7 +141,7 @@ def test_those_that_have_not_answered_are_asked_again(scout: Scout) -> None:
 
     effects = scout.handle(scout.address, ScoutResend(), T0)
 
-    assert [to for to, _ in asks(effects)] == [C, A]
+    assert [send.to for send in asks(effects)] == [C, A]
     assert effects[-1] == Wake(TIMING.round_trip_ms, ScoutResend())
 
 
