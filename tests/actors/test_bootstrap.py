@@ -123,6 +123,12 @@ def ack(to: str, sender: str, *, follows: bool = False, start: Start | None = No
     return JoinAck(to=10 * JOURNALS[to], start=start or start_of(sender), follows=follows)
 
 
+def all_follow(role: Bootstrap, at_ms: int | None = None) -> list[Effect]:
+    """Let all others follow ``a``; return the effects."""
+    messages = [(other, ack("a", other, follows=True)) for other in ("b", "c")]
+    return [effect for other, one in messages for effect in receive(role, other, one, at_ms)]
+
+
 def started(effects: Effects) -> list[Spawn]:
     return [effect for effect in effects if isinstance(effect, Spawn)]
 
@@ -296,22 +302,18 @@ def test_a_node_with_an_empty_journal_learns_of_the_group_and_never_votes_in_it(
         Observe("bootstrap.unregistered_journal"),
     ]
     again = receive(peer, "b", join("b", start=lost))
-    assert sent_notices(again) == []
+    assert sent(again, RoleNotice) == []
 
     role, _ = bootstrap("b", start=lost)
     effects = receive(role, "a", group(80))
 
     assert started(effects) == list(make_roles(group(), False))
     assert why(effects).startswith("b lost its journal: it serves, but does not vote.")
-    notices = sent_notices(effects)
+    notices = sent(effects, RoleNotice)
     assert [notice.level for notice in notices] == [Level.WARNING]
     restarted, begun = bootstrap("b", records=written(effects), start=lost._replace(boot=81))
     assert restarted.standing is JournalStatus.NON_VOTING
     assert started(begun) == list(make_roles(group(), False))
-
-
-def sent_notices(effects: Effects) -> list[RoleNotice]:
-    return sent(effects, RoleNotice)
 
 
 @pytest.mark.parametrize("incarnation", [3, 4], ids=["lower", "the same one again"])
@@ -455,7 +457,7 @@ def test_one_member_that_invents_a_later_start_stops_no_other(forged: Start) -> 
 
     effects = receive(role, "c", Superseded(to=20, start=forged))
 
-    (notice,) = sent_notices(effects)
+    (notice,) = sent(effects, RoleNotice)
     assert notice.level is Level.ERROR
     assert notice.text.startswith("c sent a later start of the journal of b")
     assert Observe("bootstrap.impossible_start") in effects
@@ -532,8 +534,7 @@ def test_a_member_whose_copy_is_old_before_any_cluster_began_reports_what_to_do(
 
 def test_nothing_is_founded_without_an_act_of_an_operator() -> None:
     role, _ = bootstrap("a", founding=Founding.NO)
-    receive(role, "b", ack("a", "b", follows=True))
-    effects = receive(role, "c", ack("a", "c", follows=True))
+    effects = all_follow(role)
 
     assert role.group is None
     assert "no cluster is known to a, b, c" in why(effects)
@@ -541,13 +542,11 @@ def test_nothing_is_founded_without_an_act_of_an_operator() -> None:
 
 def test_all_others_must_follow_again_after_the_act() -> None:
     role, _ = bootstrap("a", founding=Founding.NO)
-    for other in ("b", "c"):
-        receive(role, other, ack("a", other, follows=True), GREET_MS)
+    all_follow(role, GREET_MS)
     assert sent(receive(role, "b", Found(), GREET_MS), Join) == [join("a")] * 2
     assert role.group is None
 
-    for other in ("b", "c"):
-        receive(role, other, ack("a", other, follows=True), GREET_MS)
+    all_follow(role, GREET_MS)
     assert names_and_journals(role) == JOURNALS
 
 
@@ -562,8 +561,7 @@ def test_an_act_whose_command_has_ended_founds_nothing(late_ms: int, founds: boo
     receive(role, "b", Found(), GREET_MS + ACT_MS - 1)  # The command repeats it.
     at_ms = GREET_MS + ACT_MS - 1 + late_ms
 
-    receive(role, "b", ack("a", "b", follows=True), at_ms)
-    effects = receive(role, "c", ack("a", "c", follows=True), at_ms)
+    effects = all_follow(role, at_ms)
 
     assert (role.group is not None) == founds
     assert founds or "begin it: fencelock found" in why(effects)
@@ -592,8 +590,7 @@ def test_an_operators_request_founds_a_group_of_one_node() -> None:
 
 def test_the_first_member_founds_only_after_it_has_listened_for_members_that_are_left() -> None:
     role, _ = bootstrap("a", founding=Founding.ONCE)
-    for other in ("b", "c"):
-        effects = receive(role, other, ack("a", other, follows=True), GREET_MS - 1)
+    effects = all_follow(role, GREET_MS - 1)
     assert role.group is None
     assert "a listens whether a member is left" in why(effects)
 
@@ -704,8 +701,7 @@ def test_a_member_does_not_believe_others_that_it_was_removed() -> None:
 def test_founding_again_takes_no_group_of_others() -> None:
     role, _ = bootstrap("a", start=start_of("a", journal=9), founding=Founding.AGAIN)
     assert receive(role, "c", group(10)) == [Observe("bootstrap.given_up_group")]
-    for other in ("b", "c"):
-        receive(role, other, ack("a", other, follows=True))
+    all_follow(role)
 
     assert role.group is not None
     assert role.group.group == role.own.boot
@@ -723,8 +719,7 @@ def test_a_node_that_knows_the_group_names_it_to_each_node_whose_link_comes_up()
 def test_no_group_is_founded_while_a_node_that_belongs_to_one_has_not_replied(knows: str) -> None:
     role, _ = bootstrap("a", start=start_of("a", journal=9))
     effects = list(role.handle(bootstrap_of(knows), join("c", group=GROUP), T0))
-    for other in ("b", "c"):
-        effects += receive(role, other, ack("a", other, follows=True))
+    effects += all_follow(role)
     assert role.group is None
     assert f"{knows} belongs to this cluster" in why(effects)
 

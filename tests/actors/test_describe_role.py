@@ -81,7 +81,7 @@ def leaders_seen(node: Node, role: str, leaders: int) -> Leaders:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_role_of_a_node_describes_itself(protocol: str, tmp_path: Path) -> None:
+def test_every_role_of_a_node_describes_itself_and_its_state(protocol: str, tmp_path: Path) -> None:
     with cluster(protocol, tmp_path) as nodes:
         for node in nodes.values():
             for name in roles_of(node):
@@ -92,6 +92,13 @@ def test_every_role_of_a_node_describes_itself(protocol: str, tmp_path: Path) ->
                 assert len(description.summary) <= SUMMARY_MAX
                 assert all(fact.name.isascii() for fact in description.summary)
                 assert all(len(fact.value) <= VALUE_CHARS_MAX for fact in description.summary)
+                state = ref.ask(ReadState(), timeout=PATIENCE_S)
+                assert_type(state, RoleState)
+                assert (state.name, state.kind) == (description.name, description.kind)
+                assert all(fact.name.isascii() for fact in state.facts)
+                assert not state.more
+                summary = ref.ask(DescribeRole(), timeout=PATIENCE_S).summary
+                assert {fact.name for fact in summary} <= {fact.name for fact in state.facts}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -193,21 +200,6 @@ def state_once(node: Node, role: str, fact: str) -> RoleState:
             return state
         assert time.monotonic() < ends, state
         time.sleep(0.005)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_role_of_a_node_describes_its_state(protocol: str, tmp_path: Path) -> None:
-    with cluster(protocol, tmp_path) as nodes:
-        for node in nodes.values():
-            for name in roles_of(node):
-                ref = node.ref(name)
-                state = ref.ask(ReadState(), timeout=PATIENCE_S)
-                assert_type(state, RoleState)
-                assert (state.name, state.kind) == (name, ref.actor_class.__name__)
-                summary = ref.ask(DescribeRole(), timeout=PATIENCE_S).summary
-                assert {fact.name for fact in summary} <= {fact.name for fact in state.facts}
-                assert all(fact.name.isascii() for fact in state.facts)
-                assert not state.more
 
 
 def test_a_lock_process_shows_its_queue_and_its_evidence(tmp_path: Path) -> None:

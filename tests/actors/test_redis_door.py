@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, only
 from support.redisson import SCRIPTS
-from support.role_harness import HOST, T0, at, sends
+from support.role_harness import HOST, T0, at, sends, sent
 
 from fencelock.actors.api.message import Cancel, Reason, Refused
 from fencelock.actors.api.redis import (
@@ -84,17 +85,9 @@ class Door:
         """Return the request that a command sends to the cluster."""
         return asked(self.receive(" ".join(words).encode() + b"\r\n", client))
 
-    def reply(
-        self,
-        request: ChangeKeys | AwaitKey | ReadKeys,
-        *,
-        changed: bool = True,
-        state: KeyState = KeyState.FREE,
-        value: bytes | None = None,
-        left_ms: int | None = None,
-    ) -> bytes:
-        reply = replied(request, changed=changed, state=state, value=value, left_ms=left_ms)
-        (transmit,) = transmitted(self.role.handle(SESSION, reply, T0))
+    def reply(self, request: ChangeKeys | AwaitKey | ReadKeys, **outcome: Any) -> bytes:
+        """Return the reply of the door once the cluster has `replied`."""
+        (transmit,) = transmitted(self.role.handle(SESSION, replied(request, **outcome), T0))
         return transmit.data
 
 
@@ -104,13 +97,17 @@ def door() -> Door:
 
 
 def transmitted(effects: Effects) -> list[Transmit]:
-    return [one.message for one in sends(effects) if isinstance(one.message, Transmit)]
+    return sent(effects, Transmit)
+
+
+def to_session(effects: Effects) -> list[object]:
+    return [one.message for one in sends(effects) if one.to == SESSION]
 
 
 def asked(effects: Effects) -> ChangeKeys | AwaitKey | ReadKeys:
-    (found,) = (one for one in sends(effects) if one.to == SESSION)
-    assert isinstance(found.message, ChangeKeys | AwaitKey | ReadKeys)
-    return found.message
+    (found,) = to_session(effects)
+    assert isinstance(found, ChangeKeys | AwaitKey | ReadKeys)
+    return found
 
 
 def replied(
@@ -229,7 +226,7 @@ def test_a_wait_ends_with_its_connection() -> None:
         wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "0.5"))
         assert (wait.keys, wait.value, wait.wait_ms) == (("lock:a",), b"me", 500)
         effects = door.role.handle(HERE, end, T0)
-        cancels = [one.message for one in sends(effects) if isinstance(one.message, Cancel)]
+        cancels = sent(effects, Cancel)
         assert [(one.lock, one.owner, one.request) for one in cancels] == [
             (wait.lock, wait.owner, wait.request)
         ]
@@ -240,7 +237,7 @@ def test_a_wait_that_begins_after_its_client_left_is_cancelled(door: Door) -> No
     door.role.handle(HERE, HalfClosed(connection=1), T0)
     no = replied(asked(effects), changed=False, state=KeyState.OTHER)
     effects = door.role.handle(SESSION, no, T0)
-    assert [type(one.message) for one in sends(effects) if one.to == SESSION] == [AwaitKey, Cancel]
+    assert [type(one) for one in to_session(effects)] == [AwaitKey, Cancel]
     assert door.role.connections == {}
 
 
@@ -345,14 +342,9 @@ UNLOCK = b"".join(
 )
 
 
-def to_session(effects: Effects) -> list[object]:
-    return [one.message for one in sends(effects) if one.to == SESSION]
-
-
 def enter(door: Door, field: bytes, client: int = 1) -> ChangeKeys:
-    request = asked(door.receive(array(b"EVAL", ENTER, b"1", b"a", b"9000", field), client))
-    assert isinstance(request, ChangeKeys)
-    return request
+    script = array(b"EVAL", ENTER, b"1", b"a", b"9000", field)
+    return checked(ChangeKeys, asked(door.receive(script, client)))
 
 
 def subscribed(door: Door, client: int = 1) -> AwaitKey:

@@ -19,7 +19,7 @@ from support.table_comparison import (
     steps_of,
 )
 from support.table_model import Model
-from support.table_scene import text_of, unheld
+from support.table_scene import restored, text_of, unheld
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.account import (
@@ -151,7 +151,7 @@ def test_a_snapshot_keeps_who_is_charged_and_the_quotas() -> None:
     log.put(SHOP, "a")
     log.put(PLAIN, "b")
     log.table.apply(0, CountDown(latch="L", count=2, session=TILL, request=50))
-    copy = LockTable.restore(log.table.snapshot())
+    copy = restored(log.table)
     assert read_usage(copy, ReadUsage()) == read_usage(log.table, ReadUsage())
     assert copy.accounts.quotas == {"shop": Quota(entries=3, sessions=9)}
 

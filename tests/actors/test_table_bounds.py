@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import held, text_of
+from support.table_scene import held, lines_of, text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name, plain_name
@@ -184,24 +181,6 @@ def test_claims_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch, 
     assert table.claims == 2
 
 
-def lines(table: LockTable, at: int, command: LogCommand) -> int:
-    """Return how many lines of Python one command runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        table.apply(at, command)
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def costs(size: int) -> list[int]:
     """Return the cost of each kind of command at a table with ``size`` of everything."""
     table = LockTable()
@@ -222,7 +201,7 @@ def costs(size: int) -> list[int]:
         Evict(operator="root", request=1, lock="name 0", fence=size + 2),
         End(session=f"new.{size + 1}"),
     ]
-    return [lines(table, 1, command) for command in script]
+    return [lines_of(partial(table.apply, 1, command)) for command in script]
 
 
 def test_no_command_costs_more_for_more_names_sessions_and_waiters() -> None:
@@ -238,7 +217,8 @@ def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
         table.apply(0, Open(session=f"c{i}", ttl_ms=TTL_MS + i))
     dying = f"c0.{1}"
     table.apply(0, acquire(1, "L", session=dying))
-    assert lines(table, TTL_MS, api.KeepAlive(session="c9.10")) < 250
+    kept = api.KeepAlive(session="c9.10")
+    assert lines_of(lambda: table.apply(TTL_MS, kept)) < 250
     assert dying not in table.sessions.by_id
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import MapComposer
-from support.table_scene import table_of_three, text_of
+from support.table_scene import lines_of, restored, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
@@ -44,7 +41,7 @@ from fencelock.actors.table import snapshot
 from fencelock.actors.table.map import Entry, Maps, SortedKeys
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
+from fencelock.transport.codec import encode
 
 A, B = "s.1", "t.2"
 
@@ -311,23 +308,6 @@ def test_sorted_keys_are_as_a_sorted_list() -> None:
             assert len(keys.blocks) <= 1 + 5 * len(plain) // table_map.BLOCK_MAX
 
 
-def lines_of(call: Callable[[], object]) -> int:
-    """Return the number of lines of Python that ``call`` runs."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(None)
-    return lines
-
-
 def test_no_request_costs_more_in_a_large_map() -> None:
     def cost(entries: int) -> tuple[int, int]:
         table = table_of_three()
@@ -358,11 +338,9 @@ def filled(table: LockTable, count: int = 12) -> Writer:
 def test_a_snapshot_has_the_maps_in_bounded_parts(table: LockTable) -> None:
     filled(table)
     parts = table.snapshot()
-    raw = [encode(part) for part in parts]
-    assert max(map(len, raw)) < 256 << 10
+    assert max(len(encode(part)) for part in parts) < 256 << 10
     assert len(parts) >= 3
-    copy = LockTable.restore(tuple(decode(part) for part in raw))  # type: ignore[misc]
-    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    copy = restored(table)
     assert entries_in(copy) == entries_in(table)
     for one in (table, copy):
         one.apply(2_000, End(session=A))

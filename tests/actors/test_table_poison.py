@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from support.expect import checked, only
+from support.table_scene import restored
 
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter, SetCounter
@@ -193,11 +194,8 @@ def test_an_exception_at_any_line_refuses_the_command_or_stops_the_member(comman
         refusals += 1
         assert checked(Refused, outcomes[-1]).reason is Reason.INTERNAL
         assert len(table.faults) == 1
-        restored = LockTable.restore(table.snapshot())
-        assert restored.numbers() == table.numbers()
-        assert restored.digest() == table.digest()
-        again = table.apply(2, command)  # A repetition is answered, and stops nothing.
-        assert again
+        restored(table)
+        assert table.apply(2, command)  # A repetition is answered, and stops nothing.
     assert refusals
 
 
@@ -210,7 +208,7 @@ def test_rules_cover_every_command() -> None:
 def test_a_skipped_command_is_refused_when_its_client_sends_it_again() -> None:
     table, command = filled(), request(CountDown, 2, latch="l", count=2)
     table.refuse_skipped(command, 7, 0)
-    for one in (table, LockTable.restore(table.snapshot())):
+    for one in (table, restored(table)):
         before = one.numbers()
         assert only(Refused, one.apply(1, command)).reason is Reason.INTERNAL
         assert one.numbers() == before

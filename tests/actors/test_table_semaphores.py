@@ -43,9 +43,6 @@ def full(session: str, fence: int, request: int = 2) -> Release:
     return Release(lock=LOCK, fence=fence, session=session, owner="o", request=request)
 
 
-"""How a wait ends, its outcomes, and the fence of the grant that follows."""
-
-
 def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
     applied(table, acquire(A, 2))
     no = only(Refused, table.apply(0, part(A, 1, 3)))

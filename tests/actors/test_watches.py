@@ -8,7 +8,7 @@ from support.expect import present
 from support.log_proxy_scene import ANN, REPLICA, log_proxy, messages_to
 from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
-from support.table_scene import config_of
+from support.table_scene import config_of, restored
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.changes import (
@@ -307,9 +307,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
     assert changes_of(table, seen).resync
     assert not changes_of(table, before.version).changes
     assert not changes_of(table, table.histories.version).resync
-    restored = LockTable.restore(table.snapshot())
-    assert changes_of(restored, seen).resync
-    assert restored.digest() == table.digest()
+    assert changes_of(restored(table), seen).resync
 
 
 def changes_of(table: LockTable, after: int | None) -> ChangesRead:

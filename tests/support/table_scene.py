@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from random import Random
+from types import FrameType
 from typing import Any, NamedTuple
 
 import fencelock
@@ -88,6 +90,24 @@ def unheld(
     """Return a page of the objects that cannot be held."""
     query = ListLocks(prefix=prefix, after=after, most=most, unheld=True)
     return list_locks(table, query).objects
+
+
+def lines_of(call: Callable[[], object]) -> int:
+    """Return the number of lines of Python that ``call`` runs."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines
 
 
 def applied(table: LockTable, command: LogCommand) -> list[str]:
