@@ -368,10 +368,11 @@ def test_an_old_copy_stops_voting_and_never_votes_again() -> None:
     assert started(begun) == list(make_roles(group(), False))
 
 
-def test_an_old_copy_from_before_the_founding_is_no_voter_either() -> None:
+def test_an_old_copy_from_before_the_founding_reports_what_to_do_and_is_no_voter() -> None:
     role, _ = bootstrap("b")
-    receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
+    effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
 
+    assert "start it with an empty folder" in why(effects)
     assert started(receive(role, "c", group(20))) == list(make_roles(group(), False))
 
 
@@ -520,13 +521,6 @@ def test_a_follower_that_lost_its_journal_must_follow_again_before_the_group_is_
     receive(role, "c", ack("a", "c", follows=True))
 
     assert role.group is None
-
-
-def test_a_member_whose_copy_is_old_before_any_cluster_began_reports_what_to_do() -> None:
-    role, _ = bootstrap("b")
-    effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
-
-    assert "start it with an empty folder" in why(effects)
 
 
 # One group: founding is an act

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present, with_long
-from support.table_comparison import LogComposer, steps_of
-from support.table_model import Model
+from support.table_comparison import log_of, steps_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
@@ -193,16 +192,9 @@ CONFIG = LogConfig(View(0, MEMBERS))
 @pytest.mark.parametrize("seed", range(15))
 def test_a_restored_table_has_the_digest_of_the_one_that_grew(seed: int) -> None:
     """The digest that is updated at every change equals the digest of a restored snapshot."""
-    table, model, writer = LockTable(), Model(), LogComposer()
-    for name in "ab":
-        opening = Open(session=name, ttl_ms=5_000)
-        table.apply(0, opening)
-        model.apply(0, opening)
-    for step in steps_of(seed):
-        at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
-        command = writer.command(step, model)
+    table = LockTable()
+    for at, command in log_of(steps_of(seed)):
         table.apply(at, command)
-        model.apply(at, command)
         assert LockTable.restore(table.snapshot()).numbers() == table.numbers()
     table.advance(table.time_ms + 10_000)
     assert (table.holds_checksum, table.waits_checksum, table.sessions.marks) == (0, 0, 0)

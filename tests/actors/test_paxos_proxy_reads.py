@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.log_proxy_scene import ANN, PROXY, REPLICA, led_by_n2, log_proxy
+from support.log_proxy_scene import ANN, PROXY, REPLICA, led_by_n2, log_proxy, read_request
 from support.role_harness import T0, at, sent
 from support.table_scene import status_of
 
@@ -53,11 +53,6 @@ REPORTED = Reported(uptime_ms=5, counters=())
 @pytest.fixture
 def proxy() -> Proxy:
     return led_by_n2(log_proxy(Proxy))
-
-
-def read_request(effects: Effects) -> ReadMachine:
-    (asked,) = sent(effects, ReadMachine, REPLICA)
-    return asked
 
 
 def machine_read(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:

@@ -332,13 +332,15 @@ CHANNEL = "redisson_lock__channel:{a}"
 ENTER, LEAVE = SCRIPTS["enter 3.19"].encode(), SCRIPTS["leave 3.24"].encode()
 
 
-UNLOCK = b"".join(
-    (
-        b"*11\r\n$4\r\nEVAL\r\n",
-        b"$%d\r\n%b\r\n" % (len(LEAVE), LEAVE),
-        b"$1\r\n3\r\n$1\r\na\r\n$1\r\nc\r\n$27\r\nredisson_unlock_latch:{a}:1\r\n",
-        b"$1\r\n0\r\n$4\r\n9000\r\n$3\r\nu:1\r\n$7\r\nPUBLISH\r\n$14\r\n99999999999999\r\n",
+def array(*arguments: bytes) -> bytes:
+    return b"*%d\r\n" % len(arguments) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments
     )
+
+
+UNLOCK = array(
+    *(b"EVAL", LEAVE, b"3", b"a", b"c", b"redisson_unlock_latch:{a}:1"),
+    *(b"0", b"9000", b"u:1", b"PUBLISH", b"99999999999999"),
 )
 
 
@@ -620,12 +622,6 @@ USUAL: dict[str, tuple[bytes, ...]] = {
     "unsubscribe": (b"redisson_lock__channel:{k}",), "hget": (b"k", b"f"),
     "command": (b"INFO", b"set"), "flushdb": (b"ASYNC",), "ping": (b"x",), "echo": (b"x",),
 }  # fmt: skip
-
-
-def array(*arguments: bytes) -> bytes:
-    return b"*%d\r\n" % len(arguments) + b"".join(
-        b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments
-    )
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *RedisDoor.ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING])

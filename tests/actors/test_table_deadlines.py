@@ -19,6 +19,9 @@ from support.planted_bugs import (
 )
 from support.table_comparison import DeadlineComposer
 from support.table_scene import (
+    A,
+    B,
+    C,
     advanced,
     applied,
     outcome,
@@ -37,7 +40,6 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, Result
 
-A, B, C = "s.1", "t.2", "u.3"
 LEASE_MS = 400 + 100 + ROUNDING_MS
 WEEK_MS = 7 * 24 * 3_600_000
 

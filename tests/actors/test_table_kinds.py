@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
-from support.table_scene import advanced, applied, restored, status_of, text_of
+from support.table_scene import A, B, C, advanced, applied, restored, status_of, text_of
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier
 from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, SetCounter
@@ -36,8 +36,6 @@ from fencelock.actors.table import requests, rules
 from fencelock.actors.table.sentences import ARGUMENTS, is_sound
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand
-
-A, B, C = "s.1", "t.2", "u.3"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, held, status_of, text_of
+from support.table_scene import A, B, C, applied, held, status_of, text_of
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
@@ -19,8 +19,6 @@ from fencelock.actors.api.session_message import CloseSession, SessionClosed
 from fencelock.actors.table import requests
 from fencelock.actors.table.resource import Resource, Wait
 from fencelock.actors.table.table import LockTable
-
-A, B, C = "s.1", "t.2", "u.3"
 
 
 def both(session: str, locks: str = "ab", request: int = 1, **fields: Any) -> AcquireAll:

@@ -19,7 +19,7 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import MapComposer
-from support.table_scene import lines_of, restored, table_of_three, text_of
+from support.table_scene import A, B, lines_of, restored, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
@@ -42,8 +42,6 @@ from fencelock.actors.table.map import Entry, Maps, SortedKeys
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import encode
-
-A, B = "s.1", "t.2"
 
 
 class Writer:

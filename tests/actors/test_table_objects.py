@@ -7,7 +7,18 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, outcome, restored, status_of, summary, text_of, unheld
+from support.table_scene import (
+    A,
+    B,
+    C,
+    applied,
+    outcome,
+    restored,
+    status_of,
+    summary,
+    text_of,
+    unheld,
+)
 
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
@@ -29,7 +40,6 @@ from fencelock.actors.table import account, requests
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import KeptReply
 
-A, B, C = "s.1", "t.2", "u.3"
 NOTHING: tuple[Any, ...] = ({}, 0, 0, 0, {})
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import applied, restored, status_of, summary, text_of
+from support.table_scene import A, B, C, applied, restored, status_of, summary, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
@@ -24,7 +24,6 @@ from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Result
 
-A, B, C = "s.1", "t.2", "u.3"
 READ_WRITE = object_name(RWLOCK, "a")
 
 

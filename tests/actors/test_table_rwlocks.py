@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, status_of, text_of
+from support.table_scene import A, B, C, applied, status_of, text_of
 
 from fencelock.actors.api.message import Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -17,7 +17,6 @@ from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
 from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(RWLOCK, "S")
-A, B, C = "s.1", "t.2", "u.3"
 
 
 def read(session: str, request: int = 1, **fields: Any) -> AcquireReadWrite:

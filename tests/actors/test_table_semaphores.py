@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from support.expect import checked, only
-from support.table_scene import applied, held, restored, status_of, summary, text_of
+from support.table_scene import A, B, C, applied, held, restored, status_of, summary, text_of
 
 from fencelock.actors.api.message import Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -23,7 +23,6 @@ from fencelock.actors.api.semaphore import (
 from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(SEMAPHORE, "S")
-A, B, C = "s.1", "t.2", "u.3"
 
 
 def acquire(session: str, amount: int = 1, request: int = 1, **fields: Any) -> AcquirePermits:

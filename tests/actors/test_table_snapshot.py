@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from support.expect import only, present
 from support.programs import run_to_end
+from support.table_comparison import AllComposer, log_of, steps_of
 from support.table_scene import restored, status_of
 
 from fencelock.actors.api import message as api
@@ -441,31 +441,11 @@ def test_digests_distinguish_tables() -> None:
 
 
 def scenario(seed: int) -> bytes:
-    """Return the digest, and hash of all outcomes, of a random run. Called in a child too."""
-    chance = random.Random(seed)
+    """Return the digest and all outcomes of a random log. Called in a child too."""
     table = LockTable()
-    apply_all(table, *(Open(session=name, ttl_ms=5_000) for name in ("s", "t", "u")))
-    words: list[str] = []
-    for request in range(1, 400):
-        session = chance.choice(["s.1", "t.2", "u.3"])
-        owner, lock = chance.choice("abcd"), chance.choice("LMN")
-        at = table.time_ms + chance.randrange(30)
-        command: messages.LogCommand = api.Acquire(
-            session=session,
-            owner=owner,
-            request=request,
-            lock=lock,
-            wait_ms=chance.choice([0, 50]),
-            limit=0,
-        )
-        if chance.random() < 0.4:
-            fence = chance.randrange(1, table.fence + 2)
-            command = api.Release(
-                session=session, owner=owner, request=request, lock=lock, fence=fence
-            )
-        words += [repr(outcome) for outcome in table.apply(at, command)]
-    words += [repr(outcome) for outcome in table.advance(100_000)]
-    return table.digest() + "".join(words).encode()
+    log = log_of(steps_of(seed), AllComposer)
+    outcomes = [one for at, command in log for one in table.apply(at, command)]
+    return table.digest() + repr(outcomes).encode()
 
 
 def test_a_run_is_the_same_under_every_hash_seed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.log_proxy_scene import ANN, REPLICA, log_proxy, messages_to
+from support.log_proxy_scene import ANN, REPLICA, log_proxy, messages_to, read_request
 from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
 from support.table_scene import config_of, restored
@@ -67,8 +67,8 @@ class ReadsHarness:
 
     def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
         query = ReadChanges(lock=S, after=after)
-        read_request = events.ReadMachine(number=number, query=query, age_ms=None, watched=S)
-        return self.reads.handle(ASKER, read_request, at(ms))
+        request = events.ReadMachine(number=number, query=query, age_ms=None, watched=S)
+        return self.reads.handle(ASKER, request, at(ms))
 
     def check(self, ms: int) -> Effects:
         return self.reads.handle(ASKER, events.WatchCheck(), at(ms))
@@ -147,9 +147,9 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
     """Meanwhile the changes of other keys may be dropped."""
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
     query = ReadChanges(lock=M, after=1, prefix="a")
-    read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=M)
-    reads.reads.handle(ASKER, read_request, at(0))
-    reads.reads.handle(ASKER, replace(read_request, number=2), at(0))
+    request = events.ReadMachine(number=1, query=query, age_ms=None, watched=M)
+    reads.reads.handle(ASKER, request, at(0))
+    reads.reads.handle(ASKER, replace(request, number=2), at(0))
     for key in "bcdef":
         reads.machine.table.histories.add(M, key, b"v", 0, 0)
         assert reads.apply(10) == []
@@ -195,11 +195,6 @@ def proxy() -> Proxy:
 def watch(proxy: Proxy, request: int = 3, after: int | None = 4) -> Effects:
     query = ReadChanges(lock=S, after=after, session="ann", request=request)
     return proxy.handle(ANN, query, T0)
-
-
-def read_request(effects: Effects) -> events.ReadMachine:
-    (one,) = sent(effects, events.ReadMachine, REPLICA)
-    return one
 
 
 def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
@@ -325,8 +320,8 @@ def lead(table: LockTable) -> int:
 
 def test_reads_answered_leave_nothing_while_an_older_one_waits(reads: ReadsHarness) -> None:
     query = ReadChanges(lock=T, after=1)
-    read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=T)
-    reads.reads.handle(ASKER, read_request, at(0))
+    request = events.ReadMachine(number=1, query=query, age_ms=None, watched=T)
+    reads.reads.handle(ASKER, request, at(0))
     for number in range(2, 1_000):
         reads.watch(number - 1, number=number)
         reads.change(S, 0)

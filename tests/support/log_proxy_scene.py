@@ -8,14 +8,14 @@ from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Relea
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
+from fencelock.actors.paxos.event import LeaderChanged, ReadMachine, SlotOutcomes
 from fencelock.actors.paxos.in_flight import InFlightRequests
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 from support.expect import checked
-from support.role_harness import HOST, T0, sent
+from support.role_harness import HOST, T0, only_sent, sent
 
 PROXY, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
@@ -56,6 +56,11 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
 def happens(proxy: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
     """Let the log apply commands with these outcomes."""
     return proxy.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
+
+
+def read_request(effects: Effects) -> ReadMachine:
+    """Return the query to the replica."""
+    return only_sent(effects, ReadMachine, REPLICA)
 
 
 def proposals(effects: Effects) -> list[Propose]:

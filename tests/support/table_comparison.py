@@ -735,6 +735,27 @@ def log_seeds(usual: int) -> range:
     return range(int(os.environ.get("FENCELOCK_LOGS", str(usual))))
 
 
+def log_of(
+    steps: Iterable[Dice], composer: type[LogComposer] = LogComposer
+) -> list[tuple[int, LogCommand]]:
+    """Return the times and commands of the log that ``composer`` writes."""
+    model, writer, now = Model(), composer(), 0
+    log: list[tuple[int, LogCommand]] = []
+    for name in composer.SESSIONS:
+        log.append((now, Open(session=name, ttl_ms=5_000)))
+        model.apply(*log[-1])
+    for step in steps:
+        now += delay_of(step)
+        log.append((now, writer.command(step, model)))
+        model.apply(*log[-1])
+    return log
+
+
+def delay_of(step: Dice) -> int:
+    """Return the log time from the command before to that of ``step`` (ms)."""
+    return (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
+
+
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
@@ -746,7 +767,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
     for opening in (Open(session=name, ttl_ms=5_000) for name in composer.SESSIONS):
         assert [summary_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
-        at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
+        at = table.time_ms + delay_of(step)
         before = {name: queue_of(one) for name, one in table.resources.items()}
         command = writer.command(step, model)
         out = table.apply(at, command)

@@ -222,11 +222,9 @@ class Model:
         if not self.quotas.allows(map_model.key_of(c.session), "claims"):
             self.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
             return
-        self.places += 1
-        due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
-        who = c.session, c.owner, c.lock, c.request
-        self.claims.append(ModelClaim(*who, due, place=self.places, amount=amount, permits=0))
-        self.out.append(("Queued", c.session, c.owner, c.request, c.lock))
+        claim = self.waiting(c)
+        claim.amount, claim.permits = amount, 0
+        self.enqueue(claim)
 
     def end_wait(self, wait: ModelClaim) -> None:
         """Serve the waits behind a wait that ended without a grant."""
@@ -248,9 +246,9 @@ class Model:
         spans = sorted((hold for hold in holds if hold.span), key=lambda c: c.fence)
         for hold in spans[: retained.RECALLS_MAX]:
             waiting = len([c for c in self.claims if hold.lock in c.names and not c.fence])
-            if hold.span and waiting:
-                word = ("Recall", hold.lock, hold.fence, hold.session, hold.owner, waiting)
-                self.out.append(word)
+            if waiting:
+                who = hold.session, hold.owner
+                self.out.append(("Recall", hold.lock, hold.fence, *who, waiting))
 
     def recall_again(self, session: dict[str, Any]) -> None:
         """Ask for some holds of a session again: those after the last one, round and round."""

@@ -54,6 +54,9 @@ from support.log_workload import LogCounter
 from support.real_nodes import until
 from support.role_harness import HOST, T0
 
+A, B, C = "s.1", "t.2", "u.3"
+"""The sessions of `table_of_three`."""
+
 
 def table_of_three() -> LockTable:
     """Return a table with three open sessions."""
