@@ -598,7 +598,6 @@ def view_of(members: str) -> View:
 
 
 def facts_of(answering: str, **learners: Locate) -> tuple[NodeFacts, ...]:
-    """Return the facts that the leader ``a`` knows."""
     known = [NodeFacts(one, 5, 0, 0, None) for one in answering]
     return (*known, *(NodeFacts(one, 5, 0, 0, report) for one, report in learners.items()))
 

@@ -336,7 +336,6 @@ class DelayingLeader:
         return self.replica.handle(HERE, Gather(), T0)
 
     def decide(self, effects: Effects) -> list[Message | Local]:
-        """Decide all ordered slots, and return the messages about them."""
         return [send.message for send in decide(self.replica, effects)]
 
     def put(self, command: LogCommand) -> list[Message | Local]:

@@ -301,7 +301,6 @@ def test_a_client_opens_only_so_many_sessions_through_a_node(proxy: Proxy) -> No
 
 
 def by_keys(proxy: Proxy, quotas: Quotas) -> Proxy:
-    """Let ``proxy`` check keys; return it."""
     rights = (Rights("ann", CLIENT), Rights("bob", CLIENT))
     return UnbatchedProxy(proxy.address, HOST, backend=proxy.backend, rights=rights, quotas=quotas)
 

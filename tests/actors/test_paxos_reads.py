@@ -394,7 +394,6 @@ def read_requests(effects: Effects) -> list[ReadMachine]:
 
 
 def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[Effect]:
-    """Answer queries with a page; return the effects."""
     return [
         effect
         for one in asked

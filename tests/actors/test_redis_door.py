@@ -86,7 +86,6 @@ class Door:
         return asked(self.receive(" ".join(words).encode() + b"\r\n", client))
 
     def reply(self, request: ChangeKeys | AwaitKey | ReadKeys, **outcome: Any) -> bytes:
-        """Return the reply of the door once the cluster has `replied`."""
         (transmit,) = transmitted(self.role.handle(SESSION, replied(request, **outcome), T0))
         return transmit.data
 

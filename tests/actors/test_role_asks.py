@@ -158,7 +158,6 @@ N2 = Address("n2/proxy")
 
 
 def linked_proxy() -> Proxy:
-    """Return the proxy of ``n1``, which has a link to ``n2``."""
     proxy = proxy_of_n1()
     proxy.handle(NODE, LinkUp(node="n2"), T0)
     return proxy

@@ -269,7 +269,6 @@ class QuotaComposer(AllComposer):
         return command
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, delay, who, which, what, chance = step
         about: dict[str, Any] = {"operator": "root", "session": "x", "request": made.request}
         account = ("shop", "till", "*", "")[who % 4]
@@ -296,7 +295,6 @@ class QuotaComposer(AllComposer):
 
 
 def _keyed(session: str) -> str:
-    """Return a session with the key of its client."""
     return {"a": "shop@", "b": "till@"}.get(session.partition(".")[0], "") + session
 
 

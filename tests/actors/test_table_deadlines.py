@@ -200,8 +200,10 @@ def ended_holds_stay_in_the_heap(sound: Any, hold: LeasedHold, table: TableState
     table.timeouts.add(hold)
 
 
-PLANTS: dict[str, tuple[Any, str, Plant]] = {
+PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "time without a leader counts": (LockTable, "shift", instead(the_time_without_a_leader_counts)),
+    "a repeated renewal counts again": (RULES, Renew, renews_with(a_repetition_counts_again)),
+    "any fence renews": (RULES, Renew, renews_with(any_fence_is_right)),
     "a renewal may shorten": (LeasedHold, "restart", instead(a_renewal_may_shorten)),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
     "acquiring again reports the whole": (
@@ -217,10 +219,3 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
 @pytest.mark.parametrize("bug", PLANTS)
 def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     demand_found(monkeypatch, DeadlineComposer, *PLANTS[bug])
-
-
-@pytest.mark.parametrize("change", [a_repetition_counts_again, any_fence_is_right])
-def test_every_bug_planted_in_renewals_is_found(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[LeasedHold, Renew], Renew]
-) -> None:
-    demand_found(monkeypatch, DeadlineComposer, RULES, Renew, renews_with(change))

@@ -443,7 +443,6 @@ def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table_with_two_sessions() -> LockTable:
-    """Return a table with the sessions `ME` and `PAT`."""
     table = LockTable()
     for name, label in (("ann", "host:1"), ("pat", "host:2")):
         table.apply(0, Open(session=name, ttl_ms=9_000, label=label))

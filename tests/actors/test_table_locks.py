@@ -105,7 +105,6 @@ class TableLog:
 
     @property
     def holder(self) -> tuple[str, int, int | None] | None:
-        """The holder of L, its count and its fence."""
         seen = status_of(self.table, "L").holder
         return None if seen is None else (seen.owner, seen.times, seen.fence)
 

@@ -43,7 +43,6 @@ def in_flight_at(proxy: Proxy) -> InFlightRequests:
 
 
 def led_by_n2(proxy: P) -> P:
-    """Return ``proxy`` once it knows that n2 is the leader."""
     proxy.handle(REPLICA, LeaderChanged(leader="n2"), T0)
     return proxy
 
@@ -59,7 +58,6 @@ def happens(proxy: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
 
 
 def read_request(effects: Effects) -> ReadMachine:
-    """Return the query to the replica."""
     return only_sent(effects, ReadMachine, REPLICA)
 
 
@@ -73,7 +71,6 @@ def proposed(effects: Effects) -> list[LogCommand]:
 
 
 def messages_to(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    """Return the messages of ``kind`` to a client."""
     return sent(effects, kind, to)
 
 

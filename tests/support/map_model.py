@@ -39,7 +39,6 @@ class ModelEntry:
 
     @property
     def seen(self) -> Seen:
-        """The part of the entry that can be compared."""
         return self.map, self.key, self.value, self.version, self.session, self.due
 
 

@@ -87,7 +87,6 @@ class ModelKeys:
             self.hold(c.receipt, door, model.now + c.receipt_ms + 1)
 
     def detach(self, c: Detach, mine: ModelClaim) -> None:
-        """Turn a hold into a detached one."""
         model, who = self.model, (c.session, c.owner, c.request)
         if len(mine.acquisitions) > 1:
             model.deny(*who, c.lock, Reason.INVALID)
@@ -99,7 +98,6 @@ class ModelKeys:
         held.detached_by = c.owner
 
     def attach(self, c: Attach) -> None:
-        """Turn a detached hold into one of a client."""
         model, who, held = self.model, (c.session, c.owner, c.request), self.model.holder(c.lock)
         right = sha256(c.secret).digest()
         if held is None or not held.detached_by or held.door is None or held.door[0] != right:
@@ -198,7 +196,6 @@ class ModelKeys:
         return meets.get(c.when, True)
 
     def _change(self, c: ChangeKeys, name: str, state: KeyState) -> ModelClaim | None:
-        """Change one key; return its hold."""
         model, hold, ends = self.model, self.model.holder(name), self._ends(c, name)
         if c.action is KeyAction.SET and state not in (KeyState.EQUAL, KeyState.RESERVED):
             if hold is not None:

@@ -52,7 +52,6 @@ class ModelObjects:
         """The size of each pool, what is taken, and the key that is charged for it."""
 
     def payers(self) -> dict[str, str]:
-        """Return the key that is charged for each object."""
         now = self.model.now
         found = {lock: one.payer for lock, one in self.latches.items() if one.gone > now}
         waited = [lock for lock in self.parties if self._waits(lock)]
@@ -227,7 +226,6 @@ class ModelObjects:
                 self._break(lock)
 
     def _break(self, lock: str) -> None:
-        """Refuse all parties that wait for a barrier."""
         for claim in self._waits(lock) if lock in self.parties else ():
             self.model.claims.remove(claim)
             self.model.deny(claim.session, claim.owner, claim.request, lock, Reason.BROKEN)
@@ -241,7 +239,6 @@ class ModelQuotas:
         self.quotas: dict[str, Quota] = {}
 
     def used(self, key: str) -> Amounts:
-        """Count what a key has."""
         model = self.model
         entries = [e for e in model.entries if e.payer == key]
         return Amounts(
@@ -253,7 +250,6 @@ class ModelQuotas:
         )
 
     def limits(self, key: str) -> Amounts:
-        """Return what a key may have."""
         own = self.quotas.get(key, Quota())
         every = self.quotas.get("*", Quota()) if key else Quota()
         found: list[int] = []
@@ -262,7 +258,6 @@ class ModelQuotas:
         return Amounts(*found)
 
     def allows(self, key: str, what: str, more: int = 1) -> bool:
-        """Return whether a key may have more of a thing."""
         used, limits = self.used(key), self.limits(key)
         return bool(getattr(used, what) + more <= getattr(limits, what))
 

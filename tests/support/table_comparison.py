@@ -131,7 +131,6 @@ class ObjectComposer(LogComposer):
     """Turns some of the new commands about locks into commands about another kind of object."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
-        """Return the next command, perhaps about another object."""
         before = len(self.commands)
         made = super().command(step, model)
         new = len(self.commands) > before and made is self.commands[-1]
@@ -140,12 +139,10 @@ class ObjectComposer(LogComposer):
         return made
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         raise NotImplementedError
 
 
 def one_hold(claims: Iterable[ModelClaim], dice: int) -> ModelClaim | None:
-    """Return one of the ``claims`` that hold, None if there is none."""
     holds = [claim for claim in claims if claim.fence]
     return holds[dice % len(holds)] if holds else None
 
@@ -572,7 +569,6 @@ class AllComposer(ObjectComposer):
 
 
 def queue_of(held: Resource) -> Queue:
-    """Return the waiters for what others hold."""
     who = ((wait.owner_state, wait.ticket) for wait in held.waits)
     return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
 
@@ -595,7 +591,7 @@ class TableJudge:
     last: int = 0
 
     def on_held(self, table: LockTable, before: dict[str, Queue], held: api.Granted) -> None:
-        """TableJudge a grant, or the repetition of one."""
+        """Judge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
         assert held.fence in self.grants or held.fence > self.last  # fences-rise
         hold = table.find_hold(held.lock, held.fence)
@@ -738,7 +734,6 @@ def log_seeds(usual: int) -> range:
 def log_of(
     steps: Iterable[Dice], composer: type[LogComposer] = LogComposer
 ) -> list[tuple[int, LogCommand]]:
-    """Return the times and commands of the log that ``composer`` writes."""
     model, writer, now = Model(), composer(), 0
     log: list[tuple[int, LogCommand]] = []
     for name in composer.SESSIONS:

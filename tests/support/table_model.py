@@ -135,7 +135,6 @@ class ModelClaim:
 
     @property
     def payer(self) -> str:
-        """The key that is charged for it."""
         if self.door is not None:
             return self.door[1]
         return map_model.key_of(self.session)
@@ -180,7 +179,6 @@ class Model:
         self.quotas = ModelQuotas(self)
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
-        """Return the claims whose fields are as wanted."""
         return [c for c in self.claims if all(getattr(c, k) == v for k, v in wanted.items())]
 
     def holder(self, lock: str) -> ModelClaim | None:
@@ -261,7 +259,6 @@ class Model:
             session["recalled"] = hold.fence
 
     def grant(self, claim: ModelClaim) -> None:
-        """Turn a wait into a hold."""
         if claim.door is not None:
             self.keys.grant(claim)
             return
@@ -728,7 +725,6 @@ class Model:
 
 
 def _are_allowed(hold_ms: int, grace_ms: int) -> bool:
-    """Return whether an acquire may ask for that duration and grace."""
     return all(100 <= ms <= WEEK_MS for ms in (hold_ms, grace_ms) if ms) and (
         hold_ms > 0 or not grace_ms
     )

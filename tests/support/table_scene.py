@@ -230,7 +230,6 @@ class TurnTable:
         return known
 
     def begun(self, role: Role[Any]) -> Reaction:
-        """Return the first turn of ``role``."""
         try:
             effects = role.begin(T0)
         except AssertionError as error:
@@ -238,7 +237,6 @@ class TurnTable:
         return self._entered(role, effects)
 
     def letter(self, sender: Address, to: Address, event: Event) -> int:
-        """Return the number of a delivery."""
         letter = Letter(sender, to, event)
         number = self._letter_numbers.get(letter)
         if number is None:
