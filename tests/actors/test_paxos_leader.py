@@ -22,22 +22,9 @@ from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retir
 from fencelock.actors.lease import DRIFT_PPM, relied_ns
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import (
-    Adopted,
-    Applied,
-    Candidate,
-    Lacking,
-    Leadership,
-    ReportApplied,
-    Resign,
-    SteppedDown,
-    Suspect,
-    Withdraw,
-)
 from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader, LeaderPhase
@@ -54,6 +41,7 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Prepare,
     Release,
+    TakeOver,
 )
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
@@ -82,11 +70,11 @@ def leader() -> Leader:
 
 
 def suspect(leader: Leader) -> Effects:
-    return leader.handle(MONITOR, Suspect(), T0)
+    return leader.handle(MONITOR, events.Suspect(), T0)
 
 
 def adopt(leader: Leader, *batches: Batch, floor: int = 1) -> Effects:
-    adopted = Adopted(ballot=leader.ballot, floor=floor, source="b", batches=batches)
+    adopted = events.Adopted(ballot=leader.ballot, floor=floor, source="b", batches=batches)
     return leader.handle(LEADER, adopted, T0)
 
 
@@ -109,8 +97,8 @@ def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
     assert effects == [
         written(1),
         spawned(1),
-        Send(MONITOR, Candidate()),
-        Send(REPLICA, ReportApplied()),
+        Send(MONITOR, events.Candidate()),
+        Send(REPLICA, events.ReportApplied()),
     ]
 
 
@@ -123,7 +111,7 @@ def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise()
 def test_it_stands_above_every_ballot_its_monitor_has_seen(leader: Leader) -> None:
     seen = Ballot(5, leader_of("b"))
 
-    assert not_counted(leader.handle(MONITOR, Suspect(above=seen), T0))[0] == written(6)
+    assert not_counted(leader.handle(MONITOR, events.Suspect(above=seen), T0))[0] == written(6)
 
 
 def test_another_suspicion_changes_nothing_while_a_scout_asks(leader: Leader) -> None:
@@ -139,7 +127,7 @@ def test_a_majority_makes_it_lead_and_propose_what_was_reported(leader: Leader) 
 
     ballot, commander = Ballot(1, LEADER), address_of("a", "commander-1")
     arguments = {"node": "a", "config": CONFIG, "ballot": ballot, "first": 1}
-    leadership = Leadership(ballot=ballot, commander=commander, first=3, time_ms=9)
+    leadership = events.Leadership(ballot=ballot, commander=commander, first=3, time_ms=9)
     assert effects == [
         Retire(address_of("a", "scout-1")),
         Spawn(commander, Commander, {**arguments, "batches": (BATCH, NO_OP)}),
@@ -152,9 +140,9 @@ def test_it_learns_what_others_decided_before_it_leads(leader: Leader) -> None:
     suspect(leader)
 
     wait = not_counted(adopt(leader, NO_OP, BATCH, floor=4))
-    assert wait == [Send(address_of("a", "catchup"), Lacking(first=1, target=4, source="b"))]
-    assert not_counted(leader.handle(REPLICA, Applied(slot=3), T0)) == []
-    leadership = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
+    assert wait == [Send(address_of("a", "catchup"), events.Lacking(first=1, target=4, source="b"))]
+    assert not_counted(leader.handle(REPLICA, events.Applied(slot=3), T0)) == []
+    leadership = not_counted(leader.handle(REPLICA, events.Applied(slot=5), T0))
 
     spawn = checked(Spawn, leadership[1])
     assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
@@ -186,22 +174,22 @@ def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
 
 
 def pause_of(effects: Effects) -> int:
-    return next(message.pause_ms for message in sent(effects, SteppedDown))
+    return next(message.pause_ms for message in sent(effects, events.SteppedDown))
 
 
 def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:
     suspect(leader)
 
-    effects = not_counted(leader.handle(MONITOR, Withdraw(), T0))
+    effects = not_counted(leader.handle(MONITOR, events.Withdraw(), T0))
 
     assert effects[0] == Retire(address_of("a", "scout-1"))
-    assert leader.handle(MONITOR, Withdraw(), T0) == ()
+    assert leader.handle(MONITOR, events.Withdraw(), T0) == ()
 
 
 @pytest.mark.parametrize("ballot", [Ballot(1, Address("a/other")), Ballot(2, LEADER)])
 def test_a_late_message_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
     suspect(leader)
-    message = Adopted(ballot=ballot, floor=1, source="b", batches=())
+    message = events.Adopted(ballot=ballot, floor=1, source="b", batches=())
 
     assert leader.handle(LEADER, message, T0) == ()
 
@@ -214,8 +202,8 @@ def test_a_preemption_by_its_own_ballot_changes_nothing(leader: Leader) -> None:
 
 
 ASKER = address_of("a", "~ask-1")
-BALLOT = messages.Ballot(1, LEADER)
-HIGHER = messages.Ballot(2, leader_of("b"))
+BALLOT = Ballot(1, LEADER)
+HIGHER = Ballot(2, leader_of("b"))
 
 
 @pytest.fixture
@@ -223,7 +211,7 @@ def leading() -> Leader:
     """Return one that leads under `BALLOT`."""
     role = made()
     role.handle(LEADER, events.LeaderChanged(leader="a"), T0)
-    role.handle(monitor_of("a"), events.Succeed(ballot=messages.Ballot(0, LEADER)), T0)
+    role.handle(monitor_of("a"), events.Succeed(ballot=Ballot(0, LEADER)), T0)
     role.handle(LEADER, events.Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
     assert role.phase is LeaderPhase.LEADING
     return role
@@ -255,8 +243,8 @@ def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Lea
     assert effects[0] == Retire(address_of("a", "commander-1"))
     sent_messages = [(send.to, send.message) for send in sends(effects)][2:]
     assert sent_messages == [
-        *((acceptor_of(node), messages.Release(ballot=BALLOT)) for node in "abc"),
-        (monitor_of("c"), messages.TakeOver(ballot=BALLOT)),
+        *((acceptor_of(node), Release(ballot=BALLOT)) for node in "abc"),
+        (monitor_of("c"), TakeOver(ballot=BALLOT)),
     ]
     assert leading.phase is LeaderPhase.FOLLOWING
 
@@ -268,8 +256,8 @@ def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -
     effects = leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0)
 
     words = [send.message for send in sends(effects)]
-    assert not any(isinstance(message, messages.Release) for message in words)
-    assert words[-1] == messages.TakeOver(ballot=BALLOT)
+    assert not any(isinstance(message, Release) for message in words)
+    assert words[-1] == TakeOver(ballot=BALLOT)
     assert leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0) == ()
 
 
@@ -295,7 +283,7 @@ def test_a_leader_without_a_successor_leads_on_and_replies_so_at_once(leading: L
 
 
 def answered(monitor: FailureDetector, node: str, applied: int) -> None:
-    ack = messages.HeartbeatAck(ballot=BALLOT, number=monitor.number, applied=applied)
+    ack = HeartbeatAck(ballot=BALLOT, number=monitor.number, applied=applied)
     monitor.handle(acceptor_of(node), ack, T0)
 
 
@@ -325,13 +313,13 @@ def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
     monitor = detector_of()
     seen = events.BallotSeen(ballot=HIGHER, leads=True)
     ignored = (Observe("paxos.take_over_ignored"),)
-    message = messages.TakeOver(ballot=HIGHER)
+    message = TakeOver(ballot=HIGHER)
     assert monitor.handle(leader_of("b"), message, T0) == ignored
     monitor.handle(acceptor_of("a"), seen, T0)
 
     assert monitor.handle(leader_of("c"), message, T0) == ignored
     assert monitor.handle(address_of("b", "other"), message, T0) == ignored
-    forged = messages.TakeOver(ballot=messages.Ballot(1 << 50, leader_of("b")))
+    forged = TakeOver(ballot=Ballot(1 << 50, leader_of("b")))
     assert monitor.handle(leader_of("b"), forged, T0) == ignored
     stand = (Send(leader_of("a"), events.Succeed(ballot=HIGHER)),)
     assert monitor.handle(leader_of("b"), message, T0) == stand
@@ -340,14 +328,14 @@ def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
 def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
     role = Acceptor(acceptor_of("c"), HOST, node="c", config=CONFIG, recovered=Recovered())
     commander, scout = address_of("a", "commander-1"), address_of("b", "scout-2")
-    beat = messages.Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
-    prepare = messages.Prepare(ballot=HIGHER, first=1)
+    beat = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
+    prepare = Prepare(ballot=HIGHER, first=1)
     role.handle(commander, beat, T0)
     assert role.handle(scout, prepare, T0) == (Observe("paxos.lease_kept"),)
-    forged = role.handle(address_of("b", "leader"), messages.Release(ballot=BALLOT), T0)
+    forged = role.handle(address_of("b", "leader"), Release(ballot=BALLOT), T0)
     assert forged == (Observe("paxos.stranger_leads"),)
 
-    role.handle(LEADER, messages.Release(ballot=BALLOT), T0)
+    role.handle(LEADER, Release(ballot=BALLOT), T0)
     late = role.handle(commander, beat, T0)  # Overtaken on its way: it must not count.
 
     assert late == [Observe("paxos.late_heartbeat")]
@@ -547,7 +535,7 @@ def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
     world = world_of_three(seed)
     leaders = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
     (leader,) = leaders
-    world.nodes[leader].tell(leader_of(leader), Resign())
+    world.nodes[leader].tell(leader_of(leader), events.Resign())
 
     assert longest_gap_ms(world, 1_000) < LEASE_MS // 3
     assert world.marks["paxos.handed_over"] == world.marks["paxos.took_over"] == 1
@@ -598,7 +586,7 @@ def wait_for_leader(nodes: dict[str, Node]) -> str:
             leader = nodes["n1"].ref("leader")
         except pykka.ActorDeadError:
             return False  # The members have not met yet.
-        leaders.append(leader.ask(Resign(), timeout=PATIENCE_S).leader)
+        leaders.append(leader.ask(events.Resign(), timeout=PATIENCE_S).leader)
         return bool(leaders[-1])
 
     until(is_known)

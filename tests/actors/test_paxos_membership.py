@@ -324,12 +324,10 @@ def test_an_old_copy_that_was_shut_out_stays_so_when_the_members_change() -> Non
 # The steps of a change
 
 
-def nodes_known(*members: str, learner: Locate | None = None) -> tuple[NodeFacts, ...]:
-    """Return facts of members that answered just now, and of ``d`` as a learner."""
-    known = [NodeFacts(member, 5, 0, 0, None) for member in members]
-    if learner is not None:
-        known.append(NodeFacts("d", learner.applied, 0, learner.view, learner))
-    return tuple(known)
+def facts_of(answering: str, **learners: Locate) -> tuple[NodeFacts, ...]:
+    """Return facts of members that answered just now, and of the ``learners``."""
+    known = [NodeFacts(one, 5, 0, 0, None) for one in answering]
+    return (*known, *(NodeFacts(one, 5, 0, 0, report) for one, report in learners.items()))
 
 
 def learner(
@@ -363,7 +361,7 @@ def step(
 
 
 def test_a_learner_that_caught_up_is_added() -> None:
-    answer, proposed = step(MemberAction.JOIN, "d", nodes_known("b", "c", learner=learner()))
+    answer, proposed = step(MemberAction.JOIN, "d", facts_of("bc", d=learner()))
 
     assert isinstance(answer, MembersChanged)
     assert not answer.done
@@ -371,7 +369,7 @@ def test_a_learner_that_caught_up_is_added() -> None:
 
 
 def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
-    views = nodes_known("b", "c", learner=learner(ready=False))
+    views = facts_of("bc", d=learner(ready=False))
 
     answer, proposed = step(MemberAction.JOIN, "d", views)
 
@@ -383,7 +381,7 @@ def test_a_join_reports_how_much_a_learner_lacks() -> None:
     report = replace(learner(), bytes_left=9_000)
     far = NodeFacts("d", report.applied, 0, 0, report, lag=4_000)
 
-    answer, proposed = step(MemberAction.JOIN, "d", (*nodes_known("b", "c"), far))
+    answer, proposed = step(MemberAction.JOIN, "d", (*facts_of("bc"), far))
 
     assert isinstance(answer, MembersChanged)
     assert (answer.slots_left, answer.bytes_left, proposed) == (4_000, 9_000, [])
@@ -393,7 +391,7 @@ def test_a_learner_is_added_while_the_log_grows_by_2000_slots_a_second() -> None
     """A learner requests slots every 50 ms. With a limit of 16, no node could join a busy group."""
     follows = NodeFacts("d", 5, 0, 0, learner(), lag=2 * LEADER_MS + 20)
 
-    answer, proposed = step(MemberAction.JOIN, "d", (*nodes_known("b", "c"), follows))
+    answer, proposed = step(MemberAction.JOIN, "d", (*facts_of("bc"), follows))
 
     assert isinstance(answer, MembersChanged)
     assert proposed == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
@@ -412,7 +410,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
 
     def proposed(session: str, at_ms: int, report: Locate, last_message_ms: int) -> list[object]:
         now = Instant(T0 + at_ms * NS_PER_MS)
-        facts = (*nodes_known("b", "c"), NodeFacts("d", 5, last_message_ms, 0, report))
+        facts = (*facts_of("bc"), NodeFacts("d", 5, last_message_ms, 0, report))
         join = ChangeMembers(action=MemberAction.JOIN, node="d", session=session)
         role.handle(members_of("b"), join, now)
         effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), now)
@@ -429,7 +427,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
 
 def test_a_request_to_add_a_member_again_does_not_wait_for_its_journal() -> None:
     late = NodeFacts("b", 5, 100, 0, learner(journal=B.journal))
-    answer, _ = step(MemberAction.JOIN, "b", (*nodes_known("b", "c"), late))
+    answer, _ = step(MemberAction.JOIN, "b", (*facts_of("bc"), late))
 
     assert isinstance(answer, MembersChanged)
     assert answer.done
@@ -457,24 +455,19 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
 @pytest.mark.parametrize(
     ("action", "node", "facts", "text"),
     [
-        (MemberAction.JOIN, "d", nodes_known("b", "c"), "start it"),
+        (MemberAction.JOIN, "d", facts_of("bc"), "start it"),
+        (MemberAction.JOIN, "d", facts_of("", d=learner()), "start members that do not answer"),
         (
             MemberAction.JOIN,
             "d",
-            nodes_known(learner=learner()),
-            "start members that do not answer",
-        ),
-        (
-            MemberAction.JOIN,
-            "d",
-            nodes_known("b", "c", learner=learner(log_version=0)),
+            facts_of("bc", d=learner(log_version=0)),
             "log version 0, this group has 1: upgrade it first",
         ),
-        (MemberAction.LEAVE, "b", nodes_known("b"), "c does not answer"),
-        (MemberAction.REMOVE, "b", nodes_known("b", "c"), "b runs, as it answered a recently: run"),
-        (MemberAction.REMOVE, "a", nodes_known("b", "c"), "fencelock leave a"),
-        (MemberAction.TRANSFER, "d", nodes_known("b", "c"), "fencelock join d first"),
-        (MemberAction.TRANSFER, "c", nodes_known("b"), "does not answer"),
+        (MemberAction.LEAVE, "b", facts_of("b"), "c does not answer"),
+        (MemberAction.REMOVE, "b", facts_of("bc"), "b runs, as it answered a recently: run"),
+        (MemberAction.REMOVE, "a", facts_of("bc"), "fencelock leave a"),
+        (MemberAction.TRANSFER, "d", facts_of("bc"), "fencelock join d first"),
+        (MemberAction.TRANSFER, "c", facts_of("b"), "does not answer"),
     ],
 )
 def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
@@ -488,20 +481,20 @@ def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
 
 
 def test_a_dead_member_is_removed_while_a_majority_of_the_rest_answers() -> None:
-    _, proposed = step(MemberAction.REMOVE, "c", nodes_known("b"))
+    _, proposed = step(MemberAction.REMOVE, "c", facts_of("b"))
 
     assert proposed == [ProposeChange(membership=THREE.without("c"))]
 
 
 def test_a_leader_that_is_to_go_hands_over_first() -> None:
-    _, proposed = step(MemberAction.LEAVE, "a", nodes_known("b", "c"))
+    _, proposed = step(MemberAction.LEAVE, "a", facts_of("bc"))
 
     assert proposed == [Resign()]
 
 
 def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> None:
-    add = nodes_known("b", "c", learner=learner())
-    few = nodes_known("b")
+    add = facts_of("bc", d=learner())
+    few = facts_of("b")
 
     _, first = step(MemberAction.REPLACE, "c", add, replacement="d")
     refused, none = step(MemberAction.REPLACE, "c", few, replacement="d")
@@ -512,7 +505,7 @@ def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> N
 
 
 def test_a_replacement_waits_until_a_new_leader_has_a_message_from_the_node() -> None:
-    answer, proposed = step(MemberAction.REPLACE, "c", nodes_known("b"), replacement="c")
+    answer, proposed = step(MemberAction.REPLACE, "c", facts_of("b"), replacement="c")
 
     assert isinstance(answer, MembersChanged)
     assert not answer.done
@@ -521,7 +514,7 @@ def test_a_replacement_waits_until_a_new_leader_has_a_message_from_the_node() ->
 
 
 def test_a_change_that_is_done_is_done_however_often_it_is_asked_for() -> None:
-    answer, proposed = step(MemberAction.REMOVE, "d", nodes_known("b", "c"))
+    answer, proposed = step(MemberAction.REMOVE, "d", facts_of("bc"))
 
     assert isinstance(answer, MembersChanged)
     assert (answer.done, proposed) == (True, [])
@@ -536,7 +529,7 @@ def test_a_change_is_done_once_a_majority_has_stored_it(views: LogConfig) -> Non
     answers: list[MembersChanged] = []
     for stored in (in_force - 1, in_force):
         role.handle(members_of("b"), join, T0)
-        described = NodesDescribed(leader="a", nodes=nodes_known("b", "c", "d"), stored=stored)
+        described = NodesDescribed(leader="a", nodes=facts_of("bcd"), stored=stored)
         effects = role.handle(monitor_of("a"), described, T0)
         answers += sent(effects, MembersChanged)
 
@@ -545,7 +538,7 @@ def test_a_change_is_done_once_a_majority_has_stored_it(views: LogConfig) -> Non
 
 
 def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:
-    late = (NodeFacts("b", 5, HEARD_MS + 1, 0, None), *nodes_known("c"))
+    late = (NodeFacts("b", 5, HEARD_MS + 1, 0, None), *facts_of("c"))
 
     answer, _ = step(MemberAction.REMOVE, "c", late)
 
@@ -569,7 +562,7 @@ def test_links_follow_the_members(views: LogConfig) -> None:
 
 
 def test_a_transfer_names_the_successor() -> None:
-    _, proposed = step(MemberAction.TRANSFER, "c", nodes_known("b", "c"))
+    _, proposed = step(MemberAction.TRANSFER, "c", facts_of("bc"))
 
     assert proposed == [Resign(successor="c")]
 
@@ -579,27 +572,12 @@ def test_a_transfer_names_the_successor() -> None:
 
 SILENT_MS = 5_000
 TARGET = MemberTarget(3, SILENT_MS)
-WILLING = Locate(
-    applied=5,
-    view=0,
-    journal=40,
-    ready=True,
-    endpoint="tcp://d:1",
-    version="1",
-    priority=14,
-    life=7,
-    log_version=LOG_VERSION,
-)
+WILLING = replace(learner(journal=40), priority=14, life=7)
 
 
 def view_of(members: str) -> View:
     seats = tuple(Member(one, f"tcp://{one}:1", n) for n, one in enumerate(members, start=1))
     return View(0, tuple(members), seats=seats)
-
-
-def facts_of(answering: str, **learners: Locate) -> tuple[NodeFacts, ...]:
-    known = [NodeFacts(one, 5, 0, 0, None) for one in answering]
-    return (*known, *(NodeFacts(one, 5, 0, 0, report) for one, report in learners.items()))
 
 
 def wish(members: str, answering: str, **learners: Locate) -> Wish | None:

@@ -18,7 +18,6 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds, acceptor_of, leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import LocateDue, MachineRead, ReadMachine, ReportState
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
 from fencelock.actors.paxos.message import (
     Ballot,
@@ -313,7 +312,7 @@ def observer() -> Locator:
 
 def ask(observer: Locator, ms: int) -> dict[str, int]:
     """Let the timer of ``observer`` ring; return the number of its request to each node."""
-    effects = sends(observer.handle(A, LocateDue(number=observer.timer), at(ms)))
+    effects = sends(observer.handle(A, events.LocateDue(number=observer.timer), at(ms)))
     return {
         node_of(send.to): send.message.number
         for send in effects
@@ -351,7 +350,7 @@ def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Lo
 
 def test_a_replica_reports_on_request_how_old_its_state_is() -> None:
     replica = replica_of_a(config=config_of())
-    wanted = ReportState(asker=monitor_of("d"), number=3)
+    wanted = events.ReportState(asker=monitor_of("d"), number=3)
 
     assert replica.handle(monitor_of("a"), wanted, at(50)) == [
         Send(monitor_of("d"), located(3, NOTHING_PROVEN, applied=1))
@@ -389,16 +388,16 @@ def asks(proxy: Proxy, reader: str, count: int, now: Instant = T0) -> list[Effec
     ]
 
 
-def read_requests(effects: Effects) -> list[ReadMachine]:
-    return sent(effects, ReadMachine)
+def read_requests(effects: Effects) -> list[events.ReadMachine]:
+    return sent(effects, events.ReadMachine)
 
 
-def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[Effect]:
+def answered(proxy: Proxy, asked: Iterable[events.ReadMachine], now: Instant) -> list[Effect]:
     return [
         effect
         for one in asked
         for effect in proxy.handle(
-            REPLICA, MachineRead(number=one.number, reply=PAGE, slot=1, age_ms=0), now
+            REPLICA, events.MachineRead(number=one.number, reply=PAGE, slot=1, age_ms=0), now
         )
     ]
 

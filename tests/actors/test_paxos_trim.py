@@ -29,7 +29,6 @@ from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import Fetched
 from fencelock.actors.paxos.journal import Base, Recovered, recover, why_unusable
 from fencelock.actors.paxos.log import DecidedSlots
 from fencelock.actors.paxos.machine import Part
@@ -518,7 +517,7 @@ def test_the_parts_of_a_snapshot_are_counted(role: CatchUp) -> None:
             ]
 
         left = 2 * (3 - chunk)
-        assert Send(monitor_of("a"), Fetched(bytes_left=left)) in effects
+        assert Send(monitor_of("a"), events.Fetched(bytes_left=left)) in effects
     words = "0 of 499 slots, 3 of 4 parts of a snapshot, 6 bytes"
     assert ("received", words) in role.summary()
 

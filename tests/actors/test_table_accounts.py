@@ -21,7 +21,6 @@ from support.table_comparison import (
 from support.table_model import Model
 from support.table_scene import restored, text_of, unheld
 
-from fencelock.actors.api import message as api
 from fencelock.actors.api.account import (
     EVERY_KEY,
     NO_KEY,
@@ -37,7 +36,7 @@ from fencelock.actors.api.barrier import BARRIER
 from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
-from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.message import Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.session_message import CloseSession, Evict, ListRecords, Open, Records
 from fencelock.actors.table import account_rules, snapshot
@@ -280,7 +279,7 @@ class QuotaComposer(AllComposer):
             return SetQuota(
                 account=account, quota=Quota(most[0], size, most[1], most[2], sessions), **about
             )
-        if isinstance(made, Evict) or (isinstance(made, api.Release) and chance % 4 == 0):
+        if isinstance(made, Evict) or (isinstance(made, Release) and chance % 4 == 0):
             exact = which % 3 == 0
             return Purge(
                 kind=(MAP, LATCH, BARRIER, COUNTER)[what % 4],

@@ -13,7 +13,6 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
 from fencelock.actors.api.map import DeleteEntry, PutEntry
-from fencelock.actors.api.message import Granted, KeepAlive
 from fencelock.actors.api.name import TTL_MS_MAX, object_name, without_secret
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -332,7 +331,7 @@ def test_a_session_that_is_due_may_still_be_kept_and_is_then_not_ended() -> None
     last = f"s{MANY - 1}.{MANY}"
     assert last in table.sessions.by_id
 
-    table.apply(LONG_TTL_MS, KeepAlive(session=last, request=1))
+    table.apply(LONG_TTL_MS, api.KeepAlive(session=last, request=1))
     steps_until_idle(table, LONG_TTL_MS + 1)
 
     assert list(table.sessions.by_id) == [last]
@@ -387,10 +386,10 @@ def test_a_queue_behind_what_ends_is_served() -> None:
         for owner in (number, number + ENDS_MAX):
             table.apply(0, acquire(f"s{owner}.{owner + 1}", 1, f"l{number}"))
     for number in range(ENDS_MAX, 2 * ENDS_MAX):
-        table.apply(LONG_TTL_MS - 1, KeepAlive(session=f"s{number}.{number + 1}", request=2))
+        table.apply(LONG_TTL_MS - 1, api.KeepAlive(session=f"s{number}.{number + 1}", request=2))
     granted = 0
     for now_ms in range(LONG_TTL_MS, LONG_TTL_MS + 10):
-        granted += sum(isinstance(one, Granted) for one in table.advance(now_ms))
+        granted += sum(isinstance(one, api.Granted) for one in table.advance(now_ms))
     assert granted == ENDS_MAX
 
 

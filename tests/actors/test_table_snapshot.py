@@ -25,14 +25,15 @@ from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import End, Evict, Open
-from fencelock.actors.table import wire as messages
 from fencelock.actors.table.snapshot import bytes_of
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import (
     ClaimantRecord,
+    ExtendSessions,
     HoldRecord,
     KeyRecord,
     LeaseRecord,
+    LogCommand,
     TableHead,
     TablePart,
     WaitRecord,
@@ -51,7 +52,7 @@ def release(owner: str, request: int, fence: int) -> api.Release:
     return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
 
 
-def apply_all(table: LockTable, *commands: messages.LogCommand) -> None:
+def apply_all(table: LockTable, *commands: LogCommand) -> None:
     for command in commands:
         table.apply(table.time_ms, command)
 
@@ -71,7 +72,7 @@ def busy() -> LockTable:
         acquire("b", 4, "L", 700),
         acquire("c", 5),
         acquire("d", 6, "L", 0),
-        messages.ExtendSessions(leader="m"),
+        ExtendSessions(leader="m"),
         api.KeepAlive(session="t.2"),
     )
     return table
@@ -92,7 +93,7 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
     """Rule one-outcome: a command from before the snapshot has no second effect after it."""
     table = busy()
     copy = LockTable.restore(table.snapshot())
-    script: list[tuple[int, messages.LogCommand]] = [
+    script: list[tuple[int, LogCommand]] = [
         (60, acquire("a", 3)),
         (60, acquire("b", 4)),
         (60, acquire("d", 6, "L", 0)),
@@ -199,15 +200,17 @@ def test_an_empty_table_has_a_snapshot_too() -> None:
     assert restored(LockTable()).digest() == LockTable().digest()
 
 
-def with_claimants(
-    part: messages.TablePart, *owner_states: messages.ClaimantRecord
-) -> messages.TablePart:
+def with_claimants(part: TablePart, *owner_states: ClaimantRecord) -> TablePart:
     return replace(part, owner_states=(*part.owner_states, *owner_states))
 
 
-CHANGES: dict[
-    str, Callable[[messages.TablePart, messages.TablePart], tuple[messages.TablePart, ...]]
-] = {
+def with_last(part: TablePart, **changed: Any) -> TablePart:
+    """Return ``part`` with a copy of its last claimant that has other fields."""
+    return with_claimants(part, part.owner_states[-1]._replace(**changed))
+
+
+WAIT = WaitRecord(1, "", 0, None, 1, 1, 1, 0, 0, 0)
+CHANGES: dict[str, Callable[[TablePart, TablePart], tuple[TablePart, ...]]] = {
     "none": lambda a, b: (),
     "lost part": lambda a, b: (a,),
     "twice": lambda a, b: (a, a, b),
@@ -215,29 +218,13 @@ CHANGES: dict[
     "mixed": lambda a, b: (replace(a, head=a.head._replace(fence=9)), b),
     "no session": lambda a, b: (replace(a, sessions=()), b),
     "two sessions": lambda a, b: (a, replace(b, sessions=a.sessions)),
-    "two of one owner": lambda a, b: (a, with_claimants(b, b.owner_states[-1])),
+    "two of one owner": lambda a, b: (a, with_last(b)),
     "two holders": lambda a, b: (
         a,
         with_claimants(b, next(c for c in a.owner_states if c.hold)._replace(owner="y")),
     ),
-    "two waits in one place": lambda a, b: (
-        a,
-        with_claimants(
-            b,
-            b.owner_states[-1]._replace(
-                owner="y", wait=messages.WaitRecord(1, "", 0, None, 1, 1, 1, 0, 0, 0)
-            ),
-        ),
-    ),
-    "no holder": lambda a, b: (
-        a,
-        with_claimants(
-            b,
-            b.owner_states[-1]._replace(
-                lock="free", wait=messages.WaitRecord(9, "", 0, None, 1, 1, 1, 0, 0, 0)
-            ),
-        ),
-    ),
+    "two waits in one place": lambda a, b: (a, with_last(b, owner="y", wait=WAIT)),
+    "no holder": lambda a, b: (a, with_last(b, lock="free", wait=WAIT._replace(ticket=9))),
 }
 
 
@@ -396,9 +383,9 @@ def test_digests_distinguish_objects(every: LockTable, field: str, change: dict[
 @pytest.mark.parametrize(("lock", "owner"), [("", "y"), ("n" * 257, "y"), ("n", "y" * 257)])
 def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, owner: str) -> None:
     (part,) = busy().snapshot()
-    strange = part.owner_states[-1]._replace(lock=lock, owner=owner, wait=None, hold=None)
+    strange = with_last(part, lock=lock, owner=owner, wait=None, hold=None)
     with pytest.raises(ValueError, match="allowed"):
-        LockTable.restore((with_claimants(part, strange),))
+        LockTable.restore((strange,))
 
 
 WRONG = Why(Cause.TIMED_OUT, (1,))
@@ -408,11 +395,10 @@ WRONG_ACT = Why(Cause.QUOTA_SET, (1,))
 @pytest.mark.parametrize("why", [None, WRONG])
 def test_a_snapshot_with_a_refusal_that_has_no_sentence_is_refused(why: Why | None) -> None:
     (part,) = busy().snapshot()
-    wrong = part.owner_states[-1]._replace(
-        owner="y", wait=None, hold=None, freed=None, denial=api.Reason.TIMED_OUT, why=why
-    )
+    denied = {"freed": None, "denial": api.Reason.TIMED_OUT, "why": why}
+    wrong = with_last(part, owner="y", wait=None, hold=None, **denied)
     with pytest.raises(ValueError, match="wrong refusal of lock"):
-        LockTable.restore((with_claimants(part, wrong),))
+        LockTable.restore((wrong,))
 
 
 @pytest.mark.parametrize("why", [WRONG, WRONG_ACT, Why(Cause.PURGED)])
@@ -426,11 +412,8 @@ def test_a_snapshot_with_an_audit_line_without_a_text_is_refused(why: Why) -> No
 def test_a_name_that_another_python_accepted_stays_in_a_snapshot(lock: str) -> None:
     """A member with stricter rules still starts from its earlier journal."""
     (part,) = busy().snapshot()
-    newer = part.owner_states[-1]._replace(lock=lock, owner="y", wait=None, hold=None)
-    table = LockTable.restore((with_claimants(part, newer),))
-    assert any(
-        (newer.owner, newer.lock) in one.owner_states for one in table.sessions.by_id.values()
-    )
+    table = LockTable.restore((with_last(part, lock=lock, owner="y", wait=None, hold=None),))
+    assert any(("y", lock) in one.owner_states for one in table.sessions.by_id.values())
 
 
 def test_digests_distinguish_tables() -> None:
