@@ -265,28 +265,22 @@ def test_a_role_that_does_not_answer_a_request_refuses_it(tmp_path: Path) -> Non
         nodes["n1"].ref("clock").ask(ReadLeaders(), timeout=1)
 
 
-class Verbose(Role[Granted]):
+class Plain(Role[Granted]):
     def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
         return ()
 
+
+class Verbose(Plain):
     def summary(self) -> tuple[tuple[str, str | int], ...]:
         return tuple((f"fact {number}", "x" * 1_000) for number in range(50))
 
 
-class Large(Role[Granted]):
+class Large(Plain):
     """A role with facts without end."""
-
-    def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        return ()
 
     def facts(self, now: Instant) -> Facts:
         for number in count():
             yield f"{now} {number} " + "x" * 1_000, "é" * 1_000
-
-
-class Plain(Role[Granted]):
-    def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        return ()
 
 
 def raise_fault(doing: str, error: Exception) -> None:

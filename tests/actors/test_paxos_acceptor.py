@@ -40,6 +40,10 @@ def made(recovered: Recovered) -> Acceptor:
     return role
 
 
+def prepare(ballot: messages.Ballot, first: int = 1) -> messages.Prepare:
+    return messages.Prepare(ballot=ballot, first=first)
+
+
 def accept(
     slot: int, batch: messages.Batch = BATCH, ballot: messages.Ballot = LOW, committed: int = 1
 ) -> messages.Accept:
@@ -65,7 +69,7 @@ def words(effects: Effects) -> list[Effect]:
 
 
 def test_a_promise_is_written_and_then_sent(acceptor: Acceptor) -> None:
-    effects = acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
+    effects = acceptor.handle(SCOUT, prepare(LOW), T0)
 
     assert words(effects) == [promised(LOW), Send(SCOUT, promise(LOW))]
 
@@ -88,18 +92,18 @@ def test_votes_after_a_snapshot_that_the_journal_has_not_yet_are_possible() -> N
 
 
 def test_a_repeated_question_is_answered_without_writing_again(acceptor: Acceptor) -> None:
-    acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
+    acceptor.handle(SCOUT, prepare(LOW), T0)
 
-    again = acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
+    again = acceptor.handle(SCOUT, prepare(LOW), T0)
 
     assert again == (Send(SCOUT, promise(LOW)),)
 
 
 def test_a_lower_ballot_is_notified_of_the_higher_one(acceptor: Acceptor) -> None:
-    acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
+    acceptor.handle(OTHER, prepare(HIGH), T0)
     no = (Send(SCOUT, messages.Preempted(ballot=HIGH)),)
 
-    assert acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0) == no
+    assert acceptor.handle(SCOUT, prepare(LOW), T0) == no
     assert acceptor.handle(SCOUT, accept(1), T0) == no
     assert acceptor.handle(SCOUT, beat(), T0) == no
     assert acceptor.votes.by_slot == {}
@@ -118,16 +122,14 @@ def test_an_acceptor_writes_nothing_below_its_promise_before_it_knows_that_it_vo
 
 
 def test_a_vote_is_written_then_sent_and_reported_to_the_next_leader(acceptor: Acceptor) -> None:
-    acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
+    acceptor.handle(SCOUT, prepare(LOW), T0)
 
     effects = acceptor.handle(COMMANDER, accept(3), T0)
 
     assert effects == [Persist(accept(3)), Send(COMMANDER, messages.Accepted(ballot=LOW, slot=3))]
-    later = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
-    assert words(later) == [
-        promised(HIGH),
-        Send(OTHER, promise(HIGH, messages.Vote(3, LOW, BATCH))),
-    ]
+    later = acceptor.handle(OTHER, prepare(HIGH), T0)
+    reported = promise(HIGH, messages.Vote(3, LOW, BATCH))
+    assert words(later) == [promised(HIGH), Send(OTHER, reported)]
 
 
 def test_a_repeated_vote_is_not_written_again_and_never_changed(acceptor: Acceptor) -> None:
@@ -153,7 +155,7 @@ def test_applied_slots_are_left_out_of_a_promise_naming_the_next(acceptor: Accep
         acceptor.handle(COMMANDER, accept(slot, committed=slot), T0)
     acceptor.handle(address_of("a", "replica"), Applied(slot=3), T0)
 
-    effects = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=2), T0)
+    effects = acceptor.handle(OTHER, prepare(HIGH, 2), T0)
 
     assert words(effects) == [
         Persist(messages.Commit(ballot=LOW, committed=3)),
@@ -166,7 +168,7 @@ def test_a_decision_of_others_is_no_win_of_the_ballot_before(acceptor: Acceptor)
     acceptor.handle(COMMANDER, accept(1), T0)  # Lost: another batch was decided, elsewhere.
     acceptor.handle(address_of("a", "replica"), Applied(slot=2), T0)
 
-    effects = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), AFTER_LEASE)
+    effects = acceptor.handle(OTHER, prepare(HIGH), AFTER_LEASE)
 
     assert words(effects)[0] == promised(HIGH)
     journal = [accept(1), *(e.record for e in effects if isinstance(e, Persist))]
@@ -175,7 +177,7 @@ def test_a_decision_of_others_is_no_win_of_the_ballot_before(acceptor: Acceptor)
 
 def page(acceptor: Acceptor, first: int) -> messages.Promise:
     """Return the report of votes from slot ``first`` on."""
-    effects = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=first), T0)
+    effects = acceptor.handle(OTHER, prepare(HIGH, first), T0)
     return only_sent(effects, messages.Promise, OTHER)
 
 
@@ -226,11 +228,9 @@ def test_no_other_leader_is_promised_while_the_lease_lasts(acceptor: Acceptor) -
     acceptor.handle(COMMANDER, beat(), T0)
 
     just_before = Instant(AFTER_LEASE - 1)
-    kept = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), just_before)
-    own = acceptor.handle(
-        SCOUT, messages.Prepare(ballot=messages.Ballot(2, LOW.leader), first=1), just_before
-    )
-    over = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), AFTER_LEASE)
+    kept = acceptor.handle(OTHER, prepare(HIGH), just_before)
+    own = acceptor.handle(SCOUT, prepare(messages.Ballot(2, LOW.leader)), just_before)
+    over = acceptor.handle(OTHER, prepare(HIGH), AFTER_LEASE)
 
     assert kept == (Observe("paxos.lease_kept"),)
     assert own[0] == promised(messages.Ballot(2, LOW.leader))
@@ -260,28 +260,18 @@ def test_some_heartbeats_are_answered_with_the_version() -> None:
 def test_a_restarted_acceptor_keeps_the_lease_it_may_have_given() -> None:
     role = made(Recovered(promised=LOW))
 
-    assert role.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0) == (
-        Observe("paxos.lease_kept"),
-    )
-    assert role.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), AFTER_LEASE)[0] == promised(
-        HIGH
-    )
+    assert role.handle(OTHER, prepare(HIGH), T0) == (Observe("paxos.lease_kept"),)
+    assert role.handle(OTHER, prepare(HIGH), AFTER_LEASE)[0] == promised(HIGH)
 
 
 def test_only_its_own_leader_on_a_member_sends_for_a_ballot(acceptor: Acceptor) -> None:
     stranger = (Observe("paxos.stranger_leads"),)
-    forged = messages.Prepare(ballot=HIGH, first=1)
+    forged = prepare(HIGH)
     outside = messages.Ballot(1, leader_of("z"))
 
     assert acceptor.handle(SCOUT, forged, T0) == stranger
-    assert (
-        acceptor.handle(address_of("z", "x"), messages.Prepare(ballot=outside, first=1), T0)
-        == stranger
-    )
-    assert (
-        acceptor.handle(SCOUT, messages.Prepare(ballot=messages.Ballot(0, LOW.leader), first=1), T0)
-        == stranger
-    )
+    assert acceptor.handle(address_of("z", "x"), prepare(outside), T0) == stranger
+    assert acceptor.handle(SCOUT, prepare(messages.Ballot(0, LOW.leader)), T0) == stranger
     assert acceptor.promised == messages.NO_BALLOT
 
 

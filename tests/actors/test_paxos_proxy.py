@@ -376,9 +376,8 @@ def test_a_command_that_may_be_in_the_log_is_never_reported_as_undone(leaderless
     other = number_of(leaderless.handle(ANN, release, at(TIMING.outcome_ms)))
     for overloaded in (number, other):
         declined = Declined(number=overloaded, why=Decline.OVERLOADED, leader="n2")
-        assert (
-            messages_to(leaderless.handle(FAR, declined, at(TIMING.outcome_ms)), api.Refused) == []
-        )
+        effects = leaderless.handle(FAR, declined, at(TIMING.outcome_ms))
+        assert messages_to(effects, api.Refused) == []
     assert len(in_flight_at(leaderless)) == 2
 
 

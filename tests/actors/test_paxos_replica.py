@@ -210,10 +210,9 @@ def test_deadlines_that_a_tick_ends_are_reported_too() -> None:
     armed = decide(replica, 1, OPENING)
     assert armed[-1] == Wake(50, events.LogTimeDue(ballot=BALLOT, due_ms=50))
 
-    ticked = replica.handle(HERE, events.LogTimeDue(ballot=BALLOT, due_ms=50), at(50))
-    assert (
-        replica.handle(HERE, events.LogTimeDue(ballot=BALLOT, due_ms=50), at(50)) == []
-    )  # That one is under way.
+    due_at_50 = events.LogTimeDue(ballot=BALLOT, due_ms=50)
+    ticked = replica.handle(HERE, due_at_50, at(50))
+    assert replica.handle(HERE, due_at_50, at(50)) == []  # That one is under way.
     due = decide(replica, 2, time_ms=50)
 
     assert list(ticked) == [order(2, time_ms=50), Observe("paxos.ticked")]

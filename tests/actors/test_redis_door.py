@@ -75,15 +75,17 @@ class Door:
     def receive(self, data: bytes, client: int = 1, now: Instant = T0) -> Effects:
         return self.role.handle(HERE, Received(connection=client, data=data, date_ms=1_000), now)
 
+    def send(self, *words: str, client: int = 1) -> Effects:
+        return self.receive(" ".join(words).encode() + b"\r\n", client)
+
     def call(self, *words: str, client: int = 1) -> bytes:
         """Return the reply to a command that asks the cluster nothing."""
-        effects = self.receive(" ".join(words).encode() + b"\r\n", client)
-        (transmit,) = transmitted(effects)
+        (transmit,) = transmitted(self.send(*words, client=client))
         return transmit.data
 
     def ask(self, *words: str, client: int = 1) -> ChangeKeys | AwaitKey | ReadKeys:
         """Return the request that a command sends to the cluster."""
-        return asked(self.receive(" ".join(words).encode() + b"\r\n", client))
+        return asked(self.send(*words, client=client))
 
     def reply(self, request: ChangeKeys | AwaitKey | ReadKeys, **outcome: Any) -> bytes:
         (transmit,) = transmitted(self.role.handle(SESSION, replied(request, **outcome), T0))
@@ -199,7 +201,7 @@ def test_a_turn_begins_one_long_script_of_a_stranger(door: Door) -> None:
 def test_a_page_has_fewer_names_for_a_long_pattern(pattern: str, most: int) -> None:
     door = Door(clients=2)
     for client, command in ((1, f"KEYS {pattern}"), (2, f"SCAN 0 MATCH {pattern} COUNT 5000")):
-        page = only(ListKeys, to_session(door.receive(f"{command}\r\n".encode(), client)))
+        page = only(ListKeys, to_session(door.send(command, client=client)))
         assert page.most == most
 
 
@@ -350,14 +352,14 @@ def enter(door: Door, field: bytes, client: int = 1) -> ChangeKeys:
 
 def subscribed(door: Door, client: int = 1) -> AwaitKey:
     """Subscribe to the channel; return the place in the queue."""
-    return only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), client)))
+    return only(AwaitKey, to_session(door.send("SUBSCRIBE", CHANNEL, client=client)))
 
 
 def test_a_subscriber_waits_in_the_queue_and_is_notified_each_time_its_turn_comes() -> None:
     for version, mark in ((b"2", b"*"), (b"3", b">")):
         door = Door()
         door.receive(b"HELLO " + version + b"\r\n")
-        effects = door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode())
+        effects = door.send("SUBSCRIBE", CHANNEL)
         name = f"${len(CHANNEL)}\r\n{CHANNEL}\r\n".encode()
         assert transmitted(effects)[0].data == mark + b"3\r\n$9\r\nsubscribe\r\n" + name + b":1\r\n"
         (place,) = to_session(effects)
@@ -373,10 +375,10 @@ def test_a_subscriber_waits_in_the_queue_and_is_notified_each_time_its_turn_come
 
 def test_a_place_ends_with_its_subscription() -> None:
     ends: tuple[Callable[[Door], Effects], ...] = (
-        lambda door: door.receive(b"UNSUBSCRIBE\r\n"),
-        lambda door: door.receive(f"UNSUBSCRIBE {CHANNEL} x\r\n".encode()),
-        lambda door: door.receive(b"RESET\r\n"),
-        lambda door: door.receive(b"QUIT\r\n"),
+        lambda door: door.send("UNSUBSCRIBE"),
+        lambda door: door.send("UNSUBSCRIBE", CHANNEL, "x"),
+        lambda door: door.send("RESET"),
+        lambda door: door.send("QUIT"),
         lambda door: door.role.handle(HERE, Disconnected(connection=1), T0),
     )
     for end in ends:
@@ -394,7 +396,7 @@ def test_a_turn_that_no_client_will_take_is_given_back() -> None:
         return door.role.handle(HERE, Disconnected(connection=1), T0)
 
     def leaves(door: Door) -> Effects:
-        return door.receive(b"UNSUBSCRIBE\r\n")
+        return door.send("UNSUBSCRIBE")
 
     for ends in (gone, leaves):
         for late in (False, True):
@@ -412,11 +414,11 @@ def test_a_turn_that_no_client_will_take_is_given_back() -> None:
 
 def test_requests_in_flight_have_different_owners(door: Door) -> None:
     places = [subscribed(door)]
-    door.receive(b"UNSUBSCRIBE\r\n")
+    door.send("UNSUBSCRIBE")
     places.append(subscribed(door))
     cancelled = Refused(lock="a", reason=Reason.CANCELLED, detail="", request=places[0].request)
     door.role.handle(SESSION, cancelled, T0)
-    door.receive(b"UNSUBSCRIBE\r\n")
+    door.send("UNSUBSCRIBE")
     places.append(subscribed(door))
     assert [one.owner for one in places] == ["s0", "s1", "s0"]
 
@@ -508,10 +510,9 @@ def test_subscriptions_are_limited_and_of_locks_only(door: Door) -> None:
             b"-ERR SUBSCRIBE is for channels of Redisson's locks, redisson_lock__channel:{NAME}"
         )
     names = [CHANNEL.replace("{a}", f"{{{number}}}") for number in range(EACH_MAX + 1)]
-    assert (
-        door.call("SUBSCRIBE", *names) == b"-ERR a connection has at most 16 subscriptions here\r\n"
-    )
-    assert len(to_session(door.receive(f"SUBSCRIBE {' '.join(names[1:])}\r\n".encode()))) == 16
+    no = b"-ERR a connection has at most 16 subscriptions here\r\n"
+    assert door.call("SUBSCRIBE", *names) == no
+    assert len(to_session(door.send("SUBSCRIBE", *names[1:]))) == 16
     assert door.call("SUBSCRIBE", names[0]).startswith(b"-ERR a connection has")
     assert door.call("PSUBSCRIBE", "*").startswith(b"-ERR Can't execute 'psubscribe'")
 
@@ -519,9 +520,9 @@ def test_subscriptions_are_limited_and_of_locks_only(door: Door) -> None:
 def test_the_subscriptions_of_all_clients_are_limited_and_cost_by_their_number() -> None:
     clients = ALL_MAX // EACH_MAX + 1
     door = Door(clients=clients)
-    names = " ".join(CHANNEL.replace("{a}", f"{{{number}}}") for number in range(EACH_MAX))
+    names = [CHANNEL.replace("{a}", f"{{{number}}}") for number in range(EACH_MAX)]
     for client in range(1, clients):
-        door.receive(f"SUBSCRIBE {names}\r\n".encode(), client)
+        door.send("SUBSCRIBE", *names, client=client)
     turn = TURN_REQUESTS // EACH_MAX  # One turn of the node begins no more of them.
     assert len(door.role.waiting) == clients - 1 - turn
     for _ in range(clients):
@@ -530,7 +531,7 @@ def test_the_subscriptions_of_all_clients_are_limited_and_cost_by_their_number()
         b"-ERR the clients of this node have 1024 subscriptions, the most"
     )
     door.role.handle(HERE, Disconnected(connection=1), T0)
-    assert len(to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), clients))) == 1
+    assert len(to_session(door.send("SUBSCRIBE", CHANNEL, client=clients))) == 1
 
 
 def test_a_client_subscribes_to_channels_of_its_names_only() -> None:
@@ -539,7 +540,7 @@ def test_a_client_subscribes_to_channels_of_its_names_only() -> None:
     assert door.call("SUBSCRIBE", CHANNEL).startswith(b"-NOAUTH ")
     door.call("AUTH", "orders", "s3cret")
     assert door.call("SUBSCRIBE", CHANNEL).startswith(b"-NOPERM ")
-    place = only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {other}\r\n".encode())))
+    place = only(AwaitKey, to_session(door.send("SUBSCRIBE", other)))
     assert (place.keys, place.account) == (("orders/1",), "orders")
     changed = RightsChanged(rights=(Rights("orders", "client", ("bills/",)),))
     effects = door.role.handle(HERE, changed, T0)

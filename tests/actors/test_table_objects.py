@@ -293,9 +293,8 @@ def test_a_key_pays_for_the_counters_that_it_made(table: LockTable) -> None:
     assert change(table, add(5, session=B)) == (1, 6, True)
     reason, text = refusal(table, add(counter="D", session=session))
     assert reason is Reason.OVERLOADED
-    assert (
-        "key 'shop' has 1 latches, barriers, counters and pools, and the quota objects is 1" in text
-    )
+    words = "key 'shop' has 1 latches, barriers, counters and pools, and the quota objects is 1"
+    assert words in text
     copy = restored(table)
     for one in (table, copy):
         one.apply(0, Purge(kind=COUNTER, prefix="", request=2, **root))

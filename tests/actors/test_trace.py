@@ -91,9 +91,8 @@ def test_lines_are_kept_only_while_a_client_reads_them() -> None:
     assert not role.is_unread(Instant(1_000))
     assert role.is_unread(Instant(3_000 * NS_PER_MS))
     assert (role.keeps(PROCESS), role.kept) == (False, deque())
-    assert (
-        read(role, 0, now=3_000).lines == ()
-    )  # No request came in the second after the last time.
+    # No request came in the second after the last time.
+    assert read(role, 0, now=3_000).lines == ()
 
 
 def test_messages_within_the_node_are_kept_of_roles_that_are_named() -> None:
