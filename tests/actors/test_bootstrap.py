@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.role_harness import HOST, T0, sent
+from support.role_harness import HOST, T0, at, sent
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap import (
@@ -52,7 +52,7 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
+from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import acceptor_of
 from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.role_message import Level, LinkDown, LinkUp, RoleNotice
@@ -108,11 +108,8 @@ def bootstrap(
     return role, role.begin(T0)
 
 
-def receive(
-    role: Bootstrap, node: str, event: GroupMessage, at_ms: int | None = None
-) -> list[Effect]:
-    now = T0 if at_ms is None else Instant(T0 + at_ms * NS_PER_MS)
-    return list(role.handle(bootstrap_of(node), event, now))
+def receive(role: Bootstrap, node: str, event: GroupMessage, at_ms: int = 0) -> list[Effect]:
+    return list(role.handle(bootstrap_of(node), event, at(at_ms)))
 
 
 def join(node: str, *, group: int = 0, start: Start | None = None) -> Join:
@@ -123,7 +120,7 @@ def ack(to: str, sender: str, *, follows: bool = False, start: Start | None = No
     return JoinAck(to=10 * JOURNALS[to], start=start or start_of(sender), follows=follows)
 
 
-def all_follow(role: Bootstrap, at_ms: int | None = None) -> list[Effect]:
+def all_follow(role: Bootstrap, at_ms: int = 0) -> list[Effect]:
     """Let all others follow ``a``; return the effects."""
     messages = [(other, ack("a", other, follows=True)) for other in ("b", "c")]
     return [effect for other, one in messages for effect in receive(role, other, one, at_ms)]
@@ -273,11 +270,11 @@ def test_a_registered_journal_votes_once_all_others_confirm_its_start() -> None:
 def test_a_silent_member_does_not_keep_a_registered_journal_from_voting_for_long() -> None:
     role, _ = bootstrap("b", records=[group()])
     receive(role, "a", ack("b", "a"))
-    early = role.handle(role.address, JoinRetry(), Instant((GREET_MS - 1) * NS_PER_MS))
+    early = role.handle(role.address, JoinRetry(), at(GREET_MS - 1))
     assert started(early) == []
     assert [effect.to for effect in early if isinstance(effect, Send)] == [bootstrap_of("c")]
 
-    late = role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
+    late = role.handle(role.address, JoinRetry(), at(GREET_MS))
 
     assert started(late) == list(make_roles(group(), True))
     assert sent(late, Join) != []  # A member that was silent may still know of a later start.
@@ -576,7 +573,7 @@ def test_an_operators_request_founds_a_group_of_one_node() -> None:
     relay = Relay(client=Address("o/o"), request=wanted)
 
     (early,) = sent(role.handle(PROXY, relay, T0), Relayed)
-    (late,) = sent(role.handle(PROXY, relay, Instant(T0 + GREET_MS * NS_PER_MS)), Relayed)
+    (late,) = sent(role.handle(PROXY, relay, at(GREET_MS)), Relayed)
 
     replies = [early.reply, late.reply]
     assert [one.done for one in replies if isinstance(one, MembersChanged)] == [False, True]
@@ -588,7 +585,7 @@ def test_the_first_member_founds_only_after_it_has_listened_for_members_that_are
     assert role.group is None
     assert "a listens whether a member is left" in why(effects)
 
-    role.handle(role.address, JoinRetry(), Instant(T0 + GREET_MS * NS_PER_MS))
+    role.handle(role.address, JoinRetry(), at(GREET_MS))
     assert names_and_journals(role) == JOURNALS
 
 
@@ -607,7 +604,7 @@ def test_a_node_alone_accepts_connections_too_and_tries_again_by_itself() -> Non
     assert role.group is None
     assert Wake(JOIN_RETRY_MS, JoinRetry()) in begun
 
-    later = role.handle(role.address, JoinRetry(), Instant(T0 + GREET_MS * NS_PER_MS))
+    later = role.handle(role.address, JoinRetry(), at(GREET_MS))
     assert Observe("bootstrap.founded") in later
 
 
@@ -648,7 +645,7 @@ def test_a_former_member_that_starts_empty_serves_no_client_until_it_is_a_member
     (status,) = sent(effects, VotingStatus)
     assert not status.serves
     assert "serves nobody" in status.why
-    role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
+    role.handle(role.address, JoinRetry(), at(GREET_MS))
     back = role.handle(role.address, VotersChanged(voters=(Voter("a", 1), Voter("b", 8))), T0)
     assert [status.serves for status in sent(back, VotingStatus)] == [True]
 
@@ -744,8 +741,7 @@ def test_a_follower_whose_link_broke_must_follow_again() -> None:
 def test_the_date_of_a_group_is_that_of_its_founding() -> None:
     role, _ = bootstrap("a")
     receive(role, "b", ack("a", "b", follows=True))
-    later = Instant(T0 + 60_000 * NS_PER_MS)
-    role.handle(bootstrap_of("c"), ack("a", "c", follows=True), later)
+    receive(role, "c", ack("a", "c", follows=True), 60_000)
 
     assert role.group is not None
     assert role.group.founded_ms == DATE_MS + 60_000

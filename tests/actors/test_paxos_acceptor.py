@@ -50,8 +50,8 @@ def accept(
     return messages.Accept(ballot=ballot, slot=slot, batch=batch, committed=committed)
 
 
-def beat(number: int = 1, ballot: messages.Ballot = LOW, committed: int = 1) -> messages.Heartbeat:
-    return messages.Heartbeat(ballot=ballot, number=number, committed=committed, min_applied=0)
+def beat(number: int = 1) -> messages.Heartbeat:
+    return messages.Heartbeat(ballot=LOW, number=number, committed=1, min_applied=0)
 
 
 def promise(

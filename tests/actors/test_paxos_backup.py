@@ -23,12 +23,8 @@ from fencelock.actors.proxy.queries import READ_MS
 CATCHUP = catchup_of("a")
 
 
-def part(
-    chunk: int, slot: int = 3, count: int = 2, time_ms: int = 2, content: bytes = b""
-) -> messages.SnapshotChunk:
-    return messages.SnapshotChunk(
-        slot=slot, time_ms=time_ms, chunk=chunk, count=count, content=content
-    )
+def part(chunk: int, count: int = 2, content: bytes = b"") -> messages.SnapshotChunk:
+    return messages.SnapshotChunk(slot=3, time_ms=2, chunk=chunk, count=count, content=content)
 
 
 @pytest.fixture

@@ -249,13 +249,6 @@ def digest(slot: int, state: int, decided: int | None = 0, **more: Any) -> Table
     )
 
 
-def digests_of(state: int, members: tuple[str, ...] = MEMBERS, decided: int = 0) -> Digests:
-    made = Digests("a", LogConfig(View(0, tuple(members))), every=10)
-    made.begin(fingerprint(0))
-    made.note(10, fingerprint(state, decided))
-    return made
-
-
 VERDICTS: list[tuple[tuple[str, ...], dict[str, tuple[int, int | None]], Verdict]] = [
     (MEMBERS, {}, Verdict.AGREED),
     (MEMBERS, {"b": (1, 0), "c": (1, 0)}, Verdict.AGREED),
@@ -277,7 +270,9 @@ VERDICTS: list[tuple[tuple[str, ...], dict[str, tuple[int, int | None]], Verdict
 def test_only_a_majority_is_right(
     members: tuple[str, ...], reports: dict[str, tuple[int, int | None]], verdict: Verdict
 ) -> None:
-    made = digests_of(1, members)
+    made = Digests("a", LogConfig(View(0, members)), every=10)
+    made.begin(fingerprint(0))
+    made.note(10, fingerprint(1))
     for member, (state, decided) in reports.items():
         assert made.receive(member, digest(10, state, decided), 11)
     assert present(made.compare(10)).verdict is verdict

@@ -78,8 +78,8 @@ def adopt(leader: Leader, *batches: Batch, floor: int = 1) -> Effects:
     return leader.handle(LEADER, adopted, T0)
 
 
-def spawned(round_: int, first: int = 1) -> Spawn:
-    arguments = {"node": "a", "config": CONFIG, "ballot": Ballot(round_, LEADER), "first": first}
+def spawned(round_: int) -> Spawn:
+    arguments = {"node": "a", "config": CONFIG, "ballot": Ballot(round_, LEADER), "first": 1}
     return Spawn(address_of("a", f"scout-{round_}"), Scout, arguments)
 
 
@@ -346,6 +346,7 @@ def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
 ACCEPTOR = acceptor_of("a")
 LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
 COMMANDER, SCOUT = address_of("b", "commander-1"), address_of("c", "scout-2")
+HEARTBEAT = Heartbeat(ballot=LOW, number=1, committed=1, min_applied=0)
 LONG_MS = 4 * LEASE_MS
 
 
@@ -361,10 +362,6 @@ def promises(role: Acceptor, ms: int) -> bool:
 
 def lease_record(lease_ms: int) -> Pledged:
     return Pledged(pledge=Pledge.LEASE, ballot=Ballot(lease_ms, ACCEPTOR))
-
-
-def heartbeat(number: int = 1) -> Heartbeat:
-    return Heartbeat(ballot=LOW, number=number, committed=1, min_applied=0)
 
 
 def test_an_acceptor_with_longer_leases_records_that_before_it_gives_one() -> None:
@@ -394,7 +391,7 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
     role = acceptor(LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
     role.begin(T0)
 
-    effects = role.handle(COMMANDER, heartbeat(), at(1))
+    effects = role.handle(COMMANDER, HEARTBEAT, at(1))
 
     ack = HeartbeatAck(
         ballot=LOW,
@@ -411,7 +408,7 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
 
 def test_a_lease_that_is_given_back_ends_at_once() -> None:
     role = acceptor(LONG_MS, Recovered())
-    role.handle(COMMANDER, heartbeat(), T0)
+    role.handle(COMMANDER, HEARTBEAT, T0)
 
     role.handle(leader_of("b"), Release(ballot=LOW), at(1))
 

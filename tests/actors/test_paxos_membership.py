@@ -330,18 +330,9 @@ def facts_of(answering: str, **learners: Locate) -> tuple[NodeFacts, ...]:
     return (*known, *(NodeFacts(one, 5, 0, 0, report) for one, report in learners.items()))
 
 
-def learner(
-    applied: int = 5, *, ready: bool = True, journal: int = 4, log_version: int = LOG_VERSION
-) -> Locate:
-    return Locate(
-        applied=applied,
-        view=0,
-        journal=journal,
-        ready=ready,
-        endpoint="tcp://d:1",
-        version="1",
-        log_version=log_version,
-    )
+def learner(**fields: Any) -> Locate:
+    made = Locate(applied=5, view=0, journal=4, ready=True, endpoint="tcp://d:1", version="1")
+    return replace(made, **{"log_version": LOG_VERSION, **fields})
 
 
 def step(
@@ -378,7 +369,7 @@ def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
 
 
 def test_a_join_reports_how_much_a_learner_lacks() -> None:
-    report = replace(learner(), bytes_left=9_000)
+    report = learner(bytes_left=9_000)
     far = NodeFacts("d", report.applied, 0, 0, report, lag=4_000)
 
     answer, proposed = step(MemberAction.JOIN, "d", (*facts_of("bc"), far))
@@ -572,7 +563,7 @@ def test_a_transfer_names_the_successor() -> None:
 
 SILENT_MS = 5_000
 TARGET = MemberTarget(3, SILENT_MS)
-WILLING = replace(learner(journal=40), priority=14, life=7)
+WILLING = learner(journal=40, priority=14, life=7)
 
 
 def view_of(members: str) -> View:

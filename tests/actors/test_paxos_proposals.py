@@ -106,8 +106,8 @@ def decide(replica: Replica, effects: Effects) -> list[Send]:
     return [send for one in decisions for send in sends(replica.handle(COMMANDER, one, T0))]
 
 
-def declined(number: int, why: Decline, leader: str = "") -> Send:
-    return Send(LISTENER, Declined(number=number, why=why, leader=leader))
+def declined(number: int, why: Decline) -> Send:
+    return Send(LISTENER, Declined(number=number, why=why, leader="a"))
 
 
 def acquire(request: int) -> Acquire:
@@ -207,13 +207,13 @@ def test_a_batch_is_declined_while_this_leadership_ends(leader: Replica) -> None
     """Its proxy proposes it again when it learns which node leads."""
     leader.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
     effects = leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
-    assert list(effects) == [declined(number, Decline.NOT_LEADER, "a") for number in (1, 2)]
+    assert list(effects) == [declined(number, Decline.NOT_LEADER) for number in (1, 2)]
 
 
 def test_only_the_proposals_of_a_bundle_that_are_too_large_are_declined(leader: Replica) -> None:
     large = b"x" * (COMMAND_BYTES_MAX + 1)
     effects = leader.handle(LISTENER, proposal_batch(large, b"y"), T0)
-    assert list(effects) == [declined(1, Decline.INVALID, "a"), Send(HERE, Gather())]
+    assert list(effects) == [declined(1, Decline.INVALID), Send(HERE, Gather())]
 
 
 def test_each_proposal_of_a_bundle_is_declined_when_too_much_waits(leader: Replica) -> None:
@@ -221,7 +221,7 @@ def test_each_proposal_of_a_bundle_is_declined_when_too_much_waits(leader: Repli
         assert orders(leader.handle(LISTENER, proposal_batch(b"x"), T0))
     leader.handle(LISTENER, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
     effects = leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
-    assert list(effects) == [declined(number, Decline.OVERLOADED, "a") for number in (1, 2)]
+    assert list(effects) == [declined(number, Decline.OVERLOADED) for number in (1, 2)]
 
 
 def test_proposals_are_dropped_when_a_leadership_ends(leader: Replica) -> None:

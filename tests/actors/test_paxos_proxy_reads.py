@@ -55,9 +55,10 @@ def proxy() -> Proxy:
     return led_by_n2(log_proxy(Proxy))
 
 
-def machine_read(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
-    event = MachineRead(number=number, reply=answer, slot=12, age_ms=age_ms)
-    return proxy.handle(REPLICA, event, at(ms))
+def machine_read(proxy: Proxy, answer: Any, age_ms: int = 0) -> Effects:
+    """Let the replica answer the first query."""
+    event = MachineRead(number=1, reply=answer, slot=12, age_ms=age_ms)
+    return proxy.handle(REPLICA, event, T0)
 
 
 def test_queries_sent_before_the_replica_runs_are_sent_again_when_it_begins() -> None:
@@ -74,7 +75,7 @@ def test_queries_sent_before_the_replica_runs_are_sent_again_when_it_begins() ->
 def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(proxy: Proxy) -> None:
     asked = read_request(proxy.handle(ANN, INSPECT, T0))
     assert asked == ReadMachine(number=1, query=api.Inspect(lock="a"), age_ms=None)
-    assert sent(machine_read(proxy, 1, STATUS), api.LockStatus, ANN) == [
+    assert sent(machine_read(proxy, STATUS), api.LockStatus, ANN) == [
         api.LockStatus(
             lock="a",
             holder=BOB,
@@ -87,13 +88,13 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(pr
             left_ms=100,
         )
     ]
-    assert machine_read(proxy, 1, STATUS) == ()
+    assert machine_read(proxy, STATUS) == ()
 
 
 def test_a_free_lock_has_no_holder(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     free = api.LockStatus(lock="a", holder=None, waiters=(), waits_for=())
-    (status,) = sent(machine_read(proxy, 1, free), api.LockStatus, ANN)
+    (status,) = sent(machine_read(proxy, free), api.LockStatus, ANN)
     assert (status.holder, status.waiters) == (None, ())
 
 
@@ -111,7 +112,7 @@ def test_durations_go_on_while_nothing_is_applied(proxy: Proxy) -> None:
 def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     assert list(proxy.handle(ANN, INSPECT, at(5))) == []
-    assert len(sent(machine_read(proxy, 1, STATUS), api.LockStatus, ANN)) == 1
+    assert len(sent(machine_read(proxy, STATUS), api.LockStatus, ANN)) == 1
     assert read_request(proxy.handle(ANN, INSPECT, at(6))).number == 2
 
 
@@ -119,7 +120,7 @@ def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
 def test_a_local_read_that_is_too_old_is_refused(proxy: Proxy, age_ms: int, words: str) -> None:
     local = api.Inspect(lock="a", session="ann", request=3, age_ms=500)
     assert read_request(proxy.handle(ANN, local, T0)).age_ms == 500
-    (refused,) = sent(machine_read(proxy, 1, None, age_ms), api.Refused, ANN)
+    (refused,) = sent(machine_read(proxy, None, age_ms), api.Refused, ANN)
     assert (refused.reason, refused.lock, refused.request) == (api.Reason.STALE, "a", 3)
     assert words in refused.detail
     assert "500 ms were allowed" in refused.detail
@@ -127,7 +128,7 @@ def test_a_local_read_that_is_too_old_is_refused(proxy: Proxy, age_ms: int, word
 
 def test_a_local_read_reports_its_age(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
-    (status,) = sent(machine_read(proxy, 1, STATUS, 120), api.LockStatus, ANN)
+    (status,) = sent(machine_read(proxy, STATUS, 120), api.LockStatus, ANN)
     assert status.age_ms == 120
 
 
@@ -160,7 +161,7 @@ def test_locks_are_listed_page_by_page(proxy: Proxy) -> None:
     assert asked == ReadMachine(number=1, query=wanted, age_ms=9)
     lines = (ListedLock("a2", BOB, 3), ListedLock("a3", BOB, 0))
     listed = LockList(lines=lines, more=True)
-    assert sent(machine_read(proxy, 1, listed, 4), LockList, ANN) == [
+    assert sent(machine_read(proxy, listed, 4), LockList, ANN) == [
         replace(listed, session="ann", request=4, slot=12, age_ms=4)
     ]
 
@@ -193,7 +194,7 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) 
     assert read_request(effects) == ReadMachine(number=1, query=DescribeLocks(), age_ms=LOOK_AGE_MS)
     assert list(proxy.handle(NODE, REPORTED, T0)) == []
     locks = (STATUS, replace(STATUS, lock="b", waiters=()))
-    effects = machine_read(proxy, 1, LocksDescribed(locks=locks), 30)
+    effects = machine_read(proxy, LocksDescribed(locks=locks), 30)
     (status,) = sent(effects, api.NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
     assert (status.protocol, status.leader, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
@@ -208,7 +209,7 @@ def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     assert sent(proxy.handle(ASK, api.Describe(), T0), ReadMachine, REPLICA) == []
     proxy.handle(NODE, REPORTED, T0)
-    effects = machine_read(proxy, 1, LocksDescribed(locks=()))
+    effects = machine_read(proxy, LocksDescribed(locks=()))
     assert [len(sent(effects, api.NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
     read_request(proxy.handle(ANN, api.Describe(session="ann"), at(9)))
 
@@ -229,7 +230,7 @@ def test_a_node_that_cannot_serve_reports_what_is_missing(
     proxy.handle(REPLICA, LeaderChanged(leader=leader), T0)
     proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     proxy.handle(NODE, REPORTED, T0)
-    (status,) = sent(machine_read(proxy, 1, answer, age_ms), api.NodeStatus, ANN)
+    (status,) = sent(machine_read(proxy, answer, age_ms), api.NodeStatus, ANN)
     assert not status.ready
     assert words in status.detail
     assert status.locks == ()
@@ -242,7 +243,7 @@ def test_a_description_does_not_wait_for_a_replica_for_long(proxy: Proxy) -> Non
     (status,) = sent(proxy.handle(PROXY, Tick(), at(DESCRIBE_MS)), api.NodeStatus, ANN)
     assert not status.ready
     assert "a majority of n1, n2, n3" in status.detail
-    assert machine_read(proxy, 1, LocksDescribed(locks=())) == ()
+    assert machine_read(proxy, LocksDescribed(locks=())) == ()
 
 
 def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:

@@ -20,11 +20,9 @@ A, B, C = (acceptor_of(node) for node in "abc")
 ONE, TWO = Batch(time_ms=1, commands=(b"1",)), Batch(time_ms=2, commands=(b"2",))
 
 
-def scout_of(members: str = "abc", first: int = 1) -> tuple[Scout, Effects]:
+def scout_of(members: str = "abc") -> tuple[Scout, Effects]:
     config = config_of(members)
-    role = Scout(
-        address_of("a", "scout-3"), HOST, node="a", config=config, ballot=BALLOT, first=first
-    )
+    role = Scout(address_of("a", "scout-3"), HOST, node="a", config=config, ballot=BALLOT, first=1)
     return role, role.begin(T0)
 
 

@@ -420,8 +420,8 @@ def notices(effects: Effects) -> list[str]:
     return [notice.text for notice in sent(effects, RoleNotice)]
 
 
-def expire(role: CatchUp, now: Instant = T0) -> Effects:
-    return role.handle(role.address, events.FetchRetry(attempt=role.attempt), now)
+def expire(role: CatchUp) -> Effects:
+    return role.handle(role.address, events.FetchRetry(attempt=role.attempt), T0)
 
 
 @pytest.mark.parametrize(("leader", "follower"), [("b", "c"), ("c", "b"), ("", "b")])

@@ -27,7 +27,7 @@ from fencelock.actors.api.redis import (
     ReadKeys,
 )
 from fencelock.actors.effect import Effects, Fault, Wake
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
 from fencelock.actors.redis.command import COMMANDS, FREE, MINE, Attempts, glob
@@ -72,8 +72,8 @@ class Door:
         for number in range(1, clients + 1):
             self.role.handle(HERE, Opened(connection=number, peer=f"10.0.0.{number}:1"), T0)
 
-    def receive(self, data: bytes, client: int = 1, now: Instant = T0) -> Effects:
-        return self.role.handle(HERE, Received(connection=client, data=data, date_ms=1_000), now)
+    def receive(self, data: bytes, client: int = 1) -> Effects:
+        return self.role.handle(HERE, Received(connection=client, data=data, date_ms=1_000), T0)
 
     def send(self, *words: str, client: int = 1) -> Effects:
         return self.receive(" ".join(words).encode() + b"\r\n", client)

@@ -270,9 +270,9 @@ def asker() -> Asker:
     return asker
 
 
-def refusal_text(effects: Effects, user: Address = USER) -> str:
+def refusal_text(effects: Effects) -> str:
     """Return the text with which a request ends because its role cannot be reached."""
-    no = only_sent(effects, Refused, user)
+    no = only_sent(effects, Refused, USER)
     assert no.reason is Reason.GONE
     return no.detail
 
@@ -346,10 +346,10 @@ def test_a_node_that_cannot_pass_a_request_on_replies_so_and_the_client_adds_its
     assert passed_and_refused(asker) == "lost; the client has links to n1, and none to tcp://b:1"
 
 
-def passed_and_refused(asker: Asker, node: str = "n2") -> str:
-    """Return the error of a request that the first node cannot pass on."""
-    request = only_sent(asker.handle(USER, ask_node(node), T0), AskRole, FIRST)
-    assert request.node == node
+def passed_and_refused(asker: Asker) -> str:
+    """Return the error of a request for n2 that the first node cannot pass on."""
+    request = only_sent(asker.handle(USER, ask_node("n2"), T0), AskRole, FIRST)
+    assert request.node == "n2"
     number = request.request
     no = Refused(lock="", reason=Reason.GONE, detail="lost", session="me", request=number)
     return refusal_text(asker.handle(FIRST, no, T0))

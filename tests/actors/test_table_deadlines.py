@@ -40,6 +40,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, Result
 
+PLAIN = Acquire(lock="L", session=B, owner="o", request=1)
 LEASE_MS = 400 + 100 + ROUNDING_MS
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -47,10 +48,6 @@ WEEK_MS = 7 * 24 * 3_600_000
 def acquire(session: str = A, request: int = 1, **fields: Any) -> Acquire:
     made = Acquire(lock="L", session=session, owner="o", request=request)
     return replace(made, hold_ms=400, grace_ms=100, **fields)
-
-
-def plain(session: str, request: int = 1) -> Acquire:
-    return Acquire(lock="L", session=session, owner="o", request=request)
 
 
 def renew(request: int = 2, fence: int = 1, **fields: Any) -> Renew:
@@ -77,7 +74,7 @@ def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:
 def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: LockTable) -> None:
     granted = outcome(table, acquire())
     assert (granted.hold_ms, granted.grace_ms) == (400, 100)
-    assert applied(table, plain(B)) == ["t.2 waits"]
+    assert applied(table, PLAIN) == ["t.2 waits"]
     assert advanced(table, LEASE_MS - 1) == []
     lost, given = table.advance(LEASE_MS)
     assert [summary(lost), summary(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
@@ -121,7 +118,7 @@ def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: Loc
 
 def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) -> None:
     table.apply(0, acquire())
-    table.apply(0, replace(plain(B), wait_ms=LEASE_MS))
+    table.apply(0, replace(PLAIN, wait_ms=LEASE_MS))
     outcomes = advanced(table, LEASE_MS)
     assert outcomes == ["t.2 TIMED_OUT", "HoldLost 1"]
 

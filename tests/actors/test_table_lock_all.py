@@ -21,8 +21,8 @@ from fencelock.actors.table.resource import Resource, Wait
 from fencelock.actors.table.table import LockTable
 
 
-def both(session: str, locks: str = "ab", request: int = 1, **fields: Any) -> AcquireAll:
-    made = AcquireAll(locks=tuple(locks), session=session, owner="o", request=request)
+def both(session: str, locks: str = "ab", **fields: Any) -> AcquireAll:
+    made = AcquireAll(locks=tuple(locks), session=session, owner="o", request=1)
     return replace(made, **fields)
 
 
@@ -35,10 +35,6 @@ def release(session: str, lock: str, fence: int, request: int = 2) -> Release:
     return Release(lock=lock, fence=fence, session=session, owner="o", request=request)
 
 
-def release_all(session: str, fence: int, first: str = "a", request: int = 2) -> Release:
-    return release(session, object_name(SEVERAL, first), fence, request)
-
-
 def test_it_holds_nothing_while_it_waits_and_no_other_overtakes_it(table: LockTable) -> None:
     applied(table, one(A, "b"))
     assert applied(table, both(B)) == ["t.2 waits"]
@@ -48,7 +44,10 @@ def test_it_holds_nothing_while_it_waits_and_no_other_overtakes_it(table: LockTa
     assert applied(table, one(C, "a")) == ["u.3 waits"]
     assert applied(table, one(C, "a", 2, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
     assert applied(table, release(A, "b", 1)) == ["s.1 has 0 left", "t.2 holds 2 under 2"]
-    assert applied(table, release_all(B, 2)) == ["t.2 has 0 left", "u.3 holds 1 under 4"]
+    assert applied(table, release(B, object_name(SEVERAL, "a"), 2)) == [
+        "t.2 has 0 left",
+        "u.3 holds 1 under 4",
+    ]
 
 
 def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:

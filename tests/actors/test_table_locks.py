@@ -92,10 +92,6 @@ class TableLog:
         self.request = max(self.request, request)
         return self.apply(Cancel(session="s.1", owner=owner, request=request, lock="L"))
 
-    def evict(self, fence: int, request: int = 1) -> list[Result]:
-        take = Evict(operator="root", request=request, lock="L", fence=fence)
-        return self.table.apply(self.now, take)
-
     def keep_alive(self) -> None:
         self.table.apply(self.now, KeepAlive(session="s.1"))
 
@@ -267,7 +263,8 @@ def test_an_operator_takes_a_lock_and_all_are_notified(log: TableLog) -> None:
     log.acquire("a")
     log.acquire("b")
     log.sleep(70)
-    forced, lost, next_held = log.evict(1)
+    evict = Evict(operator="root", request=1, lock="L", fence=1)
+    forced, lost, next_held = log.table.apply(log.now, evict)
     assert isinstance(forced, Evicted)
     assert (forced.operator, forced.holder.owner, forced.fence) == ("root ()", "a", 1)
     assert (forced.session, forced.request, forced.time_ms) == ("", 1, 1_070)
@@ -283,7 +280,8 @@ def test_an_operator_takes_a_lock_and_all_are_notified(log: TableLog) -> None:
     for _ in range(2):
         assert log.release("a", 1, again=3) == ["a#3 OWNERSHIP_LOST"]
     assert log.release("a", 1, again=4) == ["a#4 NOT_HELD"]
-    assert log.evict(1) == [forced]  # Asked again, it does not hit the next holder.
+    # Asked again, it does not hit the next holder.
+    assert log.table.apply(log.now, evict) == [forced]
     assert log.holder == ("b", 1, 2)
 
 

@@ -75,8 +75,8 @@ def ben(table: LockTable) -> Writer:
     return Writer(table, B)
 
 
-def read(table: LockTable, key: str = "k", name: str = "M") -> tuple[bytes, int] | None:
-    reply = table_map.read_entry(table, GetEntry(map=name, entry_key=key))
+def read(table: LockTable, key: str = "k") -> tuple[bytes, int] | None:
+    reply = table_map.read_entry(table, GetEntry(map="M", entry_key=key))
     return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
 
 
@@ -324,9 +324,9 @@ def test_no_request_costs_more_in_a_large_map() -> None:
     assert large[1] <= 1.2 * small[1]
 
 
-def filled(table: LockTable, count: int = 12) -> Writer:
+def filled(table: LockTable) -> Writer:
     ann = Writer(table)
-    for number in range(count):
+    for number in range(12):
         size = VALUE_BYTES_MAX if number % 3 == 0 else number
         ann.put(f"{number}", bytes(size), ttl_ms=1_000 if number % 2 else None)
         ann.put(f"{number}", b"x", map="Nü", ephemeral=number % 4 == 0)

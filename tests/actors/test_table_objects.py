@@ -49,13 +49,13 @@ def left_behind(table: LockTable) -> tuple[Any, ...]:
     return table.objects, table.claims, table.marked, table.waits_checksum, timeouts
 
 
-def down(session: str = A, request: int = 1, **fields: Any) -> CountDown:
-    made = CountDown(latch="L", count=2, session=session, owner="o", request=request)
+def down(session: str = A, **fields: Any) -> CountDown:
+    made = CountDown(latch="L", count=2, session=session, owner="o", request=1)
     return replace(made, **fields)
 
 
-def wait(session: str = A, request: int = 1, **fields: Any) -> AwaitLatch:
-    made = AwaitLatch(latch="L", count=2, session=session, owner="w", request=request)
+def wait(session: str = A, **fields: Any) -> AwaitLatch:
+    made = AwaitLatch(latch="L", count=2, session=session, owner="w", request=1)
     return replace(made, **fields)
 
 

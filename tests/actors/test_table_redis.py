@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -48,18 +49,20 @@ def table() -> LockTable:
     return table
 
 
-class Requests:
-    """Numbers the requests of a door; each has an owner of its own."""
+NUMBERS = count(1)
+K = TypeVar("K", ChangeKeys, AwaitKey)
 
-    number = 0
+
+def of_door(command: K) -> K:
+    """Give a request of the door the next number, and an owner of its own."""
+    number = next(NUMBERS)
+    return replace(command, session=DOOR, owner=f"c{number}", request=number)
 
 
 def change(action: KeyAction, keys: str, *states: KeyState, **more: Any) -> ChangeKeys:
-    Requests.number += 1
-    owner = f"c{Requests.number}"
     fields: dict[str, Any] = {"label": LABEL, **more}
     made = ChangeKeys(keys=tuple(keys.split()), action=action, states=states, **fields)
-    return replace(made, session=DOOR, owner=owner, request=Requests.number)
+    return of_door(made)
 
 
 def set_nx(keys: str, value: bytes = b"v", ttl_ms: int = 0, **more: Any) -> ChangeKeys:
@@ -69,9 +72,8 @@ def set_nx(keys: str, value: bytes = b"v", ttl_ms: int = 0, **more: Any) -> Chan
 
 
 def wait(key: str, value: bytes, ttl_ms: int = 0, wait_ms: int | None = None) -> AwaitKey:
-    Requests.number += 1
     made = AwaitKey(keys=(key,), value=value, ttl_ms=ttl_ms, wait_ms=wait_ms, label=LABEL)
-    return replace(made, session=DOOR, owner=f"c{Requests.number}", request=Requests.number)
+    return of_door(made)
 
 
 def acquire(lock: str, wait_ms: int | None = None, owner: str = "o") -> Acquire:
