@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.programs import run_to_end
+from support.programs import forks, in_child, refusal, run_to_end
 from support.real_nodes import CLUSTER, Cluster, started, threads, until
 from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
@@ -366,21 +365,17 @@ def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Clu
     assert (_held := cluster.connect().lock("x").acquire(timeout=PATIENCE_S))
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@forks
 def test_a_forked_child_is_refused_and_does_not_disturb_its_parent(cluster: Cluster) -> None:
     client = cluster.connect()
     with client.lock("x") as lock:
-        child = os.fork()
-        if child == 0:  # No assertion and no cleanup of pytest's may run here.
-            status = 1
-            with suppress(BaseException):
-                try:
-                    lock.release()
-                except ClosedError as error:
-                    client.close()
-                    status = 0 if "connect anew after a fork" in str(error) else 2
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def is_refused() -> bool:
+            text = refusal(ClosedError, lock.release)
+            client.close()
+            return "connect anew after a fork" in text
+
+        in_child(is_refused)
         assert lock.held
     assert (_held := client.lock("x").acquire(timeout=PATIENCE_S))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.expect import PATIENCE_S, present
 from support.own_role import Counter
-from support.programs import run_to_end
+from support.programs import forks, in_child, refusal, run_to_end
 from support.real_nodes import loopback_addresses, running_nodes
 
 from fencelock import (
@@ -32,61 +32,33 @@ SESSION_S = 15
 """How long the cluster keeps the holds of a node that did not stop."""
 
 
-def in_child(work: Callable[[], bool]) -> None:
-    """Check that ``work`` returns True in a forked process."""
-    child = os.fork()
-    if child == 0:  # No assertion and no cleanup of pytest's may run here.
-        status = 1
-        try:
-            status = 0 if work() else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
     with local() as cluster:
         yield cluster
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@forks
 def test_a_future_that_was_asked_before_a_fork_is_refused_after_it(cluster: LocalCluster) -> None:
     client = cluster.connect()
     holder, waiter = client.proxy, cluster.connect().proxy
     fence = holder.ask(Acquire(lock="x")).fence
     future = waiter.ask(Acquire(lock="x"), block=False)
 
-    def refused() -> bool:
-        try:
-            future.get()
-        except ClosedError as error:
-            return "ask anew after a fork" in str(error)
-        return False
-
-    in_child(refused)
+    in_child(lambda: "ask anew after a fork" in refusal(ClosedError, future.get))
     holder.ask(Release(lock="x", fence=fence))
     assert future.get(timeout=PATIENCE_S).fence > fence
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@forks
 def test_a_hold_is_lost_to_a_forked_process_and_stays_its_parents(cluster: LocalCluster) -> None:
     hold = present(cluster.connect().lock("x").acquire())
 
     def seen() -> bool:
         facts = (hold.state, hold.lost, hold.held, hold.suspect, hold.remaining, hold.deadline)
-        try:
-            hold.raise_if_lost()
-        except LockOwnershipLostError as error:
-            return "connect anew after a fork" in str(error) and facts == (
-                HoldState.LOST,
-                True,
-                False,
-                False,
-                0.0,
-                None,
-            )
-        return False
+        text = refusal(LockOwnershipLostError, hold.raise_if_lost)
+        lost = (HoldState.LOST, True, False, False, 0.0, None)
+        return "connect anew after a fork" in text and facts == lost
 
     in_child(seen)
     assert (hold.lost, hold.held) == (False, True)
@@ -136,7 +108,7 @@ def test_nodes_that_were_never_stopped_leave_no_lock_held(tmp_path: Path, end: s
             node.proxy.ask(Acquire(lock=lock, wait_ms=SESSION_S * 1000 // 3), timeout=PATIENCE_S)
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@forks
 def test_an_embedded_node_refuses_its_forks(tmp_path: Path) -> None:
     with running_nodes(tmp_path, nodes=1) as nodes:
         node = nodes["n1"]
@@ -154,19 +126,10 @@ def test_an_embedded_node_refuses_its_forks(tmp_path: Path) -> None:
 
         def all_refused() -> bool:
             node.stop()  # It is the parent's.
-            return all(map(refused, uses))
+            return all("after the fork" in refusal(ClosedError, use) for use in uses)
 
         in_child(all_refused)
         node.proxy.ask(Release(lock="y", fence=first.fence), timeout=PATIENCE_S)
-
-
-def refused(use: Callable[[], object]) -> bool:
-    """Return whether ``use`` is refused with the text for a forked process."""
-    try:
-        use()
-    except ClosedError as error:
-        return "after the fork" in str(error)
-    return False
 
 
 @pytest.mark.parametrize(

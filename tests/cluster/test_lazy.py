@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.programs import run_to_end
+from support.programs import forks, in_child, refusal, run_to_end
 from support.real_nodes import until
 
 import fencelock
@@ -31,8 +31,6 @@ from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster
-
-FORKED = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 @fencelock.locked("report/{day}")
@@ -249,33 +247,24 @@ def test_a_signals_handler_may_be_the_first_to_connect_while_the_client_connects
             signal.signal(signal.SIGUSR1, before)
 
 
-@FORKED
+@forks
 @pytest.mark.usefixtures("fencelock_cluster")
 def test_objects_made_before_a_fork_work_after_it_but_holds_are_the_parents() -> None:
     hold = lock.acquire(timeout=PATIENCE_S)
     other, clock = fencelock.lock("other"), default_client.ref("n1/clock")
     assert hold is not None
-    child = os.fork()
-    if child == 0:  # No assertion and no cleanup of pytest's may run here.
-        status = 1
-        try:
-            facts = [
-                hold.lost,
-                lock.acquire(blocking=False) is None,
-                report("tuesday") == "tuesday",
-            ]
-            for refuse in (hold.raise_if_lost, hold.release, lambda: clock.ask(ReadClock())):
-                try:
-                    refuse()
-                except (LockOwnershipLostError, ClosedError) as error:
-                    facts.append(f"belongs to process {os.getppid()}" in str(error))
-            with other as own:
-                facts.append(own.held)
-            fencelock.close()
-            status = 0 if all(facts) and len(facts) == 7 else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def is_as_expected() -> bool:
+        facts = [hold.lost, lock.acquire(blocking=False) is None, report("tuesday") == "tuesday"]
+        for refuse in (hold.raise_if_lost, hold.release, lambda: clock.ask(ReadClock())):
+            text = refusal((LockOwnershipLostError, ClosedError), refuse)
+            facts.append(f"belongs to process {os.getppid()}" in text)
+        with other as own:
+            facts.append(own.held)
+        fencelock.close()
+        return all(facts)
+
+    in_child(is_as_expected)
     assert hold.held
     hold.release()
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from support.expect import PATIENCE_S, present
 from support.faces import FACES, Cable, Connect, cut, mend, over
+from support.programs import forks, in_child, refusal
 from support.real_nodes import until
 
 import fencelock
@@ -403,21 +403,12 @@ def test_close_gives_everything_back_and_ends_the_waits(
         assert other.lock(f"{name} {suffix}").acquire(timeout=PATIENCE_S)
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@forks
 def test_a_forked_child_of_a_retaining_client_grants_nothing(connect: Connect, name: str) -> None:
     lock = connect().lock(name, retain=60)
     with lock:
         pass
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            lock.acquire()
-        except fencelock.ClosedError:
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    in_child(lambda: bool(refusal(fencelock.ClosedError, lock.acquire)))
     assert lock.acquire(timeout=0)
 
 

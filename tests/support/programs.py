@@ -87,6 +87,31 @@ class Child(subprocess.Popen[str]):
         self.stdin.flush()
 
 
+forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+"""A mark for tests that fork, which Python warns of where there are threads."""
+
+
+def in_child(work: Callable[[], bool]) -> None:
+    """Check that ``work`` returns True in a forked process."""
+    child = os.fork()
+    if child == 0:  # No assertion and no cleanup of pytest's may run here.
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def refusal(error: type[Exception] | tuple[type[Exception], ...], use: Callable[[], object]) -> str:
+    """Return the text of the ``error`` that ``use`` raises, or nothing if it raises none."""
+    try:
+        use()
+    except error as refused:
+        return str(refused)
+    return ""
+
+
 def run_program(program: str, *options: str) -> tuple[dict[str, Any], int]:
     """Run ``program`` with ``--json``; return what it prints, and its exit status."""
     ended = run_to_end([sys.executable, str(PROGRAMS / program), "--json", *options])
