@@ -6,9 +6,10 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import psutil
 import pytest
@@ -25,7 +26,6 @@ from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import Dropped, FrameValidator
 from fencelock.transport.client_queue import NEW_SHARE
 from fencelock.transport.frame import Envelope, Frame, Mismatch, encode_frame
-from fencelock.transport.hub import SocketHub
 from fencelock.transport.polling import Doorbell
 
 
@@ -310,62 +310,34 @@ def test_a_client_takes_replies_of_nodes_of_any_group() -> None:
     assert admitted(checks, frame(THEIRS, "session")) == ["n1/session"]
 
 
-def hub(
-    node: str = "a",
-    *,
-    cluster: str = "test",
-    listen: str = "tcp://127.0.0.1:0",
-    peers: Mapping[str, str] | None = None,
-) -> SocketHub:
-    return SocketHub(
-        node=node,
-        boot=1,
-        cluster=cluster,
-        listen=listen,
-        peers=peers or {},
-        count=lambda name, times: pytest.fail(name),
-    )
+def test_a_ring_ends_a_poll_and_is_not_lost_to_receive(station: Make) -> None:
+    hub = station("a").hub
+    hub.ring()
+    hub.ring()
+    hub.receive_members(1)  # Looks at sockets, not at the bell.
+    hub.poll(None)
+    begun = time.monotonic()
+    hub.poll(50)
+    assert time.monotonic() - begun > 0.04
 
 
-@contextmanager
-def closed_after(*bridges: SocketHub) -> Generator[None]:
-    try:
-        yield
-    finally:
-        for one in bridges:
-            one.close()
-
-
-def test_a_ring_ends_a_poll_and_is_not_lost_to_receive() -> None:
-    one = hub()
-    with closed_after(one):
-        one.ring()
-        one.ring()
-        one.receive_members(1)  # Looks at sockets, not at the bell.
-        one.poll(None)
-        begun = time.monotonic()
-        one.poll(50)
-        assert time.monotonic() - begun > 0.04
-
-
-def test_rings_from_another_thread_wake_a_sleeper_each_time() -> None:
-    one = hub()
+def test_rings_from_another_thread_wake_a_sleeper_each_time(station: Make) -> None:
+    hub = station("a").hub
     woken: list[int] = []
 
     def sleeper() -> None:
         for number in range(200):
-            one.poll(None)
+            hub.poll(None)
             woken.append(number)
 
-    with closed_after(one):
-        thread = threading.Thread(target=sleeper)
-        thread.start()
-        limit = time.monotonic() + PATIENCE_S
-        while thread.is_alive() and time.monotonic() < limit:
-            one.ring()
-            thread.join(0.0001)
-        thread.join(PATIENCE_S)
-        assert len(woken) == 200
+    thread = threading.Thread(target=sleeper)
+    thread.start()
+    limit = time.monotonic() + PATIENCE_S
+    while thread.is_alive() and time.monotonic() < limit:
+        hub.ring()
+        thread.join(0.0001)
+    thread.join(PATIENCE_S)
+    assert len(woken) == 200
 
 
 def test_a_doorbell_whose_ring_was_interrupted_rings_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,42 +376,40 @@ def nothing_left() -> Generator[None]:
     assert process.num_fds() == fds
 
 
-def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
+def test_a_closed_bridge_leaves_no_thread_and_no_descriptor(station: Make) -> None:
     with nothing_left():
-        a, b = hub("a"), hub("b")
-        c = hub("c", peers={"a": a.endpoint, "b": b.endpoint, "d": "tcp://127.0.0.1:1"})
-        with closed_after(a, b, c):
-            news = 0
-            limit = time.monotonic() + PATIENCE_S
-            while news < 3:
-                assert time.monotonic() < limit
-                c.poll(100)
-                news += len(c.events())
-        c.close()
-        c.ring()
+        a, b = station("a"), station("b")
+        c = station("c", {"a": a.hub.endpoint, "b": b.hub.endpoint, "d": "tcp://127.0.0.1:1"})
+        until(lambda: len(c.news) == 3, c)
+        for one in (a, b, c, c):
+            one.close()
+            assert not one.counters
+        c.hub.ring()
 
 
 @pytest.mark.parametrize(
-    ("build", "words"),
+    ("options", "words"),
     [
-        (lambda: hub(listen="tcp://nowhere"), "tcp://nowhere"),
-        (lambda: hub(peers={"b": "carrier pigeon"}), "carrier pigeon"),
-        (lambda: hub("a/b"), "a/b"),
-        (lambda: hub(""), "1 to 128"),
-        (lambda: hub("n" * 129), "129 bytes"),
-        (lambda: hub(peers={"*": "tcp://127.0.0.1:1"}), "may not be"),
-        (lambda: hub(cluster="x" * 200), "200 bytes"),
-        (lambda: hub(cluster="line\nbreak"), "has U.000A"),
+        ({"listen": "tcp://nowhere"}, "tcp://nowhere"),
+        ({"peers": {"b": "carrier pigeon"}}, "carrier pigeon"),
+        ({"node": "a/b"}, "a/b"),
+        ({"node": ""}, "1 to 128"),
+        ({"node": "n" * 129}, "129 bytes"),
+        ({"peers": {"*": "tcp://127.0.0.1:1"}}, "may not be"),
+        ({"cluster": "x" * 200}, "200 bytes"),
+        ({"cluster": "line\nbreak"}, "has U.000A"),
     ],
 )
 def test_a_bridge_that_cannot_be_built_raises_why_and_leaves_nothing(
-    build: Callable[[], SocketHub], words: str
+    station: Make, options: dict[str, Any], words: str
 ) -> None:
     with nothing_left(), pytest.raises((ConfigError, ValueError), match=words):
-        build()
+        station(**{"node": "a", **options})
 
 
-def test_an_interrupt_amid_the_making_of_a_bridge_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_amid_the_making_of_a_bridge_ends_it(
+    station: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A socket that was just made, and that nothing knows yet, must not keep it from ending."""
     made: list[object] = []
 
@@ -449,11 +419,11 @@ def test_an_interrupt_amid_the_making_of_a_bridge_ends_it(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(zmq.Socket, "get_monitor_socket", interrupted)
     with nothing_left(), pytest.raises(KeyboardInterrupt):
-        hub(peers={"b": "tcp://127.0.0.1:1"})
+        station("a", {"b": "tcp://127.0.0.1:1"})
     assert len(made) == 1
 
 
-def test_an_endpoint_in_use_is_named() -> None:
-    one = hub()
-    with closed_after(one), pytest.raises(ConfigError, match=f"{one.endpoint}.*in use"):
-        hub("b", listen=one.endpoint)
+def test_an_endpoint_in_use_is_named(station: Make) -> None:
+    taken = station("a").hub.endpoint
+    with pytest.raises(ConfigError, match=f"{taken}.*in use"):
+        station("b", listen=taken)

@@ -40,7 +40,7 @@ from fencelock.transport import client_queue
 from fencelock.transport.admission import REFUSALS_MAX, Dropped, FrameValidator
 from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError, UndecodableError
 from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
-from fencelock.transport.frame import Frame, Mismatch, Rejected, encode_frame
+from fencelock.transport.frame import EnvelopeItems, Frame, Mismatch, Rejected, encode_frame
 from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 
 LOWEST = 1 - (1 << 63)
@@ -82,8 +82,12 @@ def test_a_peer_of_another_cluster_is_notified_too(station: Make) -> None:
     assert "'right'" in a.news[1].detail
 
 
+Socket: TypeAlias = "zmq.Socket[bytes]"
+Wire = tuple[Station, Socket]
+
+
 @pytest.fixture
-def wire(station: Make) -> tuple[Station, zmq.Socket[bytes]]:
+def wire(station: Make) -> Wire:
     """A node, and a bare DEALER of the client ``me`` connected to it."""
     node = station("n1")
     return node, node.dealer()
@@ -103,14 +107,25 @@ BAD = {
 }
 
 
+def assert_first_reply(wire: Wire) -> None:
+    """Let the node send to the client, which must have received nothing before."""
+    node, socket = wire
+    node.send("me", alive(1), role="session")
+    assert received(socket) == (("me/session", "n1/session", alive(1)),)
+
+
+def received(socket: Socket) -> tuple[EnvelopeItems, ...]:
+    """Return the envelopes in the next frame that comes."""
+    assert socket.poll(PATIENCE_S * 1000)
+    return tuple(decode_frame(socket.recv(), cluster="test").envelopes)
+
+
 MUTING = {"wire.malformed", "wire.oversized"}
 """After such a frame all frames of its sender are dropped unread for a moment."""
 
 
 @pytest.mark.parametrize("counter", BAD)
-def test_a_bad_frame_is_counted_dropped_and_not_answered(
-    wire: tuple[Station, zmq.Socket[bytes]], counter: str
-) -> None:
+def test_a_bad_frame_is_counted_dropped_and_not_answered(wire: Wire, counter: str) -> None:
     node, socket = wire
     for raw in BAD[counter]:
         socket.send(raw)
@@ -123,14 +138,10 @@ def test_a_bad_frame_is_counted_dropped_and_not_answered(
         socket.send(FRAME)
         until(lambda: node.arrivals, node)
         assert node.counters == {counter: len(BAD[counter])}
-    node.send("me", alive(1), role="session")
-    assert socket.poll(PATIENCE_S * 1000)
-    assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
+    assert_first_reply(wire)
 
 
-def test_a_frame_in_parts_and_a_link_without_a_name_are_dropped(
-    wire: tuple[Station, zmq.Socket[bytes]],
-) -> None:
+def test_a_frame_in_parts_and_a_link_without_a_name_are_dropped(wire: Wire) -> None:
     node, socket = wire
     socket.send_multipart([b"", FRAME])
     node.dealer("").send(FRAME)
@@ -149,14 +160,12 @@ def test_a_frame_in_parts_and_a_link_without_a_name_are_dropped(
     ],
 )
 def test_the_sender_of_a_strange_frame_learns_both_values(
-    wire: tuple[Station, zmq.Socket[bytes]], raw: bytes, code: Mismatch, words: str
+    wire: Wire, raw: bytes, code: Mismatch, words: str
 ) -> None:
     node, socket = wire
     socket.send(raw)
     until(lambda: node.counters, node)
-    assert socket.poll(PATIENCE_S * 1000)
-    answer = decode_frame(socket.recv(), cluster="test")
-    ((to, sender, rejected),) = answer.envelopes
+    ((to, sender, rejected),) = received(socket)
     assert (to, sender) == ("me/link", "n1/link")
     assert isinstance(rejected, Rejected)
     assert rejected.code is code
@@ -189,13 +198,12 @@ def request(*message: object, sender: str = "me/session", to: str = "*/proxy") -
     ],
 )
 def test_a_request_with_a_field_of_a_wrong_type_is_refused_and_not_left_waiting(
-    wire: tuple[Station, zmq.Socket[bytes]], raw: bytes, number: int, words: str
+    wire: Wire, raw: bytes, number: int, words: str
 ) -> None:
     node, socket = wire
     socket.send(raw)
     until(lambda: node.counters["wire.malformed"], node)
-    assert socket.poll(PATIENCE_S * 1000)
-    ((to, sender, refused),) = decode_frame(socket.recv(), cluster="test").envelopes
+    ((to, sender, refused),) = received(socket)
     assert (to, sender) == ("me/session", "n1/proxy")
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.session, refused.request) == (Reason.INVALID, "me.1", number)
@@ -216,17 +224,13 @@ def test_a_request_with_a_field_of_a_wrong_type_is_refused_and_not_left_waiting(
         request(0x10, "me.1", 7, "o", "a" * 1024, "soon"),
     ],
 )
-def test_a_frame_that_is_no_request_is_not_answered(
-    wire: tuple[Station, zmq.Socket[bytes]], raw: bytes
-) -> None:
+def test_a_frame_that_is_no_request_is_not_answered(wire: Wire, raw: bytes) -> None:
     node, socket = wire
     socket.send(raw)
     until(lambda: node.counters["wire.malformed"], node)
     socket.send(FRAME)
     until(lambda: node.arrivals, node)
-    node.send("me", alive(1), role="session")
-    assert socket.poll(PATIENCE_S * 1000)
-    assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
+    assert_first_reply(wire)
 
 
 def test_a_node_of_another_version_is_reported(station: Make) -> None:
@@ -248,7 +252,7 @@ def test_a_node_of_another_version_is_reported(station: Make) -> None:
 
 
 def test_the_next_connections_of_a_sender_that_floods_are_closed_with_their_first_frame(
-    wire: tuple[Station, zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 10)
     node, socket = wire
@@ -278,8 +282,7 @@ def test_every_reply_to_a_wrong_request_can_be_sent(cls: type[Request], number: 
     values = [number if "int" in kind else STAND_INS.get(kind, []) for _, kind in declared]
     for wrong in (n for n, (name, _) in enumerate(declared) if name != "request"):
         items = [*values[:wrong], 3.5, *values[wrong + 1 :]]
-        raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", [[cls.TAG, *items]]]]])
-        replies = validator.field_refusals("me", raw)
+        replies = validator.field_refusals("me", request(cls.TAG, *items))
         assert replies is None or encode_frame(replies)
 
 
@@ -292,10 +295,7 @@ def test_no_more_than_a_few_requests_of_a_frame_are_refused_for_a_field() -> Non
 
 
 def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
-    raw = cbor2.dumps(
-        [1, "test", 0, 0, [["*/proxy", "me/s", [[Cancel.TAG, "me", LOWEST, "o", "a"]]]]]
-    )
-    (_, _, cancel), *_ = decode_frame(raw).envelopes
+    ((_, _, cancel),) = decode_frame(request(Cancel.TAG, "me", LOWEST, "o", "a")).envelopes
     assert isinstance(cancel, Cancel)
     refusal = refused(cancel, Reason.INVALID, "no such number")
     frame = Frame("test", 0, 0, ((Address("me/s"), Address("n1/proxy"), refusal),))
@@ -303,12 +303,8 @@ def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
 
 
 def test_integers_can_be_negated() -> None:
-    raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", [[Cancel.TAG, "me", LOWEST - 1, "o", "a"]]]]])
     with pytest.raises(MalformedFrameError, match=r"Cancel\.request: .* expected `int` >= "):
-        decode_frame(raw)
-
-
-Socket: TypeAlias = "zmq.Socket[bytes]"
+        decode_frame(request(Cancel.TAG, "me", LOWEST - 1, "o", "a"))
 
 
 FRAMES = 100_000
@@ -421,10 +417,8 @@ def is_decodable(raw: bytes) -> bool:
     """Return whether ``raw`` is valid CBOR; a sender of invalid CBOR is muted for a while."""
     try:
         decode_frame(raw)
-    except UndecodableError:
-        return False
-    except MalformedFrameError:
-        return True
+    except MalformedFrameError as error:
+        return not isinstance(error, UndecodableError)
     return True
 
 
@@ -512,13 +506,13 @@ def outlives(process: Child, seconds: float) -> bool:
     return False
 
 
-def flood_raw(socket: zmq.Socket[bytes], prefix: list[bytes]) -> None:
+def flood_raw(socket: Socket) -> None:
     """Send until both sides are full: for a moment nothing more can be sent."""
     ends = time.monotonic() + LONG_S
     while time.monotonic() < ends:
         if not socket.poll(200, zmq.POLLOUT):
             return
-        socket.send_multipart([*prefix, bytes(1000)], zmq.NOBLOCK)
+        socket.send(bytes(1000), zmq.NOBLOCK)
 
 
 def end(process: Child) -> int:
@@ -529,7 +523,7 @@ def end(process: Child) -> int:
 def test_a_router_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> None:
     with Child("-c", VICTIM, "router") as router, zmq.Context() as context:
         peer = dealer(context, router.line(), "", (zmq.SNDHWM, 10))
-        flood_raw(peer, [])
+        flood_raw(peer)
         peer.close()  # With frames unread, so that the connection is reset.
         assert outlives(router, 3 * HEARTBEAT_MS / 1000)
         assert end(router) == 0
@@ -552,7 +546,7 @@ def test_a_dealer_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> 
             assert end(dealer) == 0
 
 
-def wait_for_peer(router: zmq.Socket[bytes], identity: bytes) -> None:
+def wait_for_peer(router: Socket, identity: bytes) -> None:
     """Return when something can be sent to ``identity``: its handshake is over."""
     ends = time.monotonic() + LONG_S
     while time.monotonic() < ends:
