@@ -66,9 +66,9 @@ def frame(raw: bytes, client: str = "") -> QueuedFrame:
     return QueuedFrame(b"id#1", -1, raw, client)
 
 
-def fill(queue: ClientQueue, owner: str, count: int, raw: bytes = b"x") -> None:
+def fill(queue: ClientQueue, owner: str, count: int, raw: bytes = b"x", client: str = "") -> None:
     for _ in range(count):
-        queue.put(owner, frame(raw))
+        queue.put(owner, frame(raw, client))
 
 
 class Queue(ClientQueue):
@@ -308,8 +308,7 @@ def test_many_clients_behind_have_no_more_of_a_turn_than_one() -> None:
 
 def test_new_clients_do_not_wait_for_those_behind() -> None:
     queue = Queue({"greedy", "modest"})
-    for _ in range(BACKLOG):
-        queue.put("greedy", frame(b"x", "greedy"))
+    fill(queue, "greedy", BACKLOG, client="greedy")
     queue.put("modest", frame(b"a", "modest"))
     turn(queue, 0)
     queue.put("new", frame(b"n", "new"))
@@ -319,13 +318,11 @@ def test_new_clients_do_not_wait_for_those_behind() -> None:
 def test_a_client_stays_behind_for_a_while_and_also_if_it_connects_anew() -> None:
     queue = Queue({"modest"})
     queue.now = SHARED_NS
-    for _ in range(BACKLOG):
-        queue.put("greedy", frame(b"x", "greedy"))
+    fill(queue, "greedy", BACKLOG, client="greedy")
     while queue.owners:
         turn(queue, SHARED_NS)
     for now, count in ((SHARED_NS + BEHIND_NS - 1, BEHIND_SHARE), (SHARED_NS + BEHIND_NS, 50)):
-        for _ in range(50):
-            queue.put("greedy", frame(b"x", "greedy"))
+        fill(queue, "greedy", 50, client="greedy")
         queue.put("modest", frame(b"a", "modest"))
         assert served(queue, now) == {"modest": 1, "greedy": count}
         while queue.owners:
@@ -374,20 +371,16 @@ def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(statio
     assert listener is not None
     listener._clients.note("known", b"known#1", -1)  # pyright: ignore[reportPrivateUsage]
     for name in [f"new{number}" for number in range(10)] + ["known"]:
-        assert listener.queue.put(name, requests_of(name))
+        more_than_a_turn_takes = QueuedFrame(f"{name}#1".encode(), -1, describe(name, 20), name)
+        assert listener.queue.put(name, more_than_a_turn_takes)
     links: list[str] = []
     for _ in range(10):
         links += [link for link, _ in listener.receive_clients(4, 10**10)[0]]
     assert "known" in links
 
 
-def requests_of(name: str) -> QueuedFrame:
-    """Return a frame with more requests than a short turn takes."""
-    return QueuedFrame(f"{name}#1".encode(), -1, describe(name, 20), name)
-
-
 def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
-    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    connection: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     node, client = connection
@@ -398,7 +391,7 @@ def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
 
 
 def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
-    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    connection: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel may have given the descriptor to the connection of another client."""
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
@@ -411,7 +404,7 @@ def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_an
 
 
 def test_a_sender_whose_connection_was_closed_is_muted_for_longer_than_another(
-    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    connection: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     now = [0.0]

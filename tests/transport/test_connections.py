@@ -41,11 +41,22 @@ def dealer(
 
 def used(node: Station, count: int) -> list[zmq.Socket[bytes]]:
     """Return the sockets of the clients ``good0``, ``good1`` and so on; each has sent a frame."""
-    good = [dealer(node, f"good{number}") for number in range(count)]
-    for number, socket in enumerate(good):
-        socket.send(describe(f"good{number}"))
+    good = [sender(node, f"good{number}") for number in range(count)]
     until(lambda: node.came.total() == count, node)
     return good
+
+
+def send_each(good: list[zmq.Socket[bytes]]) -> None:
+    """Let each of these clients send a frame."""
+    for number, socket in enumerate(good):
+        socket.send(describe(f"good{number}"))
+
+
+def sender(node: Station, name: str) -> zmq.Socket[bytes]:
+    """Return the socket of a client that has sent a frame, which the node has not taken yet."""
+    one = dealer(node, name)
+    one.send(describe(name))
+    return one
 
 
 def strangers(node: Station, count: int) -> list[tcp.socket]:
@@ -94,11 +105,9 @@ def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
     until(lambda: sum(map(is_ended, others)) >= 38, node)
     assert node.counters[counter] >= 38
 
-    late = dealer(node, "late")
-    late.send(describe("late"))
+    late = sender(node, "late")
     until(lambda: node.came["late"] == 1, node)
-    for number, socket in enumerate(good):
-        socket.send(describe(f"good{number}"))
+    send_each(good)
     late.send(describe("late"))
     until(lambda: node.came.total() == 2 * len(good) + 2, node)
 
@@ -119,8 +128,7 @@ def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
 
     until(lambda: not any(map(is_open, ended)))
     monkeypatch.setattr(connections, "EVENTS_MAX", 0)
-    late = dealer(node, "late")
-    late.send(describe("late"))
+    sender(node, "late")
     until(lambda: node.came["late"] == 1, node)
     monkeypatch.setattr(connections, "EVENTS_MAX", 16)
     until(lambda: known.count(connections.State.USED) == 9, node)
@@ -132,14 +140,11 @@ def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
 ) -> None:
     node = station("n1", peers={"n2": "tcp://127.0.0.1:9"}, **limit)
     good = used(node, 10)
-    late = dealer(node, "late")
-    late.send(describe("late"))
+    sender(node, "late")
     until(lambda: node.counters[counter] == 1, node)
-    member = dealer(node, "n2")
-    member.send(describe("n2"))
+    member = sender(node, "n2")
     until(lambda: node.came["n2"] == 1, node)
-    for number, socket in enumerate(good):
-        socket.send(describe(f"good{number}"))
+    send_each(good)
     member.send(describe("n2"))
     until(lambda: node.came["n2"] == 2 and node.came.total() == 2 * len(good) + 2, node)
     assert node.came["late"] == 0
@@ -150,14 +155,13 @@ def test_links_of_members_are_not_counted_for_their_address_but_one_each(station
     peers = {"n2": "tcp://127.0.0.1:9", "n3": "tcp://127.0.0.1:9"}
     node = station("n1", peers=peers, quotas=Quotas(connections=4))
     for name in ("n2", "n3", *(f"good{number}" for number in range(4))):
-        dealer(node, name).send(describe(name))
+        sender(node, name)
         until(lambda name=name: node.came[name] == 1, node)  # type: ignore[misc]
     assert node.counters["wire.address_full"] == 0
     again = node.dealer("n2#2")  # Another link in the name of n2: the former is counted.
     again.send(describe("n2"))
     until(lambda: node.came["n2"] == 2, node)
-    late = dealer(node, "late")
-    late.send(describe("late"))
+    sender(node, "late")
     until(lambda: node.counters["wire.address_full"] > 0, node)
 
 
@@ -219,9 +223,8 @@ def test_a_node_that_ran_out_of_descriptors_accepts_connections_again(station: M
         late = dealer(node, "late", reconnects=100)
         late.send(describe("late"))
         until(lambda: node.came["late"] == 1, node)
-        more = [dealer(node, f"more{number}") for number in range(4)]
-        for number, socket in enumerate(more):
-            socket.send(describe(f"more{number}"))
+        for number in range(4):
+            sender(node, f"more{number}")
         until(lambda: all(node.came[f"more{number}"] for number in range(4)), node)
         assert node.counters["wire.address_full"] == before
         stranger.stdin.write(b"leave\n")
@@ -282,8 +285,7 @@ def test_a_client_that_connects_anew_over_the_same_descriptor_keeps_its_id(stati
     former: set[str] = set()
     for number in range(1, 6):  # Sockets of other tests that close now may move the descriptors.
         before = _descriptors()
-        client = dealer(node, "ann")
-        client.send(describe("ann"))
+        client = sender(node, "ann")
         until(lambda number=number: node.came["ann"] == number, node)  # type: ignore[misc]
         opened = _descriptors() - before
         if opened == former:

@@ -62,30 +62,38 @@ def sends_until_ended(node: Station, one: tcp.socket, raw: bytes) -> int:
     raise AssertionError(dict(node.counters))
 
 
+def sends_all(node: Station, one: tcp.socket, raw: bytes) -> None:
+    view = memoryview(raw)
+    while view:
+        with suppress(BlockingIOError):
+            view = view[one.send(view) :]
+        node.turn()
+
+
+def sends_whole_frame(node: Station, one: tcp.socket, name: str) -> None:
+    """Send a frame of the client ``name``; return when the node has taken it."""
+    before = node.came[name]
+    one.sendall(whole(describe(name)))
+    until(lambda: node.came[name] == before + 1, node)
+
+
 @pytest.mark.parametrize("size", [0, 64])
 def test_a_message_without_end_ends_its_connection_and_no_other(node: Station, size: int) -> None:
     honest = node.stranger("honest")
-    honest.sendall(whole(describe("honest")))
-    until(lambda: node.came["honest"] == 1, node)
+    sends_whole_frame(node, honest, "honest")
 
     part = bytes([MORE, size]) + bytes(size)
     attacker = node.stranger("attacker")
     sends_until_ended(node, attacker, part * 1024)
     until(lambda: node.counters["wire.held_closed"] == 1, node)
 
-    honest.sendall(whole(describe("honest")))
-    until(lambda: node.came["honest"] == 2, node)
+    sends_whole_frame(node, honest, "honest")
     assert not is_ended(honest)
 
 
 def test_a_message_without_end_just_above_the_limit_ends_its_connection(node: Station) -> None:
     attacker = node.stranger("attacker")
-    parts = bytes([MORE, 0]) * ((LIMIT + 4096) // 2)
-    view = memoryview(parts)
-    while view:
-        with suppress(BlockingIOError):
-            view = view[attacker.send(view) :]
-        node.turn()
+    sends_all(node, attacker, bytes([MORE, 0]) * ((LIMIT + 4096) // 2))
     until(lambda: is_ended(attacker), node)
 
 
@@ -106,9 +114,7 @@ def test_only_its_address_is_barred_for_a_moment(station: Make, host: str, sourc
     with pytest.raises(TimeoutError):
         node.connection(source, 0.05)
     if source == "127.0.0.2":
-        honest = node.stranger("honest")
-        honest.sendall(whole(describe("honest")))
-        until(lambda: node.came["honest"] == 1, node)
+        sends_whole_frame(node, node.stranger("honest"), "honest")
 
     def is_admitted() -> bool:
         with suppress(TimeoutError):
@@ -152,11 +158,7 @@ def test_all_connections_together_hold_no_more_than_the_limit(
     monkeypatch.setattr(held_bytes, "HELD_MAX", 256 << 10)
     strangers = [node.stranger(f"s{number}") for number in range(6)]
     for number, one in enumerate(strangers):
-        view = memoryview(bytes([MORE, 0]) * (32_000 + 1_000 * number))
-        while view:
-            with suppress(BlockingIOError):
-                view = view[one.send(view) :]
-            node.turn()
+        sends_all(node, one, bytes([MORE, 0]) * (32_000 + 1_000 * number))
     until(lambda: node.counters["wire.held_closed"] >= 2, node)
     assert sum(map(is_ended, strangers)) <= 3
 
@@ -178,6 +180,10 @@ def test_a_node_that_waits_for_its_disk_still_ends_them(node: Station) -> None:
     assert sent > held_bytes.CLIENT_HELD_MAX
 
 
+REQUEST = Describe(session="me", request=1)
+ENVELOPE = Envelope(Address("n1/proxy"), Address("me/session"), REQUEST)
+
+
 @pytest.mark.parametrize("keys", [False, True])
 def test_the_bytes_of_frames_taken_are_exactly_those_of_the_wire(station: Make, keys: bool) -> None:
     """Else an honest sender's frames would add up to what looks like a message without end."""
@@ -194,23 +200,17 @@ def test_the_bytes_of_frames_taken_are_exactly_those_of_the_wire(station: Make, 
     taken = held(node).taken
     for size in (1, 2, 3, 200, 250):
         before = sum(taken.values())
-        client.hub.send("n1", Frame("test", 0, 0, (envelope("me"),) * size))
+        client.hub.send("n1", Frame("test", 0, 0, (ENVELOPE,) * size))
         until(lambda before=before: sum(taken.values()) > before, node, client)  # type: ignore[misc]
     (one,) = held(node)._watched.values()
     read = held_bytes.counts_of(one.descriptor)[1]
     handshake = read - taken[one.descriptor]
     assert 0 < handshake < 1024
-    client.hub.send("n1", Frame("test", 0, 0, (envelope("me"),) * 3))
+    client.hub.send("n1", Frame("test", 0, 0, (ENVELOPE,) * 3))
     before = taken[one.descriptor]
     until(lambda: taken[one.descriptor] > before, node, client)
     beats = held_bytes.counts_of(one.descriptor)[1] - taken[one.descriptor]
     assert (beats - handshake) % (9 if not keys else 42) == 0
-
-
-def envelope(name: str) -> Envelope:
-    return Envelope(
-        Address("n1/proxy"), Address(f"{name}/session"), Describe(session=name, request=1)
-    )
 
 
 def test_an_idle_link_sends_an_empty_frame_now_and_then(
@@ -239,6 +239,13 @@ def test_heartbeats_are_forgotten_once_a_frame_comes(node: Station) -> None:
             node.turn()
 
 
+def reply(name: str, size: int) -> Frame:
+    """Return a frame to the client ``name`` of a little more than ``size`` (bytes)."""
+    message = Describe(session="x" * size, request=1)
+    envelope = Envelope(Address(f"{name}/session"), Address("n1/proxy"), message)
+    return Frame("test", 0, 0, (envelope,))
+
+
 def exchange(
     node: Station,
     one: tcp.socket,
@@ -250,9 +257,7 @@ def exchange(
 ) -> None:
     """Let a client send, and the node reply, until ``done`` or ``ends`` (s)."""
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
-    raw, address = whole(describe(name)), Address(f"{name}/session")
-    message = Describe(session="x" * 1_000, request=1)
-    reply = Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),))
+    raw = whole(describe(name))
     sent = 0
     while time.monotonic() < ends and not done():
         if node.came[name] == sent:
@@ -260,7 +265,7 @@ def exchange(
             with suppress(OSError):
                 one.send(raw)
             if sent < 200 or reads:
-                node.hub.send(name, reply)
+                node.hub.send(name, reply(name, 1_000))
         node.turn()
         if reads:
             with suppress(BlockingIOError):
@@ -334,11 +339,8 @@ def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node
     """It may be paused, or cut off."""
     one = node.stranger("paused")
     one.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 2048)
-    one.send(whole(describe("paused")))
-    until(lambda: node.came["paused"] == 1, node)
-    message = Describe(session="x" * 40_000, request=1)
-    address = Address("paused/session")
-    node.hub.send("paused", Frame("test", 0, 0, (Envelope(address, Address("n1/proxy"), message),)))
+    sends_whole_frame(node, one, "paused")
+    node.hub.send("paused", reply("paused", 40_000))
     ends = time.monotonic() + held_bytes.DEAF_S + 1.5
     until(lambda: time.monotonic() > ends, node)
     assert not node.counters["wire.held_closed"]

@@ -24,7 +24,6 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import Dropped, FrameValidator
-from fencelock.transport.client_queue import NEW_SHARE
 from fencelock.transport.frame import Envelope, Frame, Mismatch, encode_frame
 from fencelock.transport.polling import Doorbell
 
@@ -215,27 +214,6 @@ def test_no_other_process_can_use_the_id_of_a_connected_client(station: Make) ->
     until(victim.received, victim, node)
     assert victim.received() == [alive(1)]
     assert not attacker.arrivals
-
-
-def test_a_turn_takes_one_of_many_new_clients_before_some_after_known_ones(station: Make) -> None:
-    node = station("n1")
-    known = client_of(station, node, "known")
-    until(lambda: known.news, known)
-    known.send("endpoint-0", KeepAlive(session="known"))
-    until(lambda: node.arrivals, known, node)
-    for number in range(2 * NEW_SHARE):
-        name = f"new-{number}"
-        node.dealer(f"{name}#1").send(raw_frame(KeepAlive(session=name), f"{name}/x"))
-    known.send("endpoint-0", KeepAlive(session="known"))
-    while len(node.hub.waiting) < 2 * NEW_SHARE + 1:
-        node.hub.poll(PATIENCE_S * 1000)
-        node.hub.receive_members(100)
-    counts: list[int] = []
-    while node.hub.waiting:
-        links = [link for link, _ in node.hub.receive_clients(100, 10**10)[0]]
-        counts.append(len(links))
-        assert links.index("known") == 1 if len(counts) == 1 else "known" not in links
-    assert counts == [NEW_SHARE + 1, NEW_SHARE]
 
 
 def test_a_second_process_with_the_id_of_a_client_is_refused_with_a_reason_and_logged_once(

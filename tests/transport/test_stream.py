@@ -23,11 +23,11 @@ WAIT_MS = 5_000
 class Station:
     """A server, and what it delivered to its role."""
 
-    def __init__(self, most: int, unread_bytes: int) -> None:
+    def __init__(self, most: int, unread_bytes: int, address: str = "tcp://127.0.0.1:0") -> None:
         self.events: list[Local] = []
         self.counters: Counter[str] = Counter()
         self.server = StreamServer(
-            "tcp://127.0.0.1:0",
+            address,
             post=self._post,
             count=lambda name, times: self.counters.update({name: times}),
             fault=self._note,
@@ -44,9 +44,13 @@ class Station:
         self.events.append(event)
         return True
 
-    def connect(self) -> tcp.socket:
+    @property
+    def where(self) -> tuple[str, int]:
         host, _, port = self.server.address.removeprefix("tcp://").rpartition(":")
-        client = tcp.create_connection((host, int(port)), WAIT_MS / 1_000)
+        return host, int(port)
+
+    def connect(self) -> tcp.socket:
+        client = tcp.create_connection(self.where, WAIT_MS / 1_000)
         self.until(lambda: isinstance(self.events[-1] if self.events else None, Opened))
         return client
 
@@ -123,19 +127,19 @@ def test_a_client_that_does_not_read_is_dropped_when_it_is_sent_more() -> None:
 
 
 def test_one_client_too_many_is_refused_with_the_reason() -> None:
-    with station(most=1) as here, here.connect():
-        host, _, port = here.server.address.removeprefix("tcp://").rpartition(":")
-        with tcp.create_connection((host, int(port)), WAIT_MS / 1_000) as second:
-            here.until(lambda: here.counters["redis.connections_full"] == 1)
-            assert second.recv(100) == FULL
+    with (
+        station(most=1) as here,
+        here.connect(),
+        tcp.create_connection(here.where, WAIT_MS / 1_000) as second,
+    ):
+        here.until(lambda: here.counters["redis.connections_full"] == 1)
+        assert second.recv(100) == FULL
 
 
 def test_clients_that_come_while_no_descriptor_is_left_are_accepted_later() -> None:
     former = resource.getrlimit(resource.RLIMIT_NOFILE)
     with station() as here, ExitStack() as ends:
-        host, _, port = here.server.address.removeprefix("tcp://").rpartition(":")
-        where = host, int(port)
-        ends.enter_context(tcp.create_connection(where))
+        ends.enter_context(tcp.create_connection(here.where))
         with ExitStack() as occupied:
             occupied.callback(resource.setrlimit, resource.RLIMIT_NOFILE, former)
             spare = os.dup(0)
@@ -143,18 +147,10 @@ def test_clients_that_come_while_no_descriptor_is_left_are_accepted_later() -> N
             occupied.callback(os.close, spare)
             here.until(lambda: here.counters["redis.no_descriptor"] == 1)
             assert not here.events
-        ends.enter_context(tcp.create_connection(where))
+        ends.enter_context(tcp.create_connection(here.where))
         here.until(lambda: len(here.events) == 2)
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:
-    def count(name: str, times: int) -> None:
-        del name, times
-
-    def fault(doing: str, error: Exception) -> None:
-        del doing, error
-
     with station() as here, pytest.raises(ConfigError, match="another program listens there"):
-        StreamServer(
-            here.server.address, post=lambda _: True, count=count, fault=fault, unread_bytes=1
-        )
+        Station(1, 1, here.server.address)
