@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -24,19 +26,29 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> list[threading.ExceptHookArgs]:
     return hooked
 
 
+def call_then_another(callback: Callable[[Notice], object]) -> ThreadExecutor:
+    """Return an executor, now stopped, that called ``callback`` and another one after it."""
+    executor = ThreadExecutor()
+    called = threading.Event()
+    executor.call(callback, NOTICE)
+    executor.call(lambda _: called.set(), NOTICE)
+    assert called.wait(PATIENCE_S)
+    executor.stop(PATIENCE_S)
+    return executor
+
+
 def test_an_error_of_a_callback_is_reported_and_the_next_is_called(
     hooked: list[threading.ExceptHookArgs],
 ) -> None:
-    lines: list[str] = []
-    executor = ThreadExecutor()
-    called = threading.Event()
-    with logged_to(lambda record: lines.append(record.getMessage()), "ERROR"):
-        executor.call(lambda _: 1 // 0, NOTICE)
-        executor.call(lambda _: called.set(), NOTICE)
-        assert called.wait(PATIENCE_S)
-    executor.stop(PATIENCE_S)
-    assert len(lines) == 1
-    assert "ZeroDivisionError" in lines[0]
+    records: list[logging.LogRecord] = []
+    with logged_to(records.append, "WARNING"):
+        executor = call_then_another(lambda _: 1 // 0)
+    (record,) = records
+    assert record.levelno == logging.ERROR
+    text = record.getMessage()
+    assert text.startswith("a callback for lock 'x' (lost) failed: ZeroDivisionError")
+    assert record.exc_info
+    assert record.exc_info[0] is ZeroDivisionError
     assert executor.failed == 1
     args = hooked.pop()
     assert args.exc_type is ZeroDivisionError
@@ -49,12 +61,7 @@ def test_an_error_of_a_callback_is_reported_and_the_next_is_called(
 def test_a_callback_that_exits_does_not_end_the_callbacks_after_it(
     hooked: list[threading.ExceptHookArgs],
 ) -> None:
-    executor = ThreadExecutor()
-    called = threading.Event()
-    executor.call(lambda _: sys.exit(1), NOTICE)
-    executor.call(lambda _: called.set(), NOTICE)
-    assert called.wait(PATIENCE_S)
-    executor.stop(PATIENCE_S)
+    call_then_another(lambda _: sys.exit(1))
     assert [args.exc_type for args in hooked] == [SystemExit]
 
 
@@ -65,12 +72,7 @@ def test_a_hook_that_raises_does_not_end_the_callbacks(
         raise RuntimeError(f"no hook for {args.exc_value!r}")
 
     monkeypatch.setattr(threading, "excepthook", raising)
-    executor = ThreadExecutor()
-    called = threading.Event()
-    executor.call(lambda _: 1 // 0, NOTICE)
-    executor.call(lambda _: called.set(), NOTICE)
-    assert called.wait(PATIENCE_S)
-    executor.stop(PATIENCE_S)
+    call_then_another(lambda _: 1 // 0)
     assert "RuntimeError: no hook for ZeroDivisionError" in capsys.readouterr().err
 
 

@@ -134,21 +134,6 @@ def test_a_suspect_session_is_a_warning(cluster: LocalCluster, records: Records)
         logged(records, logging.WARNING, "lost: lock 'a'")
 
 
-def test_a_callback_that_raises_is_an_error_with_its_traceback(
-    cluster: LocalCluster, records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hooked = Collected[threading.ExceptHookArgs]()
-    monkeypatch.setattr(threading, "excepthook", hooked.add)
-    hold = present(cluster.connect().lock("a").acquire())
-    hold.on_lost(lambda _: 1 // 0)
-    lose(hold)
-    args = hooked.wait_for(lambda seen: seen[0] if seen else None)
-    assert args.exc_type is ZeroDivisionError
-    record = logged(records, logging.ERROR, "a callback for lock 'a' (lost) failed")
-    assert record.exc_info
-    assert record.exc_info[0] is ZeroDivisionError
-
-
 def test_a_callback_that_cannot_be_called_is_refused(cluster: LocalCluster) -> None:
     client = cluster.connect()
     lock = client.lock("a")

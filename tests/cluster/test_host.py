@@ -45,7 +45,6 @@ from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import INBOX_MAX, PARTS_MAX
 from fencelock.cluster.log import set_up, silence
-from fencelock.cluster.node.storage.directory import JournalFailedError
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode
 
@@ -122,11 +121,6 @@ class EchoClerk(Role[Request]):
 def start() -> Iterator[Start]:
     with dispatchers() as start:
         yield lambda: start(RoleSet((Spawn(ROLE, EchoClerk),)))
-
-
-def test_an_ask_is_answered(start: Start) -> None:
-    ref = start().ref(ROLE)
-    assert ref.ask(Acquire(lock="a"), timeout=PATIENCE_S) == Granted(lock="a", fence=1)
 
 
 def test_an_ask_may_be_answered_many_events_later(start: Start) -> None:
@@ -470,18 +464,3 @@ def _is_set(future: pykka.Future[Any]) -> bool:
     except pykka.Timeout:
         return False
     return True
-
-
-def test_a_disk_that_fails_stops_the_node_before_it_sends(tmp_path: Path) -> None:
-    class RaisesAfterPersist(Journal):
-        def sync(self) -> None:
-            raise JournalFailedError("no space left on device")
-
-    journal = RaisesAfterPersist.open(tmp_path)
-    dispatcher = Dispatcher("n1", hub_without_peers(), journal=journal)
-    dispatcher.start(RoleSet((Spawn(ROLE, PersistingClerk),)))
-    asked = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), block=False)
-    assert dispatcher.stopped.wait(PATIENCE_S)
-    assert isinstance(dispatcher.failure, JournalFailedError)
-    with pytest.raises(pykka.ActorDeadError):
-        asked.get(timeout=PATIENCE_S)

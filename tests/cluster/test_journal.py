@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pykka
 import pytest
 from support.expect import PATIENCE_S
 from support.programs import Child
@@ -312,11 +313,14 @@ def failing(step: str) -> type[Journal]:
     return type("FullDisk", (Journal,), {step: fail})
 
 
-def test_nothing_leaves_before_the_sync_of_a_checkpoint(start: StartRoles, tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["persist", "checkpoint"])
+def test_a_disk_that_fails_stops_the_node_before_it_sends(
+    start: StartRoles, tmp_path: Path, word: str
+) -> None:
     dispatcher = start(CLERKS, failing("sync").open(tmp_path))
-    asked = dispatcher.ref(FIRST).ask(Acquire(lock="checkpoint"), block=False)
+    asked = dispatcher.ref(FIRST).ask(Acquire(lock=word), block=False)
     assert dispatcher.stopped.wait(PATIENCE_S)
-    with pytest.raises(Exception, match="has stopped"):
+    with pytest.raises(pykka.ActorDeadError, match="has stopped"):
         asked.get(timeout=PATIENCE_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
 
@@ -368,14 +372,9 @@ def opened(folder: Path, size: int = SMALL) -> closing[Journal]:
 
 def write(journal: Journal, *payloads: bytes) -> None:
     """Write a group as a node does, which makes room after it."""
-    journal.append([Entry("role", payload) for payload in payloads])
+    journal.append(entries(*payloads))
     journal.sync()
     journal.trim()
-
-
-def kept_in_room(folder: Path) -> list[bytes]:
-    with opened(folder) as journal:
-        return journal.take_records().get("role", [])
 
 
 def last_of(folder: Path) -> Path:
@@ -406,7 +405,7 @@ def written_once_more(folder: Path, *payloads: bytes) -> tuple[bytes, bytes]:
     """Append one more group; return the segment before and after."""
     with opened(folder) as journal:
         before = journal.path.read_bytes()
-        journal.append([Entry("role", payload) for payload in payloads])
+        journal.append(entries(*payloads))
         after = journal.path.read_bytes()
         assert (len(before), len(after)) == (SMALL, SMALL)
     return before, after
@@ -446,7 +445,7 @@ def test_a_start_goes_on_in_the_room_that_is_there(tmp_path: Path) -> None:
             assert journal.torn_bytes == 0
             write(journal, b"%d" % number)
         assert last_of(tmp_path).stat().st_size == SMALL
-    assert kept_in_room(tmp_path) == [b"a", b"0", b"1", b"2"]
+    assert kept(tmp_path) == [b"a", b"0", b"1", b"2"]
 
 
 def test_a_group_larger_than_the_room_makes_the_file_longer(tmp_path: Path) -> None:
@@ -454,7 +453,7 @@ def test_a_group_larger_than_the_room_makes_the_file_longer(tmp_path: Path) -> N
         write(journal, b"a")
         write(journal, b"x" * 3 * SMALL)
         write(journal, b"b")
-    assert kept_in_room(tmp_path) == [b"a", b"x" * 3 * SMALL, b"b"]
+    assert kept(tmp_path) == [b"a", b"x" * 3 * SMALL, b"b"]
 
 
 def test_any_sectors_of_a_write_into_the_room_may_have_reached_the_disk(tmp_path: Path) -> None:
@@ -498,7 +497,7 @@ def test_crash_after_crash_leaves_what_was_promised_and_nothing_else(tmp_path: P
                 write(journal, b"kept %d" % number)
                 promised = [*promised, b"kept %d" % number]
             path, before = journal.path, journal.path.read_bytes()
-            journal.append([Entry("role", noise(number, random.randrange(1, 2_000)))])
+            journal.append(entries(noise(number, random.randrange(1, 2_000))))
             if journal.path != path:
                 path, before = journal.path, b""
             after = path.read_bytes()
@@ -520,7 +519,7 @@ def test_a_crash_while_room_is_made_leaves_any_part_of_it(tmp_path: Path) -> Non
             assert journal.take_records() == {"role": [b"a"]}
             assert journal.torn_bytes == 0
             write(journal, b"b")
-        assert kept_in_room(tmp_path) == [b"a", b"b"]
+        assert kept(tmp_path) == [b"a", b"b"]
 
 
 def test_an_older_segment_that_lost_its_last_group_to_zeros_is_noticed(tmp_path: Path) -> None:
@@ -533,4 +532,4 @@ def test_an_older_segment_that_lost_its_last_group_to_zeros_is_noticed(tmp_path:
     with pytest.raises(JournalDamagedError, match=r"damaged at byte|go on where the file before"):
         Journal.open(tmp_path)
     full.write_bytes(whole + bytes(1000))  # Room alone is no record.
-    assert set(kept_in_room(tmp_path)) == {b"x" * 300}
+    assert set(kept(tmp_path)) == {b"x" * 300}

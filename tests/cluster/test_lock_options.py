@@ -388,21 +388,6 @@ LOCKS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["anonymous", "named"])
-def test_a_holder_that_loops_until_it_holds_waits_for_itself_each_time(
-    client: fencelock.Client, kind: str
-) -> None:
-    lock = LOCKS[kind](client, "loops")
-    lock.acquire()
-    tries, ends = 0, time.monotonic() + 1
-    while not lock.acquire(timeout=0.4) and time.monotonic() < ends:
-        tries += 1
-    assert tries <= 2
-    assert lock.held
-    lock.release()
-    assert not lock.locked()
-
-
 def test_an_owner_that_acquires_while_it_releases_elsewhere_waits_for_that(
     client: fencelock.Client,
 ) -> None:
