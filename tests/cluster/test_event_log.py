@@ -141,17 +141,13 @@ def silenced() -> Iterator[None]:
     log.silence()
 
 
-def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None:
-    stream = StringIO()
-    try:
-        log.set_up("INFO", stream=stream)
-        note("n1", "INFO", "hello {} <you>", role="n1/proxy")
-        note("n1", "DEBUG", "too fine")
-        line = stream.getvalue()
-        assert line.count("\n") == 1
-        assert line.endswith(" INFO     node=n1 role=n1/proxy hello {} <you>\n")
-    finally:
-        log.silence()
+def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded(silenced: None) -> None:
+    log.set_up("INFO", stream=(stream := StringIO()))
+    note("n1", "INFO", "hello {} <you>", role="n1/proxy")
+    note("n1", "DEBUG", "too fine")
+    line = stream.getvalue()
+    assert line.count("\n") == 1
+    assert line.endswith(" INFO     node=n1 role=n1/proxy hello {} <you>\n")
 
 
 def logged(stream: StringIO, *, as_json: bool = False) -> None:
@@ -265,52 +261,51 @@ def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
     assert any(text.startswith("n1/clock has time ") for text in traced)
 
 
-def test_an_operator_changes_the_level_and_traced_roles_of_a_running_node(tmp_path: Path) -> None:
+def test_an_operator_changes_the_level_and_traced_roles_of_a_running_node(
+    tmp_path: Path, silenced: None
+) -> None:
     file = log.LogFile(tmp_path / "logs" / "n1.log", bytes_max=10**6, kept=3)
     log.set_up("INFO", stream=StringIO(), file=file)
-    try:
-        with (
-            running_nodes(tmp_path, "lamport") as nodes,
-            fencelock.connect(nodes["n1"].address) as client,
-        ):
-            book = client.ref("n1/log")
+    with (
+        running_nodes(tmp_path, "lamport") as nodes,
+        fencelock.connect(nodes["n1"].address) as client,
+    ):
+        book = client.ref("n1/log")
 
-            def traced(lock: str, setting: SetLog) -> list[str]:
-                assert book.ask(setting, timeout=PATIENCE_S).level == setting.level
-                before = len(file.path.read_text().splitlines())
-                with client.lock(lock):
-                    pass
-                later = file.path.read_text().splitlines()[before:]
-                return [line for line in later if " TRACE " in line]
+        def traced(lock: str, setting: SetLog) -> list[str]:
+            assert book.ask(setting, timeout=PATIENCE_S).level == setting.level
+            before = len(file.path.read_text().splitlines())
+            with client.lock(lock):
+                pass
+            later = file.path.read_text().splitlines()[before:]
+            return [line for line in later if " TRACE " in line]
 
-            found = traced("a", SetLog(level="TRACE", roles=("process",)))
-            assert any("n1/process" in line and "lock='a'" in line for line in found)
-            assert not any(" n1/clock at " in line for line in found)
-            found = traced("b", SetLog(level="TRACE", roles=()))
-            assert any(" n1/clock at " in line for line in found)
-            assert traced("c", SetLog(level="INFO")) == []
-            with pytest.raises(InvalidRequestError, match="level is 'LOUD', and must be one of"):
-                book.ask(SetLog(level="LOUD"), timeout=PATIENCE_S)
-    finally:
-        log.silence()
+        found = traced("a", SetLog(level="TRACE", roles=("process",)))
+        assert any("n1/process" in line and "lock='a'" in line for line in found)
+        assert not any(" n1/clock at " in line for line in found)
+        found = traced("b", SetLog(level="TRACE", roles=()))
+        assert any(" n1/clock at " in line for line in found)
+        assert traced("c", SetLog(level="INFO")) == []
+        with pytest.raises(InvalidRequestError, match="level is 'LOUD', and must be one of"):
+            book.ask(SetLog(level="LOUD"), timeout=PATIENCE_S)
 
 
-def test_a_log_file_is_renamed_when_it_is_full_and_old_ones_are_deleted(tmp_path: Path) -> None:
+def test_a_log_file_is_renamed_when_it_is_full_and_old_ones_are_deleted(
+    tmp_path: Path, silenced: None
+) -> None:
     file = log.LogFile(tmp_path / "n1.log", bytes_max=2_000, kept=2)
     log.set_up("INFO", stream=StringIO(), file=file)
-    try:
-        for number in range(100):
-            note("n1", "INFO", f"line {number:03d} {'x' * 80}", event="test")
-    finally:
-        log.silence()
+    for number in range(100):
+        note("n1", "INFO", f"line {number:03d} {'x' * 80}", event="test")
     files = sorted(tmp_path.iterdir())
     assert len(files) == 1 + file.kept
     assert all(one.stat().st_size < 2_300 for one in files)
     assert "line 099" in file.path.read_text()
 
 
-def test_a_log_file_that_cannot_be_written_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written_is_refused_with_a_reason(
+    tmp_path: Path, silenced: None
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"log\.folder: .*file"):
         log.set_up(file=log.LogFile(tmp_path / "file" / "n1.log", 1_000, 1), stream=StringIO())
-    log.silence()
