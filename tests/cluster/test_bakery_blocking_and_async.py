@@ -46,18 +46,20 @@ def cluster(
 ) -> Iterator[Config]:
     config = config_of(tmp_path_factory.mktemp(request.param), 3, request.param)
     with running(config):
-        addresses = ",".join(config.nodes.values())
-        with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-            _held = client.lock("first").acquire(
-                timeout=PATIENCE_S
-            )  # From now on there are leaders: no wait for them.
+        with connected(config) as client:
+            # From now on there are leaders: no wait for them.
+            _held = client.lock("first").acquire(timeout=PATIENCE_S)
         yield config
+
+
+def connected(config: Config) -> fencelock.Client:
+    addresses = [*config.nodes.values()]
+    return fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
 
 
 @pytest.fixture
 def client(cluster: Config) -> Iterator[fencelock.Client]:
-    addresses = ",".join(cluster.nodes.values())
-    with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+    with connected(cluster) as client:
         yield client
 
 
@@ -166,25 +168,22 @@ def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fenceloc
         client.locks()
 
 
-def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
-    async def live() -> list[HoldState]:
-        notices: list[HoldState] = []
-        addresses = ",".join(cluster.nodes.values())
-        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-            mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
-            over = asyncio.Event()
-            mine.on_unlocking(lambda notice: notices.append(notice.state))
-            mine.on_lost(lambda notice: notices.append(notice.state))
-            mine.on_lost(lambda notice: over.set())
-            await mine.acquire()
-            await mine.renew()
-            async with asyncio.timeout(PATIENCE_S):
-                await over.wait()
-            with pytest.raises(LockOwnershipLostError):
-                await mine.release()
-        return notices
-
-    assert asyncio.run(live()) == [HoldState.UNLOCKING, HoldState.LOST]
+async def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
+    notices: list[HoldState] = []
+    addresses = [*cluster.nodes.values()]
+    async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
+        over = asyncio.Event()
+        mine.on_unlocking(lambda notice: notices.append(notice.state))
+        mine.on_lost(lambda notice: notices.append(notice.state))
+        mine.on_lost(lambda notice: over.set())
+        await mine.acquire()
+        await mine.renew()
+        async with asyncio.timeout(PATIENCE_S):
+            await over.wait()
+        with pytest.raises(LockOwnershipLostError):
+            await mine.release()
+    assert notices == [HoldState.UNLOCKING, HoldState.LOST]
 
 
 def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
@@ -214,11 +213,7 @@ def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
     config = config_of(tmp_path, nodes)
-    addresses = ",".join(config.nodes.values())
-    with (
-        running(config),
-        fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
-    ):
+    with running(config), connected(config) as client:
         lock = client.lock("small")
         first = fence_of(lock.acquire(timeout=PATIENCE_S))
         lock.release()

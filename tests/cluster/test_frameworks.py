@@ -7,10 +7,10 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
@@ -22,26 +22,18 @@ from support.programs import run_to_end
 import fencelock
 from fencelock import aio
 
-T = TypeVar("T")
-
 LOCKS = 3
 REQUESTS = 12
+
+
+def connect_aio(addresses: str) -> aio.Connecting:
+    return aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S)
 
 
 @pytest.fixture
 def other(paxos_addresses: str) -> Iterator[fencelock.Client]:
     with fencelock.connect(paxos_addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
-
-
-def run_with_client(addresses: str, work: Callable[[aio.Client], Awaitable[T]]) -> T:
-    """Run ``work`` in a loop of its own, with a client that is closed afterwards."""
-
-    async def run() -> T:
-        async with aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
-            return await work(client)
-
-    return asyncio.run(run())
 
 
 def assert_free(other: fencelock.Client, name: str) -> None:
@@ -131,31 +123,28 @@ def test_a_fastapi_yield_dependency_holds_and_releases(
         assert_free(other, name)
 
 
-def test_a_fastapi_dependency_of_the_asyncio_client_holds_and_releases(
+async def test_a_fastapi_dependency_of_the_asyncio_client_holds_and_releases(
     paxos_addresses: str, other: fencelock.Client
 ) -> None:
     protected = Protected()
+    async with connect_aio(paxos_addresses) as client:
 
-    async def work(client: aio.Client) -> list[httpx.Response]:
         async def dependency(name: str) -> AsyncIterator[aio.Hold]:
             async with client.lock(name, timeout=PATIENCE_S) as hold:
                 yield hold
 
         app = service(dependency, protected)
-        return [*await request_all(app, "async"), *await request_all(app, "sync")]
-
-    responses = run_with_client(paxos_addresses, work)
+        responses = [*await request_all(app, "async"), *await request_all(app, "sync")]
     assert [response.status_code for response in responses] == [200] * 2 * REQUESTS
     for name in protected.fences:
         assert_free(other, name)
 
 
-def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
+async def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
     paxos_addresses: str, other: fencelock.Client
 ) -> None:
     """Before Python 3.12 `asyncio.wait_for` runs the acquire in a task of its own."""
-
-    async def work(client: aio.Client) -> None:
+    async with connect_aio(paxos_addresses) as client:
         lock = client.lock("waited for")
         for _ in range(3):
             hold = present(await asyncio.wait_for(lock.acquire(), 5))
@@ -165,15 +154,18 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.lock("waited for").acquire(), 0.05)
         await again.release()
-
-    run_with_client(paxos_addresses, work)
     assert_free(other, "waited for")
 
 
-def test_gathered_acquires_give_holds_that_their_caller_releases(
+async def test_gathered_acquires_give_holds_that_their_caller_releases(
     paxos_addresses: str, other: fencelock.Client
 ) -> None:
-    async def work(client: aio.Client) -> None:
+    async def use(lock: aio.Lock) -> int:
+        async with lock as hold:
+            await asyncio.sleep(0)
+            return hold.fence
+
+    async with connect_aio(paxos_addresses) as client:
         locks = [client.lock(f"gathered-{number}") for number in range(LOCKS)]
         for _ in range(3):
             holds = await asyncio.gather(*(lock.acquire() for lock in locks))
@@ -182,13 +174,6 @@ def test_gathered_acquires_give_holds_that_their_caller_releases(
         same = client.lock("gathered-0")
         order = await asyncio.gather(*(use(same) for _ in range(5)))
         assert len(set(order)) == 5
-
-    async def use(lock: aio.Lock) -> int:
-        async with lock as hold:
-            await asyncio.sleep(0)
-            return hold.fence
-
-    run_with_client(paxos_addresses, work)
     for number in range(LOCKS):
         assert_free(other, f"gathered-{number}")
 

@@ -85,6 +85,10 @@ def answers(clock: fencelock.RemoteRef) -> bool:
     return True
 
 
+def total_of(counter: fencelock.RemoteRef) -> int:
+    return counter.ask(Count(amount=0), timeout=PATIENCE_S).total
+
+
 def test_the_clock_of_each_node_is_asked_as_in_its_process(
     nodes: dict[str, Node], client: fencelock.Client
 ) -> None:
@@ -134,13 +138,10 @@ def test_a_client_of_one_node_asks_roles_of_another_through_it(nodes: dict[str, 
         until(lambda: answers(client.ref("n2/clock")))  # The nodes may just have started.
         before = nodes["n2"].ref("clock").ask(ReadClock(), timeout=PATIENCE_S).time
         assert client.ref("n2/clock").ask(ReadClock(), timeout=PATIENCE_S).time >= before
-        total = client.ref("n2/counter").ask(Count(amount=0), timeout=PATIENCE_S).total
-        client.ref("n2/counter").tell(Count(amount=5))
-        until(
-            lambda: (
-                client.ref("n2/counter").ask(Count(amount=0), timeout=PATIENCE_S).total == total + 5
-            )
-        )
+        counter = client.ref("n2/counter")
+        total = total_of(counter)
+        counter.tell(Count(amount=5))
+        until(lambda: total_of(counter) == total + 5)
         with pytest.raises(UnsupportedError, match="role clock of node n2 does not take Count"):
             client.ref("n2/clock").ask(Count(amount=0), timeout=PATIENCE_S)
 
@@ -167,7 +168,7 @@ def test_only_requests_to_roles_leave_the_process(client: fencelock.Client) -> N
 
 def test_a_reply_may_come_much_later_than_the_request(client: fencelock.Client) -> None:
     counter = client.ref("n2/counter")
-    total = counter.ask(Count(amount=0), timeout=PATIENCE_S).total
+    total = total_of(counter)
     future = counter.ask(AwaitCount(total=total + 2), block=False)
     assert counter.ask(Count(amount=1), timeout=PATIENCE_S).total == total + 1
     with pytest.raises(pykka.Timeout):
@@ -180,13 +181,13 @@ def test_a_request_sent_by_tell_reaches_the_role_and_its_reply_is_dropped(
     client: fencelock.Client,
 ) -> None:
     counter = client.ref("n2/counter")
-    total = counter.ask(Count(amount=0), timeout=PATIENCE_S).total
+    total = total_of(counter)
     counter.tell(Count(amount=5))
-    assert counter.ask(Count(amount=0), timeout=PATIENCE_S).total == total + 5
+    assert total_of(counter) == total + 5
     client.ref("n2/nothing").tell(Count(amount=5))
     client.ref("n9/clock").tell(ReadClock())
     client.ref("n2/clock").tell(Count(amount=5))
-    assert counter.ask(Count(amount=0), timeout=PATIENCE_S).total == total + 5
+    assert total_of(counter) == total + 5
 
 
 def test_an_ask_times_out_and_its_role_is_notified(client: fencelock.Client) -> None:
@@ -211,14 +212,14 @@ def test_a_role_refuses_and_its_caller_receives_the_error(client: fencelock.Clie
 
 def test_a_client_has_a_limit_of_unanswered_asks_at_a_node(client: fencelock.Client) -> None:
     counter = client.ref("n2/counter")
-    total = counter.ask(Count(amount=0), timeout=PATIENCE_S).total
+    total = total_of(counter)
     waits = [counter.ask(AwaitCount(total=total + 1), block=False) for _ in range(CLIENT_MAX)]
     with pytest.raises(OverloadedError, match=f"has {CLIENT_MAX} unanswered requests to roles"):
         counter.ask(Count(amount=1), timeout=PATIENCE_S)
     client.ref("n1/clock").ask(ReadClock(), timeout=PATIENCE_S)
     counter.tell(Count(amount=1))
     assert {wait.get(timeout=PATIENCE_S).total for wait in waits} == {total + 1}
-    assert counter.ask(Count(amount=0), timeout=PATIENCE_S).total == total + 1
+    assert total_of(counter) == total + 1
 
 
 def test_requests_and_replies_have_limits(client: fencelock.Client) -> None:
@@ -238,7 +239,7 @@ def test_requests_and_replies_have_limits(client: fencelock.Client) -> None:
 
 def test_many_threads_ask_through_one_reference(client: fencelock.Client) -> None:
     counter = client.ref("n2/counter")
-    before = counter.ask(Count(amount=0), timeout=PATIENCE_S).total
+    before = total_of(counter)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(counter.ask, Count(amount=1), timeout=PATIENCE_S) for _ in range(400)]
         totals = [one.result().total for one in asked]
@@ -311,19 +312,19 @@ async def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
         await counter.ask(Count(amount=1), timeout=PATIENCE_S)
 
 
-def test_a_role_that_raises_stops_alone_and_its_callers_know(tmp_path: Path) -> None:
-    with running_nodes(tmp_path) as nodes:
-        nodes["n1"].add_role(Counter)
-        with fencelock.connect(addresses(nodes), connect_timeout=PATIENCE_S) as client:
-            counter = client.ref("n1/counter")
-            waiting = counter.ask(AwaitCount(total=1), block=False)
-            with pytest.raises(RoleGoneError, match="n1/counter has stopped"):
-                counter.ask(Fail(), timeout=PATIENCE_S)
-            with pytest.raises(RoleGoneError, match="n1/counter has stopped"):
-                waiting.get(timeout=PATIENCE_S)
-            with pytest.raises(RoleGoneError, match="n1 has no role 'counter'"):
-                counter.ask(Count(amount=1), timeout=PATIENCE_S)
-            client.ref("n1/clock").ask(ReadClock(), timeout=PATIENCE_S)
+def test_a_role_that_raises_stops_alone_and_its_callers_know(
+    nodes: dict[str, Node], client: fencelock.Client
+) -> None:
+    nodes["n1"].add_role(Counter, "failing")
+    counter = client.ref("n1/failing")
+    waiting = counter.ask(AwaitCount(total=1), block=False)
+    with pytest.raises(RoleGoneError, match="n1/failing has stopped"):
+        counter.ask(Fail(), timeout=PATIENCE_S)
+    with pytest.raises(RoleGoneError, match="n1/failing has stopped"):
+        waiting.get(timeout=PATIENCE_S)
+    with pytest.raises(RoleGoneError, match="n1 has no role 'failing'"):
+        counter.ask(Count(amount=1), timeout=PATIENCE_S)
+    client.ref("n1/clock").ask(ReadClock(), timeout=PATIENCE_S)
 
 
 def test_a_node_that_stops_ends_the_asks_that_wait_for_its_roles(tmp_path: Path) -> None:
@@ -384,13 +385,12 @@ def test_only_operators_ask_more_than_the_proxy_if_there_are_keys(
         assert keyed.count("proxy.forbidden") >= 4
 
 
-def test_an_error_in_a_reply_is_a_bug_of_the_role_and_not_of_the_node(tmp_path: Path) -> None:
-    with running_nodes(tmp_path, "lamport") as nodes:
-        nodes["n1"].add_role(Counter)
-        with fencelock.connect(addresses(nodes), connect_timeout=PATIENCE_S) as client:
-            counter = client.ref("n1/counter")
-            counter.ask(Count(amount=2**63 - 1), timeout=PATIENCE_S)
-            with pytest.raises(InternalError, match="its reply, a Counted, cannot be sent"):
-                counter.ask(Count(amount=1), timeout=PATIENCE_S)
-            counter.tell(Count(amount=-1))
-            assert counter.ask(Count(amount=0), timeout=PATIENCE_S).total == 2**63 - 1
+def test_an_error_in_a_reply_is_a_bug_of_the_role_and_not_of_the_node(
+    nodes: dict[str, Node], client: fencelock.Client
+) -> None:
+    nodes["n1"].add_role(Counter, "full", start=2**63 - 1)
+    counter = client.ref("n1/full")
+    with pytest.raises(InternalError, match="its reply, a Counted, cannot be sent"):
+        counter.ask(Count(amount=1), timeout=PATIENCE_S)
+    counter.tell(Count(amount=-1))
+    assert total_of(counter) == 2**63 - 1
