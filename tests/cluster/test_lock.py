@@ -367,7 +367,7 @@ def test_an_acquire_that_was_interrupted_shares_its_owner_with_no_later_one(
     """It may have been granted, or may still be. Then it is released in the background."""
     scene.session.mute = not granted
     interrupted = scene.lock(owner=None)._acquiring(True, None)  # pyright: ignore[reportPrivateUsage]
-    assert next(interrupted).done is granted
+    assert checked(AskReply, next(interrupted)).done is granted
     with pytest.raises(KeyboardInterrupt):
         interrupted.throw(KeyboardInterrupt())
     assert len(scene.session.holds) == granted  # The session has not processed the cancel yet.
