@@ -1,12 +1,10 @@
-"""The dispatcher: its stage, its border to other threads, and a real disk."""
+"""The dispatcher: its stage, and its border to other threads."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -26,16 +24,7 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
 )
-from fencelock.actors.effect import (
-    CheckpointPart,
-    Effects,
-    Observe,
-    Persist,
-    Retire,
-    Send,
-    Spawn,
-    Wake,
-)
+from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.proxy.message import Report, Reported
@@ -43,10 +32,8 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.host.scheduler import INBOX_MAX, PARTS_MAX
+from fencelock.cluster.host.scheduler import INBOX_MAX
 from fencelock.cluster.log import set_up, silence
-from fencelock.cluster.node.storage.journal import Journal
-from fencelock.transport.codec import decode
 
 ROLE = address_of("n1", "role")
 Start = Callable[..., Dispatcher]
@@ -342,125 +329,3 @@ def test_the_caller_that_starts_a_role_unable_to_begin_gets_the_error(
     assert not starter.is_alive()
     assert dispatcher.stopped.wait(PATIENCE_S)
     assert "broken on purpose" in str(dispatcher.failure)
-
-
-class PersistingClerk(Role[Acquire | BlockThread]):
-    """Persists a number for each "persist", and replies with the last one to anything else.
-
-    For each "part" it begins a checkpoint.
-    """
-
-    def __init__(self, address: Address, host: Host) -> None:
-        super().__init__(address, host)
-        self.persisted = 0
-
-    def handle(self, sender: Address, event: Acquire | BlockThread, now: Instant) -> Effects:
-        match event:
-            case Acquire(lock="persist"):
-                self.persisted += 1
-                record = Granted(lock="persist", fence=self.persisted)
-                return [Persist(record), Send(sender, record)]
-            case Acquire(lock="part"):
-                record = Granted(lock="part", fence=1)
-                return [CheckpointPart((record,), first=True), Send(sender, record)]
-            case Acquire():
-                return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]
-            case BlockThread():
-                event.wait()
-                return ()
-
-
-@pytest.fixture
-def start_on_disk() -> Iterator[Start]:
-    with dispatchers() as start_on_disk:
-
-        def start_clerk(journal: Journal) -> Dispatcher:
-            return start_on_disk(RoleSet((Spawn(ROLE, PersistingClerk),)), journal)
-
-        yield start_clerk
-
-
-def test_a_record_before_an_answer_is_on_the_disk(start_on_disk: Start, tmp_path: Path) -> None:
-    dispatcher = start_on_disk(Journal.open(tmp_path))
-    granted = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), timeout=PATIENCE_S)
-    (journal,) = tmp_path.glob("*.journal")
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / journal.name).write_bytes(journal.read_bytes())  # As a crash here would leave it.
-    reopened = Journal.open(copy)
-    (records,) = reopened.take_records().values()
-    assert [decode(record) for record in records] == [granted]
-    reopened.close()
-
-
-class CountingJournal(Journal):
-    syncs = 0
-
-    def sync(self) -> None:
-        self.syncs += 1
-        super().sync()
-
-
-def test_records_of_one_turn_share_one_sync(start_on_disk: Start, tmp_path: Path) -> None:
-    journal = CountingJournal.open(tmp_path)
-    ref = start_on_disk(journal).ref(ROLE)
-    leave = blocked(ref)
-    futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
-    leave.set()
-    assert [future.get(timeout=PATIENCE_S).fence for future in futures] == list(range(1, 51))
-    assert journal.syncs == 1
-
-
-def test_parts_of_a_checkpoint_wait_for_the_next_sync_and_keep_their_place(
-    start_on_disk: Start, tmp_path: Path
-) -> None:
-    journal = CountingJournal.open(tmp_path)
-    ref = start_on_disk(journal).ref(ROLE)
-    locks = ["persist", "part", "persist", "part", "part", "persist"]
-    for lock in locks:
-        ref.ask(Acquire(lock=lock), timeout=PATIENCE_S)
-    assert journal.syncs == 3
-    ref.stop()
-    with closing(Journal.open(tmp_path)) as reopened:
-        (records,) = reopened.take_records().values()
-    written = [decode(record) for record in records]
-    assert [one.lock for one in written if isinstance(one, Granted)] == locks
-
-
-def test_parts_for_which_no_other_record_comes_are_synced_together(
-    start_on_disk: Start, tmp_path: Path
-) -> None:
-    journal = CountingJournal.open(tmp_path)
-    ref = start_on_disk(journal).ref(ROLE)
-    for count in range(2 * PARTS_MAX):
-        ref.ask(Acquire(lock="part"), timeout=PATIENCE_S)
-        assert journal.syncs in {count // PARTS_MAX, (count + 1) // PARTS_MAX}
-    ref.ask(Acquire(lock="after"), timeout=PATIENCE_S)
-    assert journal.syncs == 2
-
-
-def test_nothing_leaves_before_the_sync_of_a_persist(start_on_disk: Start, tmp_path: Path) -> None:
-    """The second reply depends on the record of the first event, and must also wait for it."""
-    seen: list[bool] = []
-
-    class Watched(CountingJournal):
-        def sync(self) -> None:
-            seen.append(_is_set(second))
-            super().sync()
-
-    ref = start_on_disk(Watched.open(tmp_path)).ref(ROLE)
-    leave = blocked(ref)
-    first = ref.ask(Acquire(lock="persist"), block=False)
-    second = ref.ask(Acquire(lock="after"), block=False)
-    leave.set()
-    assert first.get(timeout=PATIENCE_S).fence == 1
-    assert second.get(timeout=PATIENCE_S).fence == 1
-    assert seen == [False]
-
-
-def _is_set(future: pykka.Future[Any]) -> bool:
-    try:
-        future.get(timeout=0)
-    except pykka.Timeout:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""The journal: records, checkpoints, and the room of a segment ahead of its groups."""
+"""The journal: records, checkpoints, what waits for them, and the room ahead of its groups."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ from support.programs import Child
 from support.role_harness import BlockThread, StartRoles, blocked, dispatchers
 
 from fencelock.actors.api.message import Acquire, Release
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
+from fencelock.actors.effect import (
+    Checkpoint,
+    CheckpointPart,
+    Effect,
+    Effects,
+    Persist,
+    Send,
+    Spawn,
+)
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.scheduler import PARTS_MAX
 from fencelock.cluster.node.storage.directory import (
     LOCK_NAME,
     FolderBusyError,
@@ -218,7 +227,8 @@ def record(number: int) -> Release:
 
 
 class CheckpointClerk(Role[Acquire | BlockThread]):
-    """Persists the number of each "persist"; at a "checkpoint" lets one stand for all before."""
+    """Writes one more number for each request, in the way that its lock's name says, and replies
+    with it; "after" writes nothing, and is answered with the last number."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
@@ -229,11 +239,14 @@ class CheckpointClerk(Role[Acquire | BlockThread]):
             case BlockThread():
                 event.wait()
                 return ()
+            case Acquire(lock="after"):
+                return [Send(sender, record(self.number))]
             case Acquire():
                 self.number += 1
                 kept_by_role = record(self.number)
                 keep: dict[str, Effect] = {
                     "persist": Persist(kept_by_role),
+                    "part": CheckpointPart((kept_by_role,), first=True),
                     "checkpoint": Checkpoint((record(-self.number), kept_by_role)),
                     "nothing": Checkpoint(()),
                 }
@@ -283,14 +296,8 @@ def test_a_checkpoint_of_nothing_leaves_nothing(start: StartRoles, tmp_path: Pat
 def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_later(
     start: StartRoles, tmp_path: Path
 ) -> None:
-    appended: list[int] = []
-
-    class Counting(Journal):
-        def append(self, entries: Any) -> None:
-            appended.append(len(entries))
-            super().append(entries)
-
-    dispatcher = start(CLERKS, Counting.open(tmp_path))
+    journal = CountingJournal.open(tmp_path)
+    dispatcher = start(CLERKS, journal)
     leave = blocked(dispatcher.ref(FIRST))
     words = ("persist", "checkpoint", "persist")
     asked = [dispatcher.ref(FIRST).ask(Acquire(lock=lock), block=False) for lock in words]
@@ -299,9 +306,96 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
     for future in (*asked, other):
         future.get(timeout=PATIENCE_S)
     assert dispatcher.stop(PATIENCE_S)
-    assert appended == [6]
+    assert journal.appended == [6]
     found = kept_by_role(tmp_path)
     assert found == {"first": (record(-2), record(2), record(3)), "second": (record(1),)}
+
+
+def test_a_record_before_an_answer_is_on_the_disk(start: StartRoles, tmp_path: Path) -> None:
+    dispatcher = start(CLERKS, Journal.open(tmp_path))
+    send(dispatcher, FIRST, "persist")
+    (journal,) = tmp_path.glob("*.journal")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / journal.name).write_bytes(journal.read_bytes())  # As a crash here would leave it.
+    assert kept_by_role(copy) == {"first": (record(1),)}
+
+
+class CountingJournal(Journal):
+    """Counts its groups, by their entries, and how often it waits for the disk."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.appended: list[int] = []
+        self.syncs = 0
+
+    def append(self, entries: Any) -> None:
+        self.appended.append(len(entries))
+        super().append(entries)
+
+    def sync(self) -> None:
+        self.syncs += 1
+        super().sync()
+
+
+def test_records_of_one_turn_share_one_sync(start: StartRoles, tmp_path: Path) -> None:
+    journal = CountingJournal.open(tmp_path)
+    ref = start(CLERKS, journal).ref(FIRST)
+    leave = blocked(ref)
+    futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
+    leave.set()
+    numbers = [future.get(timeout=PATIENCE_S) for future in futures]
+    assert numbers == [record(number) for number in range(1, 51)]
+    assert journal.syncs == 1
+
+
+def test_parts_of_a_checkpoint_wait_for_the_next_sync_and_keep_their_place(
+    start: StartRoles, tmp_path: Path
+) -> None:
+    journal = CountingJournal.open(tmp_path)
+    dispatcher = start(CLERKS, journal)
+    send(dispatcher, FIRST, "persist", "part", "persist", "part", "part", "persist")
+    assert journal.syncs == 3
+    assert dispatcher.stop(PATIENCE_S)
+    assert kept_by_role(tmp_path) == {"first": tuple(map(record, range(1, 7)))}
+
+
+def test_parts_for_which_no_other_record_comes_are_synced_together(
+    start: StartRoles, tmp_path: Path
+) -> None:
+    journal = CountingJournal.open(tmp_path)
+    dispatcher = start(CLERKS, journal)
+    for count in range(2 * PARTS_MAX):
+        send(dispatcher, FIRST, "part")
+        assert journal.syncs in {count // PARTS_MAX, (count + 1) // PARTS_MAX}
+    send(dispatcher, FIRST, "after")
+    assert journal.syncs == 2
+
+
+def test_nothing_leaves_before_the_sync_of_a_persist(start: StartRoles, tmp_path: Path) -> None:
+    """The second reply depends on the record of the first event, and must also wait for it."""
+    seen: list[bool] = []
+
+    class Watched(Journal):
+        def sync(self) -> None:
+            seen.append(_is_set(second))
+            super().sync()
+
+    ref = start(CLERKS, Watched.open(tmp_path)).ref(FIRST)
+    leave = blocked(ref)
+    first = ref.ask(Acquire(lock="persist"), block=False)
+    second = ref.ask(Acquire(lock="after"), block=False)
+    leave.set()
+    assert first.get(timeout=PATIENCE_S) == second.get(timeout=PATIENCE_S) == record(1)
+    assert seen == [False]
+
+
+def _is_set(future: pykka.Future[Any]) -> bool:
+    try:
+        future.get(timeout=0)
+    except pykka.Timeout:
+        return False
+    return True
 
 
 def failing(step: str) -> type[Journal]:
