@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.collected import WatchedChannel
 from support.expect import PATIENCE_S, checked, present
-from support.faces import CLIENT_KINDS, FACES, Cable, Connect, over, threads_only
+from support.faces import FACES, Cable, Connect, both_kinds, over, threads_only
 from support.real_nodes import ask, until
 
 import fencelock
@@ -28,10 +28,7 @@ from fencelock.cluster.client import watch as watch_module
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
 
-
-@pytest.fixture(params=CLIENT_KINDS)
-def client_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+client_kind = both_kinds
 
 
 def lead_once(election: fencelock.Election, value: str) -> int:

@@ -34,6 +34,17 @@ from fencelock.cluster.node.storage.segment import segment_path
 from fencelock.transport.log import note
 
 
+def evictions(lines: Lines, *nodes: str) -> Iterator[str]:
+    """Yield the warning of an eviction, once it is there, of each of these nodes."""
+    for node in nodes:
+        level, _, text = lines.until(
+            lambda line, node=node: line[1] == node and "by force" in line[2]  # type: ignore[misc]
+        )
+        assert level == "WARNING"
+        assert text.startswith("lock 'orders/42' was taken by force from ")
+        yield text
+
+
 def test_the_logs_of_three_nodes_show_a_start_an_eviction_and_a_leaders_end(
     lines: Lines, tmp_path: Path
 ) -> None:
@@ -46,13 +57,7 @@ def test_the_logs_of_three_nodes_show_a_start_an_eviction_and_a_leaders_end(
             hold = present(client.lock("orders/42", label="web-3").acquire())
             client.evict("orders/42", hold.fence, "alice")
             lines.until(lambda line: line[0] == "DEBUG" and "is open, with a TTL" in line[2])
-            for node in nodes:
-                level, _, text = lines.until(
-                    lambda line, node=node: line[1] == node and "by force" in line[2]  # type: ignore[misc]
-                )
-                assert level == "WARNING"
-                assert text.startswith("lock 'orders/42' was taken by force from ")
-                assert "web-3, by 'alice" in text
+            assert all("web-3, by 'alice" in text for text in evictions(lines, *nodes))
         lines.until(lambda line: "closed: its client ended it" in line[2])
         current = [node for _, node, text in lines.values if "leads now" in text][-1]
         seen = len(lines.values)
@@ -79,13 +84,7 @@ def test_the_logs_of_the_server_and_of_the_holders_node_show_an_eviction_by_cent
         ):
             hold = present(holder.lock("orders/42").acquire(timeout=PATIENCE_S))
             operator.evict("orders/42", hold.fence, "alice")
-            for node in ("n1", "n2"):
-                level, _, text = lines.until(
-                    lambda line, node=node: line[1] == node and "by force" in line[2]  # type: ignore[misc]
-                )
-                assert level == "WARNING"
-                assert text.startswith("lock 'orders/42' was taken by force from ")
-                assert "by 'alice" in text
+            assert all("by 'alice" in text for text in evictions(lines, "n1", "n2"))
             with pytest.raises(LockOwnershipLostError, match="took it"):
                 hold.release()
             with pytest.raises(UnsupportedError, match="event=eviction"):

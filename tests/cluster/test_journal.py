@@ -16,6 +16,7 @@ import pytest
 from support.expect import PATIENCE_S
 from support.programs import Child
 from support.role_harness import BlockThread, StartRoles, blocked, dispatchers
+from support.samples import flipped
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.effect import (
@@ -94,9 +95,7 @@ def test_any_cut_or_flip_of_the_last_group_is_cut_and_the_journal_goes_on(tmp_pa
     whole = path.read_bytes()
     last = before + GROUP_BYTES
     cuts = [whole[:size] for size in range(last + 1, len(whole))]
-    flips = [
-        whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :] for at in range(last, len(whole))
-    ]
+    flips = [flipped(whole, at, 0x10) for at in range(last, len(whole))]
     for content in cuts + flips:
         path.write_bytes(content)
         with closing(Journal.open(tmp_path)) as journal:
@@ -114,7 +113,7 @@ def test_any_flipped_byte_of_what_a_start_relied_on_refuses(tmp_path: Path) -> N
     assert kept(tmp_path) == [b"a", b"b"]
     whole = path.read_bytes()
     for at in range(end):
-        content = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
+        content = flipped(whole, at, 0x10)
         path.write_bytes(content)
         with pytest.raises(JournalDamagedError, match="is damaged at byte"):
             Journal.open(tmp_path)

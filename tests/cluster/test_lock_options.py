@@ -81,20 +81,16 @@ def test_owners_are_never_alike_and_fit_their_limit() -> None:
     assert "#" in names[0]
 
 
-def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
+async def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
     async def twice() -> str:
         await asyncio.sleep(0)
         assert owner_of_task() == owner_of_task()
         return owner_of_task()
 
-    async def many() -> list[str]:
-        owners: list[str] = []
-        for _ in range(10):  # One after the other: their addresses in memory repeat.
-            owners.append(await asyncio.create_task(twice()))
-            gc.collect()
-        return owners
-
-    owners = asyncio.run(many())
+    owners: list[str] = []
+    for _ in range(10):  # One after the other: their addresses in memory repeat.
+        owners.append(await asyncio.create_task(twice()))
+        gc.collect()
     assert len(set(owners)) == 10
     for owner in owners:
         check_owner(owner)

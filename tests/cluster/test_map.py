@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.collected import WatchedChannel
 from support.expect import PATIENCE_S, checked, present
-from support.faces import CLIENT_KINDS, FACES, Connect, threads_only
+from support.faces import FACES, Connect, both_kinds, threads_only
 from support.real_nodes import ask, until
 
 import fencelock
@@ -27,9 +27,7 @@ from fencelock.cluster.node.node import Node
 LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
 
 
-@pytest.fixture(params=CLIENT_KINDS)
-def client_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+client_kind = both_kinds
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, checked, present
-from support.faces import CLIENT_KINDS, FACES, Connect
+from support.faces import FACES, Connect, both_kinds
 from support.real_nodes import ask, until
 from support.table_scene import amounts
 
@@ -36,9 +36,7 @@ from fencelock.cluster.node.node import Node
 CALLS = 90
 
 
-@pytest.fixture(params=CLIENT_KINDS)
-def client_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+client_kind = both_kinds
 
 
 # Several locks at once

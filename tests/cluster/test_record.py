@@ -6,6 +6,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.samples import flipped
 
 from fencelock.cluster.node.storage.directory import JournalDamagedError
 from fencelock.cluster.node.storage.record import (
@@ -224,9 +225,3 @@ def test_the_largest_record_is_read_back() -> None:
 @given(st.binary(max_size=400))
 def test_no_content_is_read_as_anything_but_what_was_written(content: bytes) -> None:
     assert torn(file_of(A, B) + content) or not content
-
-
-def flipped(content: bytes, at: int, bits: int = 0xFF) -> bytes:
-    spoilt = bytearray(content)
-    spoilt[at] ^= bits
-    return bytes(spoilt)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
-from support.samples import HEADER
+from support.samples import HEADER, flipped
 
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.map import EntryChanged, PutEntry
@@ -111,11 +112,9 @@ def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) 
 
     groups: list[object] = []
     for node in config.nodes:
-        folder = present(config.folder_of(node))
-        journal = Journal.open(folder)
-        found = journal.take_records()
-        journal_id = claim(journal, found, identity_of(config, node)).id
-        journal.close()
+        with closing(Journal.open(present(config.folder_of(node)))) as journal:
+            found = journal.take_records()
+            journal_id = claim(journal, found, identity_of(config, node)).id
         records = {
             role: [decode(record) for record in records]
             for role, records in found.items()
@@ -137,10 +136,8 @@ def test_two_restorations_never_form_one_cluster(tmp_path: Path) -> None:
     for name in ("first", "second"):
         config = config_in(tmp_path / name)
         restore(HEADER, check_parts(HEADER, PARTS), config)
-        folder = present(config.folder_of("n1"))
-        journal = Journal.open(folder)
-        (record,) = journal.take_records()["bootstrap"]
-        journal.close()
+        with closing(Journal.open(present(config.folder_of("n1")))) as journal:
+            (record,) = journal.take_records()["bootstrap"]
         voters.append(decode(record))
     assert voters[0] != voters[1]
 
@@ -204,7 +201,7 @@ def test_an_empty_folder_is_used(config: Config) -> None:
 
 
 def test_the_folder_of_a_running_node_is_not_replaced(tmp_path: Path) -> None:
-    old = dataclasses.replace(config_in(tmp_path, cluster="orders"))
+    old = config_in(tmp_path, cluster="orders")
     new = config_in(tmp_path)
     with Node.start(old, "n2", found=True), pytest.raises(FolderBusyError):
         restore(HEADER, check_parts(HEADER, PARTS), new)
@@ -264,7 +261,7 @@ def test_a_backup_that_is_cut_off_anywhere_is_refused(path: Path) -> None:
 def test_a_backup_with_a_changed_byte_anywhere_is_refused(path: Path) -> None:
     content = path.read_bytes()
     for at in range(len(content)):
-        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        path.write_bytes(flipped(content, at, 1))
         with pytest.raises(BackupDamagedError, match=r"damaged|no backup|another format"):
             read_backup(path)
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.faces import CLIENT_KINDS, Connect, threads_only
+from support.faces import Connect, both_kinds, threads_only
 from support.real_nodes import until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
@@ -17,10 +17,7 @@ from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, LockTimeoutError
 
-
-@pytest.fixture(params=CLIENT_KINDS)
-def client_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+client_kind = both_kinds
 
 
 def test_all_permits_that_are_free_are_taken_in_one_step(connect: Connect, name: str) -> None:

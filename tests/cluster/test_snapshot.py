@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.samples import flipped
 
 from fencelock.cluster.node.storage.directory import JournalDamagedError, JournalFailedError
 from fencelock.cluster.node.storage.journal import Journal
@@ -142,7 +143,7 @@ def test_any_flipped_byte_of_a_full_segment_refuses(segmented: Path) -> None:
     path = segment_path(segmented, 2)
     whole = path.read_bytes()
     for at in range(len(whole)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        path.write_bytes(flipped(whole, at, 1))
         with pytest.raises(JournalDamagedError):
             Journal.open(segmented)
 
@@ -159,7 +160,7 @@ def test_a_successor_that_was_being_made_is_made_anew(segmented: Path) -> None:
 def test_a_damaged_snapshot_refuses_at_every_byte_once_the_segments_are_gone(trimmed: Path) -> None:
     (path,) = trimmed.glob("*.snapshot")
     whole = path.read_bytes()
-    spoilt = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
+    spoilt = [flipped(whole, at, 1) for at in range(len(whole))]
     for content in [*spoilt, *(whole[:size] for size in range(len(whole))), whole + b"\0"]:
         path.write_bytes(content)
         with pytest.raises(JournalDamagedError):
@@ -205,9 +206,8 @@ def test_rests_of_interrupted_removals_or_snapshots_go(trimmed: Path, tmp_path: 
 def test_records_that_cannot_be_read_back_are_not_replaced_by_a_snapshot(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         write(journal, Entry("role", payload(1)))
-        content = bytearray(journal.path.read_bytes())
-        content[len(written(journal.path)) - 1] ^= 1
-        journal.path.write_bytes(content)
+        last = len(written(journal.path)) - 1
+        journal.path.write_bytes(flipped(journal.path.read_bytes(), last, 1))
         write(journal, *[Entry("other", b"x" * 900)] * 9)
         with pytest.raises(JournalFailedError, match=r"could not be trimmed: .* damaged at byte"):
             write(journal, Entry("other", None))

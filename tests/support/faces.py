@@ -35,6 +35,13 @@ Connect = Callable[[], fencelock.Client]
 CLIENT_KINDS = ("threads", "tasks")
 """The clients that `connecting` knows."""
 
+
+@pytest.fixture(params=CLIENT_KINDS)
+def both_kinds(request: pytest.FixtureRequest) -> str:
+    """Return each kind of client in turn: the `client_kind` of modules that test both."""
+    return str(request.param)
+
+
 threads_only = pytest.mark.parametrize("client_kind", CLIENT_KINDS[:1])
 """A mark for tests of what only the client for threads has, and for long ones."""
 

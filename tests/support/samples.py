@@ -92,3 +92,10 @@ def fence_of(hold: BaseHold | None) -> int:
     """Return the fence of ``hold``, which must not be None."""
     assert hold is not None
     return hold.fence
+
+
+def flipped(content: bytes, at: int, bits: int = 0xFF) -> bytes:
+    """Return ``content`` with ``bits`` of the byte ``at`` changed."""
+    spoilt = bytearray(content)
+    spoilt[at] ^= bits
+    return bytes(spoilt)
