@@ -37,24 +37,18 @@ def test_clients_of_the_door_and_native_clients_exclude_each_other() -> None:
         assert client.set("a", "token", nx=True, px=60_000)
         first = client.execute_command("LOCK.FENCE", "a")
         assert native.lock("a").acquire(timeout=0) is None
-        status = native.status("a")
-        assert status.holder is not None
-        assert status.holder.fence == first
+        assert present(native.status("a").holder).fence == first
         client.delete("a")
         with native.lock("a") as hold:
             assert hold.fence > first
             assert not client.set("a", "token", nx=True)
-            assert client.get("a").decode().endswith(f"/{status_owner(native, 'a')}")
+            owner = present(native.status("a").holder).owner
+            assert client.get("a").decode().endswith(f"/{owner}")
             assert client.ttl("a") == -1
             assert client.execute_command("LOCK.FENCE", "a") == hold.fence
             with pytest.raises(ResponseError, match="is held by a client that does not use"):
                 client.delete("a")
         assert client.set("a", "token", nx=True)
-
-
-def status_owner(native: fencelock.Client, lock: str) -> str:
-    holder = present(native.status(lock).holder)
-    return holder.owner
 
 
 def test_a_native_client_waits_for_a_deadline_of_the_door() -> None:

@@ -47,17 +47,8 @@ def test_the_locks_of_libraries_keep_their_promises() -> None:
 @pytest.mark.parametrize("release", ["3.1.0", "3.3.1", "3.5.0"])
 def test_an_old_python_redis_lock_keeps_its_promise(tmp_path: Path, release: str) -> None:
     wanted = f"python-redis-lock=={release}"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(tmp_path),
-    ]
-    fetched = run_to_end([*pip, wanted])
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    fetched = run_to_end([*pip, "--target", str(tmp_path), wanted])
     if fetched.returncode:
         pytest.skip(f"{wanted} cannot be fetched from the index of packages: {fetched.stderr}")
     path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))

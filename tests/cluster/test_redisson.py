@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from hashlib import sha1
 
@@ -39,25 +40,6 @@ def connected(node: Node) -> Generator[tuple[Redisson, Redisson]]:
         yield a, b
 
 
-def together(*works: Callable[[], None]) -> None:
-    """Run functions in threads, and raise what one raises."""
-    errors: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        raise error
-
-
 @pytest.mark.parametrize("old", [False, True])
 def test_threads_of_two_clients_hold_a_lock_one_at_a_time_and_count(
     clients: tuple[Redisson, Redisson], *, old: bool
@@ -79,7 +61,10 @@ def test_threads_of_two_clients_hold_a_lock_one_at_a_time_and_count(
                 assert lock.unlock() == b":1"
 
     began = time.monotonic()
-    together(*(lambda c=c, t=t: work(c, t) for c in clients for t in (1, 2, 3)))
+    with ThreadPoolExecutor(6) as pool:
+        works = [pool.submit(work, client, thread) for client in clients for thread in (1, 2, 3)]
+        for one in works:
+            one.result()
     assert entered == [90]
     assert time.monotonic() - began < 15.0  # No client waits for a deadline.
     with closing(RLock(clients[0], name, 1)) as lock:

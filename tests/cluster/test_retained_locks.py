@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -432,29 +431,21 @@ def test_threads_that_fight_for_retained_locks_exclude_each_other(
     connect: Connect, name: str
 ) -> None:
     clients, inside, fences = [connect(), connect()], [0], list[int]()
-    wrong: list[str] = []
 
     def work(client: fencelock.Client, number: int) -> None:
         lock = client.lock(name, retain=60, cohort=number)
         for _ in range(60):
             with lock as hold:
                 inside[0] += 1
-                if inside[0] != 1:
-                    wrong.append(f"{inside[0]} owners")
+                assert inside[0] == 1
                 fences.append(hold.fence)
                 time.sleep(0)
                 inside[0] -= 1
 
-    threads = [
-        threading.Thread(target=work, args=(client, number))
-        for number, client in enumerate(clients)
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert not wrong
+    with ThreadPoolExecutor(6) as threads:
+        works = [threads.submit(work, clients[n % 2], n % 2) for n in range(6)]
+        for one in works:
+            one.result(PATIENCE_S)
     assert len(fences) == 360
     assert fences == sorted(set(fences))
 

@@ -105,8 +105,6 @@ class Redisson:
     def __init__(self, port: int, *, version: int = 2) -> None:
         self.port = port
         self.id = str(uuid4())
-        self.received = 0
-        """The messages that it has received."""
         self._waiters: dict[str, Waiters] = {}
         self._mutex = threading.Lock()
         self._messages = RawClient(port)
@@ -129,7 +127,6 @@ class Redisson:
                 if waiters is not None and words[2] == b"subscribe":
                     waiters.subscribed.set()
                 elif words[2] == b"message":
-                    self.received += 1
                     assert words[6] == b"0"
                     if waiters is not None:
                         waiters.latch.release()
@@ -164,7 +161,6 @@ class RLock:
         self.redisson, self.name, self.old = redisson, name, old
         self.field = f"{redisson.id}:{thread}"
         self.connection = RawClient(redisson.port)
-        self.attempts = 0
 
     def close(self) -> None:
         self.connection.close()
@@ -175,7 +171,6 @@ class RLock:
 
     def try_acquire(self, lease_ms: int = LEASE_MS) -> int | None:
         """Return None if it was acquired, else the remaining time of the holder (ms)."""
-        self.attempts += 1
         script = "enter 0.9" if self.old else "enter 3.19"
         reply = self.eval(script, [self.name], lease_ms, self.field)
         if reply in (b"$-1", b"_"):
@@ -183,14 +178,14 @@ class RLock:
         assert reply.startswith(b":"), reply
         return int(reply[1:])
 
-    def lock(self, wait_s: float = 60.0, lease_ms: int = LEASE_MS) -> bool:
+    def lock(self, wait_s: float) -> bool:
         """Acquire it as ``RLock.tryLock`` does."""
         until = time.monotonic() + wait_s
-        if self.try_acquire(lease_ms) is None:
+        if self.try_acquire() is None:
             return True
         with self.redisson.waiting(self.name) as latch:
             while True:
-                left_ms = self.try_acquire(lease_ms)
+                left_ms = self.try_acquire()
                 if left_ms is None:
                     return True
                 left_s = until - time.monotonic()
@@ -198,12 +193,12 @@ class RLock:
                     return False
                 latch.acquire(timeout=min(left_s, left_ms / 1000) if left_ms >= 0 else left_s)
 
-    def unlock(self, latch: str | None = None) -> bytes:
+    def unlock(self) -> bytes:
         """Return 1 if that was the last hold, 0 if not, and a null if it is not held."""
         keys = [self.name, channel_of(self.name)]
         if self.old:
             return self.eval("leave 0.9", keys, 0, LEASE_MS, self.field)
-        latch = latch or latch_of(self.name, uuid4().hex)
+        latch = latch_of(self.name, uuid4().hex)
         reply = self.eval(
             "leave 3.24", [*keys, latch], 0, LEASE_MS, self.field, "PUBLISH", LATCH_MS
         )
