@@ -32,6 +32,7 @@ LEADERSHIP = events.Leadership(
 )
 MEMBER: Any = {"node": "a", "config": CONFIG, "recovered": Recovered()}
 ASKER = address_of("b", "proxy")
+MONITOR = address_of("a", "monitor")
 
 
 def replica() -> Replica:
@@ -55,19 +56,17 @@ def sent(effects: Effects, to: Address) -> list[object]:
     return [effect.message for effect in effects if isinstance(effect, Send) if effect.to == to]
 
 
-def new_leader() -> Leader:
-    """Return the leader of a member that has just started for the first time."""
-    return Leader(config.leader_of("a"), HOST, **MEMBER, random=Random(1))
+def elected() -> Leader:
+    """Return the leader of a member that started for the first time and was elected at once."""
+    leader = Leader(config.leader_of("a"), HOST, **MEMBER, random=Random(1))
+    leader.handle(MONITOR, events.Suspect(), T0)
+    adopted = events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=())
+    leader.handle(address_of("a", "scout-1"), adopted, T0)
+    return leader
 
 
 def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
-    leader = new_leader()
-    leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
-    leader.handle(
-        address_of("a", "scout-1"),
-        events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
-        T0,
-    )
+    leader = elected()
     message = messages.Preempted(
         ballot=messages.Ballot(messages.NUMBER_MAX - 1, config.leader_of("b"))
     )
@@ -80,24 +79,19 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     assert [type(message) for message in sent(deposed, config.replica_of("a"))] == [
         events.SteppedDown
     ]
-    leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
+    leader.handle(MONITOR, events.Suspect(), T0)
     assert leader.ballot.round == 3
 
 
 def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
-    leader = new_leader()
-    monitor, asker = address_of("a", "monitor"), address_of("a", "~1")
-    leader.handle(monitor, events.Suspect(), T0)
-    adopted = events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=())
-    leader.handle(address_of("a", "scout-1"), adopted, T0)
-
+    leader, asker = elected(), address_of("a", "~1")
     for _ in range(2):
-        assert sent(leader.handle(asker, events.Resign(), T0), monitor) == [events.Nominate()]
-        effects = leader.handle(monitor, events.Nominated(node=""), T0)
+        assert sent(leader.handle(asker, events.Resign(), T0), MONITOR) == [events.Nominate()]
+        effects = leader.handle(MONITOR, events.Nominated(node=""), T0)
         assert sent(effects, asker) == [events.Resigned(leader="")]
 
     leader.handle(asker, events.Resign(), T0)
-    named = leader.handle(monitor, events.Nominated(node="b"), T0)
+    named = leader.handle(MONITOR, events.Nominated(node="b"), T0)
     assert sent(named, config.replica_of("a")) == [events.Drain(ballot=leader.ballot)]
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 
@@ -82,15 +82,8 @@ class LineProxy:
 
 @pytest.fixture
 def proxy() -> Iterator[Callable[[str], LineProxy]]:
-    made: list[LineProxy] = []
-
-    def make(target: str) -> LineProxy:
-        made.append(LineProxy(target))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with ExitStack() as stack:
+        yield lambda target: stack.enter_context(closing(LineProxy(target)))
 
 
 def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
