@@ -358,7 +358,7 @@ def test_a_closed_bridge_leaves_no_thread_and_no_descriptor(station: Make) -> No
     with nothing_left():
         a, b = station("a"), station("b")
         c = station("c", {"a": a.hub.endpoint, "b": b.hub.endpoint, "d": "tcp://127.0.0.1:1"})
-        until(lambda: len(c.news) == 3, c)
+        until(lambda: len(c.news) >= 3, c)
         for one in (a, b, c, c):
             one.close()
             assert not one.counters
