@@ -177,10 +177,11 @@ def test_folders_with_content_are_named_and_moved_aside(config: Config, tmp_path
     folder = present(old.folder_of("n1"))
     before = (folder / "00000001.journal").read_bytes()
     assert occupied(config)[folder] == 'the journal of node n1 of cluster "orders"'
+    folder.with_name("n1.replaced-1").mkdir()  # Of an earlier restoration.
 
     aside = restore(HEADER, check_parts(HEADER, PARTS), config)
 
-    assert aside[folder] == folder.with_name("n1.replaced-1")
+    assert aside[folder] == folder.with_name("n1.replaced-2")
     assert (aside[folder] / "00000001.journal").read_bytes() == before
     assert (folder / "00000001.journal").read_bytes() != before
 
