@@ -48,7 +48,7 @@ from fencelock.verification.simulation.judge import ClientView
 from fencelock.verification.simulation.nemesis import LeaderNemesis
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, ViolationReport, sent
-from fencelock.verification.simulation.world import World
+from fencelock.verification.simulation.world import World, about
 
 PER_MILLE = 998
 """Share of a lease that has passed, at least, when two clocks as declared show its end."""
@@ -449,8 +449,7 @@ class MinorityLosses:
         lost = [*leading, *others][:most]
         self.world.fault_counts[f"{len(lost)} members are lost at once"] += 1
         for name in lost:
-            down = 1 + int(self._random.expovariate(1.0) * DOWN_MS * NS_PER_MS)
-            self.world.lose(name, down)
+            self.world.lose(name, about(self._random, DOWN_MS))
 
 
 class BakeryJudge:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy.message import Relay
-from fencelock.verification.simulation.world import World
+from fencelock.verification.simulation.world import World, about
 
 ASK_MS = 50
 """Interval at which a change is asked for again (ms)."""
@@ -89,7 +89,7 @@ class MemberChanges:
         return [] if self.done() else [str(self.wanted)]
 
     def _after(self, mean_ms: int, action: Callable[[], None]) -> None:
-        self.world.after(1 + int(self.random.expovariate(1.0) * mean_ms * NS_PER_MS), action)
+        self.world.after(about(self.random, mean_ms), action)
 
     def _next(self) -> None:
         if self.world.calm:
@@ -144,7 +144,7 @@ class MemberChanges:
         random = self.random
         self.until = self.world.time + GIVEN_UP_MS * NS_PER_MS
         if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < DEAD_SHARE:
-            self._kill(node)
+            self.world.lose(node, self._down())
         self.world.fault_counts[f"asked to {action.name.lower()}"] += 1
         self.world.mishap("-", f"the members shall change: {action.name} {node} {replacement}")
         self.wanted = ChangeMembers(action=action, node=node, replacement=replacement)
@@ -172,15 +172,11 @@ class MemberChanges:
         self.world.disk_replaced(node)
         self.world.fault_counts["lost a disk"] += 1
         self.world.mishap(node, "loses its disk")
-        self._power_on(node)
+        self.world.after(self._down(), self.world.power_on, node)
 
-    def _kill(self, node: str) -> None:
-        self.world.crash(node)
-        self._power_on(node)
-
-    def _power_on(self, node: str) -> None:
-        down = self.random.randrange(DEAD_MS * NS_PER_MS)
-        self.world.after(down, self.world.power_on, node)
+    def _down(self) -> int:
+        """Return for how long the next dead member is dead (ns)."""
+        return self.random.randrange(DEAD_MS * NS_PER_MS)
 
     def _ask(self) -> None:
         """Ask some node for the change, as the proxy of the node does for an operator."""

@@ -21,7 +21,7 @@ from fencelock.verification.simulation.judge import LockJudge, RetainedJudge
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, sent
-from fencelock.verification.simulation.world import World
+from fencelock.verification.simulation.world import World, about
 
 HOLDING_SHARE = 0.3
 """Share of partitions that hold frames back, as TCP does, instead of losing them."""
@@ -95,8 +95,7 @@ class Nemesis:
             self._plague(every_ms, strike)
 
     def _about(self, ms: int) -> int:
-        """Return a random time with the mean ``ms`` (in ns)."""
-        return 1 + int(self._random.expovariate(1.0) * ms * NS_PER_MS)
+        return about(self._random, ms)
 
     def _cut(self) -> None:
         """Stop some links for a while: around one node, between two, or through the middle."""
@@ -119,11 +118,7 @@ class Nemesis:
         self.world.fault_counts["one-way partition" if one_way else "partition"] += 1
         self.world.mishap("-", f"nothing goes from {_pairs(links)} until {ends // NS_PER_MS} ms")
         self.world.cut(links, ends, holds=holds)
-        self.world.at(ends, self._end_cut)
-
-    def _end_cut(self) -> None:
-        if not self._over:
-            self.world.links.mend()
+        self.world.at(ends, self.world.end_cut)
 
     def _pause(self) -> None:
         node = self.world.nodes[self._random.choice(list(self.world.nodes))]
@@ -154,7 +149,7 @@ class Nemesis:
     def _lose_disk(self) -> None:
         name = self.disks.may_be_lost()
         if name is not None:
-            self._without_power(name, lambda: self.disks.lose(name))
+            self._replace_disk(name, self.disks.lose, self._about(self.world.faults.down_ms))
 
     def _age_disk(self) -> None:
         """Copy the disk of a member; or put an earlier copy in its place, and restart it.
@@ -168,16 +163,12 @@ class Nemesis:
         self.world.calm = True
         self.world.network.mend()
         self.world.links.mend()
-        self._without_power(name, lambda: self.disks.age(name), down=1)
+        self._replace_disk(name, self.disks.age, 1)
         self.world.after(LULL_MS * NS_PER_MS, self._end_lull)
 
-    def _without_power(
-        self, name: str, action: Callable[[], None], *, down: int | None = None
-    ) -> None:
-        if self.world.nodes[name].up:
-            self.world.crash(name)
-        action()
-        down = down or self._about(self.world.faults.down_ms)
+    def _replace_disk(self, name: str, replace: Callable[[str], None], down: int) -> None:
+        self.world.crash(name)
+        replace(name)
         self.world.after(down, self.world.power_on, name)
 
     def _end_lull(self) -> None:
@@ -231,7 +222,13 @@ class DiskFaults:
 
     def may_be_lost(self) -> str | None:
         """Return a member that may lose its disk now, or None if none may."""
-        return self._choose()
+        most = (len(self.voters) - 1) // 2
+        if len(self.replaced) >= most or not self.members:
+            return None
+        name = self._random.choice(self.members)
+        others = [other for other in self.voters if other != name]
+        known = all(self._knows_group(other) for other in others)
+        return name if known and name not in self.replaced else None
 
     def lose(self, name: str) -> None:
         self.world.nodes[name].disk.lose()
@@ -242,7 +239,7 @@ class DiskFaults:
 
         All others must be up, and must know of a later start than the copy's.
         """
-        name = self._choose()
+        name = self.may_be_lost()
         if name is None:
             return None
         copy = self.copies.setdefault(name, self.world.nodes[name].disk.copy())
@@ -265,15 +262,6 @@ class DiskFaults:
         self.world.fault_counts[what] += 1
         self.world.mishap(name, what)
         self.world.disk_replaced(name)
-
-    def _choose(self) -> str | None:
-        most = (len(self.voters) - 1) // 2
-        if len(self.replaced) >= most or not self.members:
-            return None
-        name = self._random.choice(self.members)
-        others = [other for other in self.voters if other != name]
-        known = all(self._knows_group(other) for other in others)
-        return name if known and name not in self.replaced else None
 
     def _knows_group(self, name: str) -> bool:
         records = self.world.nodes[name].disk.records().get(STREAM, ())
@@ -322,8 +310,7 @@ class Adversary:
     def begin(self) -> None:
         """Start the attacks, which are repeated at random intervals until the faults end."""
         if self.every_ms > 0:
-            pause = int(self._random.expovariate(1.0) * self.every_ms * NS_PER_MS)
-            self.world.after(1 + pause, self._strike)
+            self.world.after(about(self._random, self.every_ms), self._strike)
 
     def _strike(self) -> None:
         if self.world.calm:
@@ -346,11 +333,7 @@ class Adversary:
         self.world.fault_counts["a holder was cut off"] += 1
         self.world.mishap(client, f"is cut off for {length // NS_PER_MS} ms")
         self.world.cut(links, self.world.time + length, holds=holds)
-        self.world.after(length, self._reconnect)
-
-    def _reconnect(self) -> None:
-        if not self.world.calm:
-            self.world.links.mend()
+        self.world.after(length, self.world.end_cut)
 
     def _pause(self, client: str, length: int) -> None:
         node = self.world.nodes[client]
@@ -492,18 +475,14 @@ class LeaderNemesis(Judge):
         text = ", ".join(f"{source} to {to}" for source, to in links)
         until = "late" if holds else "lost"
         self.world.mishap("-", f"{text}: everything is {until} until {ends // NS_PER_MS} ms")
-        self.world.network.cut(links, Cut(ends, holds=holds))
-        if not holds:
-            self.world.links.cut(links)
-            self.world.at(ends, self._mend)
-
-    def _mend(self) -> None:
-        if not self.world.calm:
-            self.world.links.mend()
+        if holds:
+            self.world.network.cut(links, Cut(ends, holds=True))
+        else:
+            self.world.cut(links, ends, holds=False)
+            self.world.at(ends, self.world.end_cut)
 
     def _about(self, ms: int) -> int:
-        """Return a random time with the mean ``ms`` (in ns)."""
-        return 1 + int(self._random.expovariate(1.0) * ms * NS_PER_MS)
+        return about(self._random, ms)
 
 
 def _between(here: list[str], there: list[str]) -> list[tuple[str, str]]:

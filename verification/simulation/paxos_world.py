@@ -170,9 +170,7 @@ class LogWorld(World):
     def kill(self, name: str, boot: int) -> None:
         """Let a node die if it still lives the life ``boot``; it restarts after a while."""
         if self.nodes[name].boot == boot and self.nodes[name].up and not self.calm:
-            self.crash(name)
-            down = int(self.chance.expovariate(1.0) * self.faults.down_ms * NS_PER_MS)
-            self.after(down, self.power_on, name)
+            self.lose(name, int(self.chance.expovariate(1.0) * self.faults.down_ms * NS_PER_MS))
 
     def _on_departure(self, node: SimulatedNode) -> None:
         letters = [

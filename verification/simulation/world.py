@@ -50,6 +50,11 @@ class Streams:
         return Random(f"{self.seed}/{name}")
 
 
+def about(random: Random, ms: int) -> int:
+    """Return a random time with the mean ``ms`` (ns)."""
+    return 1 + int(random.expovariate(1.0) * ms * NS_PER_MS)
+
+
 class World:
     """Runs nodes in one thread, in an order fixed by a seed.
 
@@ -156,6 +161,11 @@ class World:
         """
         self.network.cut(links, Cut(until, holds=holds))
         self.links.cut(links)
+
+    def end_cut(self) -> None:
+        """Notify the nodes that noticed a cut that it is over, while there are faults."""
+        if not self.calm:
+            self.links.mend()
 
     def disk_replaced(self, node: str) -> None:
         """Notify the judges that ``node``, which is off, has another disk, or an old copy."""
