@@ -96,10 +96,7 @@ class PaxosComparison:
 def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> PaxosComparison:
     """Start the nodes of each, let them run in turns, and leave nothing running.
 
-    Args:
-        rounds: of each measurement, 1 or more; the medians count.
-        seconds: how long each measurement of a round takes, above 0.
-        say: called with the next measurement.
+    Each measurement takes ``seconds`` in each of ``rounds`` (1 or more), and the medians count.
 
     Raises:
         BenchFailedError: a process failed, or was not served at all; the text explains it.

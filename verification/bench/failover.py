@@ -294,9 +294,6 @@ class RelayedMembers(NodeProcesses):
     """Nodes that reach each other, and that clients reach, through relays that can fall silent.
 
     Args:
-        folder: for configurations, journals and logs.
-        protocol: the protocol of the nodes.
-        nodes: their number, 1 or more: n1, n2 and so on.
         one_way_ms: time that each message takes over any of these links (ms). The nodes are
             configured for such round trips.
         redis: whether each node serves clients of Redis, which reach it without a relay.
@@ -453,14 +450,7 @@ def failover(
 ) -> Failover:
     """Let the leader die ``times`` times (1 or more) while clients take locks.
 
-    Args:
-        members: the nodes.
-        watcher: a client that is told which node leads.
-        times: how often the leader dies.
-        die: lets it die.
-        down_s: how long it stays dead.
-        say: called before each death, with its number from 1 on.
-
+    Each time it stays dead for ``down_s``. ``say`` is called before, with the number from 1 on.
     """
     job = Job(kind=JobKind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
     edges_ms: list[int] = []

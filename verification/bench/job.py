@@ -78,7 +78,6 @@ class ClientTarget:
     Entries are ephemeral: nothing is left in the cluster when the client is closed.
 
     Args:
-        client: the client.
         entries: the name of the map.
         payload: the size of values (bytes).
         age_s: the greatest age of a read (s), or None for linearizable ones.
@@ -245,9 +244,7 @@ class Job:
     """One measurement of one client process.
 
     Attributes:
-        kind: the kind of measurement.
         address: the nodes to connect to, or the echo.
-        cluster: the id of the nodes' cluster.
         seconds: how long to measure, above 0; not for kinds that run until they are ended.
         warm_s: how long to do the same before, unmeasured.
         at_once: threads, tasks or frames in flight, 1 or more.
@@ -263,7 +260,6 @@ class Job:
             how many watch elections that do not change.
         uses: the uses that threads make in turns, each for ``seconds``.
         rounds: the number of turns of each use, or of reported intervals.
-        mix: the operations of a mixed load, with their shares.
         places: addresses of nodes at which connections stay, one after the other; empty if they
             may choose.
         first: the number of the first connection.

@@ -64,14 +64,12 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     """A load, whatever it is for.
 
     Attributes:
-        mix: the operations and their shares.
         connections: the number of clients, 1 to `CONNECTIONS_MAX`.
         in_flight: operations of each at a time, 1 to `IN_FLIGHT_MAX`.
         names: locks or entries that each uses, 1 to `NAMES_MAX`.
         shared: whether all use the same.
         payload: the size of values (bytes), up to that of an entry.
         local_reads: whether reads may be a second old, from the node of the connection.
-        at: where the connections are.
         seconds: the duration (s).
         rate: operations that begin in a second, `RATE_MIN` to `RATE_MAX`; None if the next one of a
             client begins when the last one ends.
@@ -153,12 +151,7 @@ class Latency(Struct, frozen=True):
     Attributes:
         operation: the kind, or `ALL`.
         at: leader or follower; empty if clients choose their nodes.
-        times: the number of operations.
-        per_s: their rate.
         p50_us: the median of their latency, within 1 % as the others (us).
-        p95_us: the 95th percentile.
-        p99_us: the 99th percentile.
-        max_us: the longest.
 
     """
 
@@ -176,7 +169,6 @@ class ProcessUse(Struct, frozen=True):
     """The use of this machine by a node, or by the `CLIENTS`.
 
     Attributes:
-        process: the node.
         at: leader or follower.
         cores: processor time for each second: 1 is one core.
         us_per_operation: processor time for each operation of the whole load (us).
@@ -214,7 +206,6 @@ class LoadResult(Struct, frozen=True, kw_only=True):
     """All that was measured.
 
     Attributes:
-        plan: the load.
         machine: of the clients, and its state before.
         begun: the date and time of the start (UTC, ISO 8601).
         latencies: for each operation and role, and for `ALL`.

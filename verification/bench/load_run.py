@@ -78,9 +78,7 @@ class Subject:
     """The cluster or server that a load is for.
 
     Attributes:
-        words: a description.
         address: all addresses for clients, or the URL of a Redis server.
-        cluster: the id of the cluster.
         key: the file of the clients' key, empty without.
         nodes: addresses of nodes, by name.
         pids: the nodes that run on this machine, by name.
@@ -132,14 +130,8 @@ def own_cluster(
 ) -> Subject:
     """Start nodes that end with ``stack``; their files are in ``folder``.
 
-    Args:
-        stack: ends the nodes.
-        folder: for their files.
-        protocol: what they run.
-        nodes: the number of members.
-        durable: whether they sync to disk, where the protocol leaves the choice.
-        observers: the number of further nodes, which only read.
-        node_cores: how much of a core each gets once it is ready; all it finds if None.
+    Each gets ``node_cores`` of a core once it is ready, and all that it finds if that is None.
+    ``observers`` are further nodes, which only read.
 
     Raises:
         BenchFailedError: a node failed.
@@ -214,13 +206,8 @@ def measure_load(
 ) -> LoadResult:
     """Put the load on ``subject``, and return what was measured.
 
-    If it is interrupted, the result has the intervals before that.
-
-    Args:
-        subject: what to measure.
-        options: the load.
-        folder: for the logs of client processes.
-        say: called with the progress.
+    If it is interrupted, the result has the intervals before that. The logs of client processes
+    are in ``folder``.
 
     Raises:
         BenchFailedError: a client process failed, or nothing was served.

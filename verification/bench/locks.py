@@ -60,9 +60,6 @@ class LockBenchPlan:
     """The measurements to make.
 
     Attributes:
-        protocol: the protocol of the nodes.
-        nodes: the number of node processes.
-        durable: whether nodes keep their promises on disk, where that is a choice.
         seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
         kills: of the leader, 1 or more.
         held: the number of locks held when memory is measured, 100 or more.
@@ -109,10 +106,6 @@ class LockBenchReport:
 
 def measure(plan: LockBenchPlan, say: Callable[[str], None]) -> LockBenchReport:
     """Start a cluster, make the measurements of ``plan``, and leave nothing running.
-
-    Args:
-        plan: the measurements to make.
-        say: called with the next step.
 
     Raises:
         BenchFailedError: a process failed, or was not served at all; the text explains it.
@@ -474,11 +467,8 @@ def held_reading(
 def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> HeldMemory:
     """Let clients acquire and keep ``locks`` locks; return the cost at each node.
 
-    Args:
-        members: fresh nodes, without other clients.
-        locks: their number, `PROCESSES` x `HELD_PARTS` or more; rounded to whole parts.
-        say: called with the progress.
-
+    The nodes are fresh, without other clients. The number is `PROCESSES` x `HELD_PARTS` or more,
+    and is rounded to whole parts.
     """
     with members.ready_client() as watcher:
         return _held(members, locks, say, watcher)

@@ -304,11 +304,7 @@ def measure(
 ) -> ObjectBenchReport:
     """Start three nodes, make the measurements of ``parts``, and leave nothing running.
 
-    Args:
-        parts: the groups of measurements.
-        rounds: the number of rounds of each comparison, at least 1; their medians count.
-        seconds: the duration of each turn (s), above 0.
-        say: called with a text about each step.
+    Each comparison has ``rounds`` (1 or more) of turns of ``seconds``, and their medians count.
 
     Raises:
         BenchFailedError: a process failed, or was not served at all; the text says which.

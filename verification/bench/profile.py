@@ -60,7 +60,6 @@ class NodeMarks:
 
     Args:
         name: of the node, or `CLIENT`.
-        marks: as it set them.
         names: the others' names of its links, where they differ.
 
     """
@@ -231,8 +230,6 @@ class PairStep:
 
     Attributes:
         visit: the number of the stop on the path: client, leader, acceptor, leader, client.
-        place: the process.
-        step: the work.
         acquire_us: its share of the acquire (us).
         release_us: its share of the release (us).
 
@@ -344,10 +341,7 @@ class Profile:
     """The time of pairs by step.
 
     Attributes:
-        title: the title of the measurement.
-        machine: the machine.
         steps: in the order of the way; they add up to `sum_us`.
-        pairs: the number of measured pairs.
         followed: the number of these that went the usual way and could be followed.
         sum_us: of all steps.
         measured_us: the median of all pairs, by the clock of the thread that made them.
@@ -397,13 +391,7 @@ def profile(
 ) -> Profile:  # fmt: skip
     """Measure a single client's pairs in a cluster that marks its steps.
 
-    Args:
-        protocol: the protocol of the nodes.
-        nodes: the number of node processes.
-        durable: whether nodes write to disk, where that is a choice.
-        seconds: how long to measure, and as long without marks before.
-        title: of the profile.
-        say: called with the next step.
+    That takes ``seconds``, after as long in a cluster without marks.
 
     Raises:
         BenchFailedError: a process failed, or too few pairs could be followed.

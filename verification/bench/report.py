@@ -22,8 +22,6 @@ class NotedFigure:
     Attributes:
         key: its name for programs, unit last.
         what: its name for people.
-        value: the figure.
-        unit: of ``value``.
         note: how it came about.
         rounds: the values of which ``value`` is the median, where it is one.
 
@@ -42,13 +40,11 @@ class BarFigure:
     """One line of a report: our figure, the other's, their ratio, and the bar it has to meet.
 
     Attributes:
-        name: of the measurement.
         unit: of ``ours`` and ``other``.
         ours: the median over the rounds.
         other: the same of the other side, or None if there is nothing to compare.
         ratio: the median of the rounds' ratios, ours by theirs.
         bar: the condition to meet, in words; empty if there is none.
-        met: whether it is met.
 
     """
 
@@ -203,14 +199,8 @@ def line_chart(
 ) -> str:
     """Return a chart of lines, by name, whose vertical axis begins at 0.
 
-    Args:
-        title: its heading.
-        series: for each line its points, in order.
-        across: the text of the horizontal axis.
-        up: the text of the vertical axis.
-        about: a note below the heading.
-        logarithmic: of the horizontal axis, which then has a mark for each value; all are above 0.
-
+    The points of each line are in order. A ``logarithmic`` horizontal axis has a mark for each
+    value; all are above 0.
     """
     picture = Picture(WIDTH, HEIGHT, title)
     _heading(picture, title, about)

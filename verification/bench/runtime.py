@@ -49,12 +49,7 @@ SETTLE_S = 1.0
 
 
 def share_of_a_core(seconds: float) -> float:
-    """Return the share of one core (0 to 1) that one of two connected, idle nodes uses.
-
-    Args:
-        seconds: how long to watch them.
-
-    """
+    """Return the share of a core (0 to 1) that one of two connected, idle nodes uses meanwhile."""
     text = IDLE_CLUSTER.format(*free_ports(2))
     config = parse(text, Path())
     nothing = threading.Event()
@@ -149,11 +144,8 @@ def measure(
 ) -> list[BarFigure]:
     """Run every measurement alternately with Pykka's threads.
 
-    Args:
-        rounds: how often each pair is measured; medians are reported.
-        idle: measures an idle node for so many seconds and returns its share of a core.
-        say: called with the next measurement.
-
+    Medians of ``rounds`` are reported. ``idle`` measures an idle node for so many seconds, and
+    returns its share of a core.
     """
     figures = [*_messages(rounds, say), *_asks(rounds, say), *_crowd(rounds, say)]
     if idle is not None:

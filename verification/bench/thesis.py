@@ -191,12 +191,8 @@ def repeat(
 ) -> list[Measured]:
     """Make the experiments, and write their report and charts into ``folder``.
 
-    Args:
-        folder: for ``thesis.md`` and the charts; it exists.
-        seconds: the duration of each run (s).
-        long_s: the duration of the run over time (s).
-        only: the keys of the experiments to make, all if empty.
-        say: called with the progress.
+    Each run takes ``seconds``, and the run over time ``long_s``. ``only`` has the keys of the
+    experiments to make; empty for all.
 
     Raises:
         BenchFailedError: a node failed.

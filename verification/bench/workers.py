@@ -30,7 +30,6 @@ class WorkerProcess:
     Args:
         command: starts it. It prints lines of JSON as `worker` does; other lines are ignored.
         result_s: timeout for its result, from its begin (s).
-        folder: for its log.
         name: of its log, different for each.
 
     """

@@ -163,13 +163,8 @@ def parts(
 
     A connection that is closed is made anew, under another routing id.
 
-    Args:
-        addresses: the nodes.
-        seconds: the time.
-        size: bytes of a part.
-        most: parts of a message, then the next one begins; None for a message without end.
-        member: the node whose id the connections use; without it a client's.
-
+    A message has ``most`` parts, or no end if that is None. The connections use the id of
+    ``member``, or without it a client's.
     """
     part = b"\x01" + bytes([size]) + bytes(size)
     count = PARTS_BYTES // len(part) if most is None else most
@@ -272,14 +267,11 @@ class Asker:
     """A client that sends requests as fast as they are answered, in a session of its own.
 
     Args:
-        address: the node.
         name: the client's id.
         window: requests that are unanswered at a time.
         at_once: requests in a frame.
-        cluster: the id of the node's cluster.
 
     Attributes:
-        sent: number of requests sent.
         done: number of requests answered by anything but a refusal.
         refused: number of requests refused, by reason.
 

@@ -68,7 +68,6 @@ class ObjectStorm:
     Args:
         folder: the folder for configurations, journals, logs and evidence.
         chance: chooses victims and times.
-        clients: the number of clients at a time.
         ttl_s: the TTL of the clients' sessions (s).
 
     """

@@ -102,14 +102,9 @@ def run_bakery_seed(
 ) -> RunReport:
     """Run one seed and judge it.
 
-    Args:
-        seed: fixes everything.
-        plan: the plan to run; drawn from the seed if None.
-        blows: the strikes at leaders; drawn from the seed if there are none.
-        judged: the invariants of `bakery` to judge, by name, or None for all. Exclusion, fences
-            and progress are judged always.
-        workload: the kind of users, and their judge.
-
+    The plan and the strikes at leaders are drawn from the seed if there are none. ``judged`` names
+    the invariants of `bakery` to judge, or is None for all. Exclusion, fences and progress are
+    judged always.
     """
     drawn, every_ms = _draw_blows(seed)
 

@@ -109,12 +109,9 @@ class LockJudge:
     that is shown twice is an error: storage refuses the lower one.
 
     Args:
-        members: the nodes of the cluster.
         contenders: the roles whose grants count; sessions and members send the same messages.
-        holds_end_with_node: whether a crash of a node ends the holds granted through it.
         clients: the clocks and holds of clients, where the cluster keeps sessions; None where it
             does not.
-        clocks_true: whether clocks keep to their declared bounds.
 
     """
 

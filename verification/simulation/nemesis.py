@@ -42,7 +42,6 @@ class Nemesis:
     """Causes the faults that ``world.faults`` sets, at times from its own random stream.
 
     Args:
-        world: the world of the nodes.
         may_crash: the nodes that may be killed.
         voters: the members of the group, or None for all members of the world.
 
@@ -204,8 +203,6 @@ class DiskFaults:
     answers no request.
 
     Args:
-        world: the world of the disks.
-        members: the members whose disks may be lost.
         voters: the members of the group: nodes that may join later do not count.
 
     """
@@ -285,9 +282,7 @@ class Adversary:
     """Cuts clients off from all members, or pauses them, while they hold or retain a lock.
 
     Args:
-        world: the world of the clients.
         judge: knows which contenders are inside.
-        random: draws the time, the client and the kind of a strike.
         every_ms: the mean interval of strikes, or 0 for none.
         ttl_ms: of the clients' sessions.
         retained: knows which clients retain a lock, if any do.

@@ -201,7 +201,6 @@ class VirtualLinks:
     frame that does not pass, so such a frame is a violation.
 
     Args:
-        machine: the node.
         queue: is told which life of a node sent the frames that are being delivered.
 
     """

@@ -108,9 +108,6 @@ class MixedJudge(LockJudge):
     Args:
         kinds: the workloads of the kinds. The place of a workload among them ends the names of its
             owners.
-        members: the nodes of the cluster.
-        contenders: the contenders of all kinds.
-        options: those of `LockJudge`.
 
     """
 

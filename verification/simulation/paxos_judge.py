@@ -262,8 +262,6 @@ class StateJudge:
     """Judges states, outcomes and reads: it applies the chosen batches to its own machine.
 
     Args:
-        choices: the chosen batches.
-        violation_report: receives the violations.
         drift_ppm: the largest error of a clock's rate (millionths).
         ttl_ms: the lifetime of a session without a message from its client.
         twin: a reference machine; every replica must have its state after the same slots.
@@ -524,7 +522,6 @@ class LogJudge:
 
     Args:
         members: all nodes that may ever vote.
-        plan: the run.
         twin: an empty machine like those of the members.
         judged: the invariants to judge, by name, or None for all.
         wrong: members whose machine has a bug; their states and reports are not judged.

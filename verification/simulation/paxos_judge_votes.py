@@ -258,11 +258,9 @@ class AcceptorJudge:
     """Judges ballots and votes by durable records and departing messages.
 
     Args:
-        choices: the votes that were durable.
         members: all nodes that may ever vote.
         journal_of: returns the id of a node's present journal.
         applied: returns how far a node was at its best, with its present journal.
-        violation_report: receives the violations.
 
     """
 
@@ -396,11 +394,7 @@ class AcceptorJudge:
     def changed(self, node: str, answer: MembersChanged, known: Callable[[str], int]) -> None:
         """Judge an answer that a change is done: no loss of a minority's disks may undo it.
 
-        Args:
-            node: the node that answers.
-            answer: its answer.
-            known: returns the first slot that a member would not know after a restart.
-
+        ``known`` returns the first slot that a member would not know after a restart.
         """
         newest = self.choices.electorates.newest
         shown = [one for one in newest.voters if known(one.member) >= newest.first]

@@ -74,12 +74,8 @@ def run_log_seed(
 ) -> RunReport:
     """Run the log of one seed and judge it.
 
-    Args:
-        seed: fixes everything.
-        plan: the plan to run; drawn from the seed if None.
-        subject: the subject to judge.
-        judged: the invariants to judge, by name, or None for all.
-
+    The plan is drawn from the seed if it is None. ``judged`` names the invariants to judge, or is
+    None for all.
     """
     run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)
     judge = run.judge

@@ -323,10 +323,7 @@ def _draw_locks(seed: int, chaos_ms: int) -> RunPlan:
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
     """Return the plan of ``seed``: each kind of fault is left out of about 40 %.
 
-    Args:
-        seed: fixes the plan.
-        focus: its main subject; drawn as well if None.
-
+    Its main subject ``focus`` is drawn as well if it is None.
     """
     random = Random(f"{seed}/log")
     drawn = random.choice(FOCUSES)

@@ -104,11 +104,7 @@ def reports(
 ) -> Generator[RunReport, None, None]:
     """Run each of ``seeds`` and yield its report, in their order.
 
-    Args:
-        run: runs one seed.
-        seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no report.
-
+    The number of processes, ``workers``, is at least 1, and changes no report.
     """
     traceless = partial(_without_trace, run)
     if workers == 1:

@@ -121,7 +121,6 @@ class LocalOwners(Role[OwnersEvent]):
     """Lets the contenders of a client share the locks that it retains; see the head of the module.
 
     Args:
-        session: the client's session.
         retainer: the `Retainer`, whose watcher this role is.
         holds: the holds of the session, which this role only reads.
         locks: the retained locks, which the `Retainer` shares.

@@ -60,10 +60,8 @@ class Users:
     """Adds the clients of ``plan`` to ``world``, and lets them come and go.
 
     Args:
-        world: the world of the clients.
         plan: the numbers of clients and owners, and the times at which clients die or close.
         proxies: the proxies that clients may use; each client begins with another one.
-        make_session: makes a client's role ``session``.
         ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
         acquisitions: limit of an owner's holds of a lock at once.
         users: the roles of owners. If there are several, each owner of the plan stands for one
