@@ -228,8 +228,9 @@ WITHIN_MS = (50, 1_000, 4_000)
 class HandoverUser(LockUser):
     """Now and then detaches its lock, or tries to attach one with a secret that may be wrong."""
 
+    MAY_ENTER_AGAIN = False
+
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["acquisitions"] = 1
         super().__init__(address, host, **options)
         self.locks = tuple(f"{HANDED}{lock}" for lock in self.locks)
         self.attaching = False

@@ -29,9 +29,9 @@ class Candidate(Watching):
     """
 
     KIND = ELECTION
+    MAY_ENTER_AGAIN = False
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["acquisitions"] = 1
         super().__init__(address, host, **options)
         self.ended: dict[str, int] = {}
         """The highest fence whose term the watch has shown to have ended, by election."""

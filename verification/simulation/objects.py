@@ -15,7 +15,6 @@ from fencelock.actors.api.name import kind_of
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, address_of, role_of
-from fencelock.actors.role import Host
 from fencelock.actors.session.message import HoldsLost
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.verification.simulation.counters import COUNTERS
@@ -38,9 +37,7 @@ SEVERAL_SHARE = 0.6
 class SeveralUser(LockUser):
     """Wants several locks at once, in any order, or one of them."""
 
-    def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["acquisitions"] = 1
-        super().__init__(address, host, **options)
+    MAY_ENTER_AGAIN = False
 
     def _ask(self, wait_ms: int | None) -> Send:
         if self.random.random() >= SEVERAL_SHARE:

@@ -214,14 +214,7 @@ class LatchUser(LockUser):
     ) -> Effects:
         match event:
             case CountedDown() if self.finishing and not event.left:
-                wait = AwaitLatch(
-                    latch=plain_name(self.lock),
-                    count=COUNT,
-                    keep_ms=KEEP_MS,
-                    owner=self.owner,
-                    wait_ms=LAST_WAIT_MS,
-                )
-                return [Send(self.session, wait)]
+                return [self._wait(LAST_WAIT_MS)]
             case CountedDown():
                 return [Observe("contender.counts_down"), *self._on_end(left=0)]
             case LatchPassed() if self.finishing:
@@ -236,16 +229,19 @@ class LatchUser(LockUser):
                 return super().handle(sender, event, now)
 
     def _ask(self, wait_ms: int | None) -> Send:
-        name = plain_name(self.lock)
         if not self.finishing and self.random.random() < WAIT_SHARE:
-            limit = LONG_WAIT_MS if wait_ms is None else wait_ms
-            wait = AwaitLatch(
-                latch=name, count=COUNT, keep_ms=KEEP_MS, owner=self.owner, wait_ms=limit
-            )
-            return Send(self.session, wait)
+            return self._wait(LONG_WAIT_MS if wait_ms is None else wait_ms)
         amount = COUNT if self.finishing else self.random.randint(1, AMOUNT_MAX)
+        name = plain_name(self.lock)
         down = CountDown(latch=name, count=COUNT, amount=amount, keep_ms=KEEP_MS, owner=self.owner)
         return Send(self.session, down)
+
+    def _wait(self, wait_ms: int) -> Send:
+        name = plain_name(self.lock)
+        wait = AwaitLatch(
+            latch=name, count=COUNT, keep_ms=KEEP_MS, owner=self.owner, wait_ms=wait_ms
+        )
+        return Send(self.session, wait)
 
 
 @dataclass(slots=True)

@@ -416,9 +416,10 @@ class StateJudge:
         sent = self.asked_at.get((appended.client, appended.number), time)
         beliefs = self.beliefs.setdefault(appended.client, [])
         beliefs.append((appended.position, sent + self.belief_ns))
-        self._hear(appended.position, time)
+        self.hear(appended.position, time)
 
-    def _hear(self, position: int, time: int) -> None:
+    def hear(self, position: int, time: int) -> None:
+        """Record that somebody knows an entry: others must see it from now on."""
         if position > self.known[-1][1]:
             self.known.append((time, position))
 
@@ -441,10 +442,6 @@ class StateJudge:
             )
         if self.chains[peeked.position : peeked.position + 1] not in ([peeked.chain], []):
             self.violation_report("slots-in-order", f"{reader} reads {peeked}, which never was")
-
-    def has_read(self, peeked: OrderRead, time: int) -> None:
-        """Record that a reader received an answer: others must see its entries from now on."""
-        self._hear(peeked.position, time)
 
     def _heard_at(self, time: int) -> int:
         at = bisect_right(self.known, (time, MAX_TIME))
@@ -564,18 +561,6 @@ class LogJudge:
         self.transfers: set[str] = set()
         """The nodes that are requested to hand the lead over: that changes no members."""
 
-    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Judge records that became durable; with ``alone``, they replace all of ``role``."""
-        self.votes.wrote(node, role, records, alone=alone)
-
-    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Judge the records that will replace all that ``role`` wrote, when synced."""
-        self.votes.forgets(node, role, records)
-
-    def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Judge what the disk still has of ``role`` after a checkpoint."""
-        self.votes.kept(node, role, records)
-
     def replaced(self, node: str, records: Sequence[Message]) -> None:
         """Record that the disk of ``node`` was replaced by another one with ``records``."""
         self.votes.replaced(node, records)
@@ -585,9 +570,6 @@ class LogJudge:
         """Judge everything that leaves ``node`` at the end of a turn."""
         self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
         self.divergence.leaves(node, [sender for sender, _, _ in letters])
-
-    def begins(self, node: str, machine: Register) -> None:
-        self.state.begins(node, machine)
 
     def crashed(self, node: str, boot: int) -> None:
         self.beliefs.pop(node, None)
@@ -622,7 +604,7 @@ class LogJudge:
             case SteppedDown():
                 self.beliefs.pop(node, None)
             case MachineRead(reply=OrderRead() as peeked):
-                self.state.has_read(peeked, delivered.time)
+                self.state.hear(peeked.position, delivered.time)
             case Appended() if event.client == delivered.to:
                 self.state.answered(event, delivered.time)
             case _:

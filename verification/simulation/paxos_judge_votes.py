@@ -333,6 +333,7 @@ class AcceptorJudge:
         self.shown[node] = self.fresh[node] = self.emitted[node] = NO_BALLOT
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Judge records that became durable; with ``alone``, they replace all of ``role``."""
         image = self.images[node]
         self.journals[node] = self.journal_of(node)
         if alone and role == "acceptor":

@@ -128,7 +128,7 @@ class _LogRun:
         subject = self.subject
         right = subject.machine or self.machine
         machine = subject.planted() if context.node in subject.wrong else right()
-        self.judge.begins(context.node, machine)
+        self.judge.state.begins(context.node, machine)
         reader = reader_of(context.node)
         plan, founders = self.plan, tuple({*self.founders, context.node})
         endpoints = {name: f"tcp://{name}:1" for name in context.nodes if plan.spares}

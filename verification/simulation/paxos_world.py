@@ -54,7 +54,7 @@ class WatchedDisk(Disk):
     def checkpoint(self, role: str, records: Sequence[Message]) -> None:
         super().checkpoint(role, records)
         self.unsynced.append(records)
-        self.watcher.forgets(self.node, role, records)
+        self.watcher.votes.forgets(self.node, role, records)
 
     def checkpoint_part(self, role: str, records: Sequence[Message], *, first: bool) -> None:
         super().checkpoint_part(role, records, first=first)
@@ -75,9 +75,9 @@ class WatchedDisk(Disk):
         self.unsynced = []
         super().sync()
         for one, records in written:
-            self.watcher.wrote(self.node, one.role, records, alone=one.alone)
+            self.watcher.votes.wrote(self.node, one.role, records, alone=one.alone)
         for role in sorted({one.role for one, _ in written if one.mark is Mark.END}):
-            self.watcher.kept(self.node, role, self.records()[role])
+            self.watcher.votes.kept(self.node, role, self.records()[role])
 
 
 class WatchedGateway(Gateway):

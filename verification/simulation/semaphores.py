@@ -61,10 +61,10 @@ class PermitUser(LockUser):
 
     _named = (*LockUser._named, Resized)
     MAY_LEAVE_UNAWAITED = False
+    MAY_ENTER_AGAIN = False
     KIND = SEMAPHORE
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["acquisitions"] = 1
         super().__init__(address, host, **options)
         self.size = PERMITS
         """The number of permits that it names."""

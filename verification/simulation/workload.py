@@ -93,6 +93,9 @@ class LockUser(Role[ContenderEvent]):
     MAY_LEAVE_UNAWAITED: ClassVar = True
     """Whether it can go on without the reply: it tells it from others, and counts its holds."""
 
+    MAY_ENTER_AGAIN: ClassVar = True
+    """Whether it can have several holds of a lock at once."""
+
     def __init__(
         self,
         address: Address,
@@ -109,7 +112,7 @@ class LockUser(Role[ContenderEvent]):
         super().__init__(address, host)
         self.unawaited_share = unawaited_share if self.MAY_LEAVE_UNAWAITED else 0.0
         self.lease_ms = lease_ms
-        self.most = acquisitions
+        self.most = acquisitions if self.MAY_ENTER_AGAIN else 1
         self.session, self.owner = session, owner
         self.locks = tuple(object_name(self.KIND, lock) if self.KIND else lock for lock in locks)
         self.random = random
