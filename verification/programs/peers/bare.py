@@ -12,7 +12,6 @@ from typing import Any
 import cbor2
 import zmq
 
-from fencelock.cluster.testing.ports import free_ports
 from peers.peer import ComparedPeer, Handle, Spec
 
 MEMBER = Path(__file__).with_name("bare_member.py")
@@ -27,10 +26,6 @@ class Bare(ComparedPeer):
 
     def version(self) -> str:
         return f"three bare processes, libzmq {zmq.zmq_version()}, no protocol around the path"
-
-    def start(self, folder: Path) -> None:
-        self._ports = free_ports(3)
-        self.start_servers(folder, len(self._ports))
 
     def start_server(self, index: int) -> None:
         role = "follower" if index else "leader"

@@ -80,7 +80,6 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     raise ValueError("no protobuf: it ends inside a number")
 
 
-MEMBERS = 3
 LEASE_S = 600
 """Outlives every run, so that nobody spends time on renewing it."""
 PATIENCE_S = 0.3
@@ -110,9 +109,9 @@ class Etcd(ReplicatedPeer):
         return f"{output_of('etcd', '--version')}, grpcio {metadata.version('grpcio')}, v3lock"
 
     def start(self, folder: Path) -> None:
-        ports = free_ports(2 * MEMBERS)
-        self._ports, self._peers = ports[:MEMBERS], ports[MEMBERS:]
-        self.start_servers(folder, MEMBERS)
+        ports = free_ports(2 * self.count)
+        self._ports, self._peers = ports[: self.count], ports[self.count :]
+        self.start_servers(folder)
 
     def leader(self) -> int | None:
         statuses = [_status(port) for port in self._ports]

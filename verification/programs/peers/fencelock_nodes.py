@@ -14,7 +14,6 @@ from fencelock.cluster.node.config import starting_config
 from fencelock.cluster.testing.ports import free_ports
 from peers.peer import Handle, ReplicatedPeer, Spec
 
-NODES = 3
 CONNECT_S = 30.0
 
 
@@ -38,7 +37,7 @@ class Fencelock(ReplicatedPeer):
     def start(self, folder: Path) -> None:
         self._addresses = {
             f"n{number + 1}": f"tcp://127.0.0.1:{port}"
-            for number, port in enumerate(free_ports(NODES))
+            for number, port in enumerate(free_ports(self.count))
         }
         self._config = folder / "cluster.toml"
         text = starting_config(self._addresses, cluster="compare", protocol="paxos")
@@ -46,7 +45,7 @@ class Fencelock(ReplicatedPeer):
             door = f'[nodes.{node}]\nredis = "tcp://127.0.0.1:{port}"'
             text = text.replace(f"[nodes.{node}]", door)
         self._config.write_text(text, encoding="utf-8")
-        self.start_servers(folder, NODES)
+        self.start_servers(folder)
 
     def doors(self) -> dict[str, int]:
         return {}
@@ -64,7 +63,7 @@ class Fencelock(ReplicatedPeer):
         self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
 
     def serves(self) -> bool:
-        return sum(status.ready for status in self._statuses()) == NODES
+        return sum(status.ready for status in self._statuses()) == self.count
 
     def _statuses(self) -> tuple[fencelock.NodeStatus, ...]:
         connect = ",".join(self._addresses.values())
@@ -108,7 +107,7 @@ class FencelockDoor(Fencelock):
         return f"fencelock {fencelock.__version__}, redis-py {metadata.version('redis')}"
 
     def doors(self) -> dict[str, int]:
-        self._doors = dict(zip(self._addresses, free_ports(NODES), strict=True))
+        self._doors = dict(zip(self._addresses, free_ports(self.count), strict=True))
         return self._doors
 
     def spec(self) -> Spec:

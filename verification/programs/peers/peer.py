@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from fencelock.cluster.testing.ports import free_ports
+
 READY_S = 60.0
 """Time in which servers must serve (s): a Java one on a busy machine needs 10."""
 STOP_S = 10.0
@@ -157,6 +159,8 @@ class ComparedPeer(ABC):
 
     name: str
     """As on the command line."""
+    count = 3
+    """The number of its servers."""
     warm_s: float = 1.0
     """Load before the first measurement after a start (s)."""
     packages: tuple[str, ...] = ()
@@ -183,14 +187,10 @@ class ComparedPeer(ABC):
     def version(self) -> str:
         """Return which servers and which client library run, in words."""
 
-    @abstractmethod
     def start(self, folder: Path) -> None:
-        """Start the servers with their data in ``folder``; return once they serve.
-
-        Raises:
-            ServersFailedError: a server ended, or does not serve in time.
-
-        """
+        """Start the servers, each at one port, with their data in ``folder``."""
+        self._ports = free_ports(self.count)
+        self.start_servers(folder)
 
     @abstractmethod
     def start_server(self, index: int) -> None:
@@ -205,9 +205,15 @@ class ComparedPeer(ABC):
         assert self._servers is not None
         return self._servers
 
-    def start_servers(self, folder: Path, count: int) -> None:
+    def start_servers(self, folder: Path) -> None:
+        """Start the servers; return once they serve.
+
+        Raises:
+            ServersFailedError: a server ended, or does not serve in time.
+
+        """
         self._servers = Servers(folder)
-        for index in range(count):
+        for index in range(self.count):
             self.start_server(index)
         self._servers.wait_until(self.serves)
 

@@ -15,10 +15,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.testing.ports import free_ports
 from peers.peer import LOCK_S, ComparedPeer, Handle, Spec, answers
 
-MEMBERS = 3
 POLL_S = 0.003
 ASK_S = 2.0
 """Time after which a request without a reply is sent again (s)."""
@@ -34,10 +32,6 @@ class PySyncObj(ComparedPeer):
 
     def version(self) -> str:
         return f"PySyncObj {metadata.version('pysyncobj')} ReplLockManager, log in memory"
-
-    def start(self, folder: Path) -> None:
-        self._ports = free_ports(MEMBERS)
-        self.start_servers(folder, MEMBERS)
 
     def start_server(self, index: int) -> None:
         port = self._ports[index]

@@ -18,10 +18,8 @@ import socket
 import threading
 import time
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.testing.ports import free_ports
 from peers.peer import LOCK_S, ComparedPeer, Handle, Spec, answers, output_of
 
 POLL_S = 0.0005
@@ -33,7 +31,7 @@ more they come too late, and the last holder has the lock again and again.
 
 
 class RedisServers(ComparedPeer):
-    """``count`` independent servers, nothing on disk."""
+    """Independent servers, nothing on disk."""
 
     count = 1
     packages: tuple[str, ...] = ("redis", "hiredis")
@@ -42,10 +40,6 @@ class RedisServers(ComparedPeer):
     def version(self) -> str:
         server = output_of("redis-server", "--version").split(" sha=")[0]
         return f"{server}, redis-py {metadata.version('redis')} with hiredis"
-
-    def start(self, folder: Path) -> None:
-        self._ports = free_ports(self.count)
-        self.start_servers(folder, self.count)
 
     def start_server(self, index: int) -> None:
         command = ["redis-server", "--port", str(self._ports[index]), "--bind", "127.0.0.1"]
@@ -69,46 +63,14 @@ class OneRedisWaiting(RedisServers):
     packages: tuple[str, ...] = ("redis", "hiredis", "redis_lock")
 
 
-class OneRedisConnection:
-    """redis-py's lock over a connection of each thread's own."""
-
-    def __init__(self, spec: Spec) -> None:
-        self._clients = ThreadClients(spec["ports"])
-
-    def lock(self, name: str) -> Handle:
-        """Return redis-py's lock, which polls while somebody else holds it."""
-        (client,) = self._clients.mine()
-        handle: Handle = client.lock(name, timeout=LOCK_S, sleep=POLL_S)
-        return handle
-
-    def close(self) -> None:
-        self._clients.close()
-
-
-class WaitingConnection:
-    """python-redis-lock over a connection of each thread's own."""
-
-    def __init__(self, spec: Spec) -> None:
-        self._clients = ThreadClients(spec["ports"])
-        self._package: Any = import_module("redis_lock")
-
-    def lock(self, name: str) -> Handle:
-        (client,) = self._clients.mine()
-        handle: Handle = self._package.Lock(client, name, expire=LOCK_S)
-        return handle
-
-    def close(self) -> None:
-        self._clients.close()
-
-
-class ThreadClients:
-    """redis-py's clients, one connection for each thread and server.
+class RedisConnection:
+    """A process's clients of redis-py, one for each thread and server.
 
     Its pools, which threads would share, take a quarter of the time of a question.
     """
 
-    def __init__(self, ports: list[int]) -> None:
-        self._ports = ports
+    def __init__(self, spec: Spec) -> None:
+        self._ports: list[int] = spec["ports"]
         self._local = threading.local()
         self._all: list[Any] = []
 
@@ -127,6 +89,29 @@ class ThreadClients:
     def close(self) -> None:
         for client in self._all:
             client.close()
+
+
+class OneRedisConnection(RedisConnection):
+    """redis-py's lock over a connection of each thread's own."""
+
+    def lock(self, name: str) -> Handle:
+        """Return redis-py's lock, which polls while somebody else holds it."""
+        (client,) = self.mine()
+        handle: Handle = client.lock(name, timeout=LOCK_S, sleep=POLL_S)
+        return handle
+
+
+class WaitingConnection(RedisConnection):
+    """python-redis-lock over a connection of each thread's own."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self._package: Any = import_module("redis_lock")
+
+    def lock(self, name: str) -> Handle:
+        (client,) = self.mine()
+        handle: Handle = self._package.Lock(client, name, expire=LOCK_S)
+        return handle
 
 
 SERVERS = 3
@@ -202,19 +187,16 @@ class SerialHandle(RedlockHandle):
             client.evalsha(UNLOCK_SHA.decode(), 1, self._key, self._token)
 
 
-class SerialConnection:
+class SerialConnection(RedisConnection):
     """A redis-py client for each server and thread."""
 
     def __init__(self, spec: Spec) -> None:
-        self._clients = ThreadClients(spec["ports"])
-        for client in self._clients.mine():
+        super().__init__(spec)
+        for client in self.mine():
             client.script_load(UNLOCK)
 
     def lock(self, name: str) -> Handle:
-        return SerialHandle(name, self._clients.mine())
-
-    def close(self) -> None:
-        self._clients.close()
+        return SerialHandle(name, self.mine())
 
 
 class RawHandle(RedlockHandle):

@@ -10,7 +10,6 @@ from typing import Any
 from fencelock.cluster.testing.ports import free_ports
 from peers.peer import Handle, ReplicatedPeer, Spec, answers
 
-SERVERS = 3
 JAR = Path("/usr/share/java/zookeeper.jar")
 """The path in Debian's package; the jar names its dependencies."""
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -49,11 +48,11 @@ class ZooKeeper(ReplicatedPeer):
         return f"ZooKeeper ({JAR.resolve().stem}), kazoo {metadata.version('kazoo')} Lock"
 
     def start(self, folder: Path) -> None:
-        ports = free_ports(3 * SERVERS)
-        self._ports, quorum, election = ports[:SERVERS], ports[SERVERS:-SERVERS], ports[-SERVERS:]
+        ports = free_ports(3 * self.count)
+        self._ports, quorum, election = (ports[index::3] for index in range(3))
         members = "".join(
             f"server.{index + 1}=127.0.0.1:{quorum[index]}:{election[index]}\n"
-            for index in range(SERVERS)
+            for index in range(self.count)
         )
         (folder / "log4j.properties").write_text(LOGGING, encoding="ascii")
         for index, port in enumerate(self._ports):
@@ -62,7 +61,7 @@ class ZooKeeper(ReplicatedPeer):
             (data / "myid").write_text(f"{index + 1}\n", encoding="ascii")
             own = f"dataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
             (folder / f"zoo-{index}.cfg").write_text(CONFIG + own + members, encoding="ascii")
-        self.start_servers(folder, SERVERS)
+        self.start_servers(folder)
 
     def leader(self) -> int | None:
         modes = [_mode(port) for port in self._ports]
@@ -70,7 +69,7 @@ class ZooKeeper(ReplicatedPeer):
 
     def serves(self) -> bool:
         modes = [_mode(port) for port in self._ports]
-        return sorted(modes) == ["follower"] * (SERVERS - 1) + ["leader"]
+        return sorted(modes) == ["follower"] * (self.count - 1) + ["leader"]
 
     def start_server(self, index: int) -> None:
         folder = self.servers.folder
