@@ -66,14 +66,23 @@ DEAF: Mapping[int, int] = {zmq.RCVHWM: 1, zmq.RCVBUF: 4096}
 """Options of connections that queue few frames, and of those that read nothing."""
 
 
-def attacker(address: str, name: str, options: Mapping[int, int] = QUEUED_FEW) -> zmq.Socket[bytes]:
-    """Return a DEALER connected to ``address``, with ``options`` of ZeroMQ."""
+def attacker(
+    address: str,
+    name: str,
+    options: Mapping[int, int] = QUEUED_FEW,
+    secure: Callable[[zmq.Socket[bytes]], object] = lambda dealer: None,
+) -> zmq.Socket[bytes]:
+    """Return a DEALER connected to ``address``, with ``options`` of ZeroMQ.
+
+    ``secure`` gives it a key before.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, f"{name}#{os.getpid()}".encode())
     dealer.setsockopt(zmq.LINGER, 0)
     for option, value in options.items():
         dealer.setsockopt(option, value)
+    secure(dealer)
     dealer.connect(address)
     return dealer
 
@@ -203,17 +212,11 @@ def keyed_parts(addresses: list[str], seconds: float, *, count: int) -> None:
     from fencelock.cluster.keys import client_key  # noqa: PLC0415 (others need no product)
 
     key = client_key(Path(os.environ["FENCELOCK_KEY"])).link
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    dealers: list[zmq.Socket[bytes]] = []
-    for number in range(KEYED_CONNECTIONS):
-        dealer = context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.ROUTING_ID, f"shop-{number}#1".encode())
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.SNDHWM, 2)
-        dealer.setsockopt(zmq.RECONNECT_IVL, 1)
-        key.secure(dealer)
-        dealer.connect(addresses[number % len(addresses)])
-        dealers.append(dealer)
+    options = {zmq.SNDHWM: 2, zmq.RECONNECT_IVL: 1}
+    dealers = [
+        attacker(addresses[number % len(addresses)], f"shop-{number}", options, key.secure)
+        for number in range(KEYED_CONNECTIONS)
+    ]
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         for dealer in dealers:

@@ -115,6 +115,16 @@ def memory_of(members: NodeProcesses) -> dict[str, float]:
     return found
 
 
+def journal_bytes(members: NodeProcesses) -> dict[str, float]:
+    """Return the size of each journal of which no segment is removed just now."""
+    sizes: dict[str, float] = {}
+    for node in members.names:
+        files = (members.folder / "data" / node).rglob("*")
+        with contextlib.suppress(FileNotFoundError):
+            sizes[node] = sum(file.stat().st_size for file in files if file.is_file())
+    return sizes
+
+
 @contextlib.contextmanager
 def peaks_of(members: NodeProcesses, look: Look = memory_of) -> Generator[dict[str, float]]:
     """Collect the largest figure of each node."""

@@ -12,10 +12,9 @@ import json
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from beside import options_of, peaks_of
+from beside import journal_bytes, options_of, peaks_of
 from catch_up import load
 
 from fencelock import aio
@@ -24,16 +23,6 @@ from fencelock.verification.bench.members import NodeProcesses
 
 OWNERS = 256
 """Tasks that take and release locks at the same time, each a lock of its own."""
-
-
-def journal_bytes(members: NodeProcesses) -> dict[str, float]:
-    """Return the size of each journal of which no segment is removed just now."""
-    sizes: dict[str, float] = {}
-    for node in members.names:
-        files = (members.folder / "data" / node).rglob("*")
-        with suppress(FileNotFoundError):
-            sizes[node] = sum(file.stat().st_size for file in files if file.is_file())
-    return sizes
 
 
 async def grow(members: NodeProcesses, commands: int, kept: int) -> float:

@@ -31,6 +31,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from attackers import DEAF, attacker, frame
+from beside import journal_bytes, parser_of
 
 import fencelock
 from fencelock.cluster.client.client import Client, connect
@@ -136,7 +137,7 @@ class Phases:
             "control_longest_ms": max(took[1], default=0.0),
             "p99_ratio": p99 / control_p99 if control_p99 else 0.0,
             "peak_mib": max(map(self._peak_mib, self.nodes.names)),
-            "journal_mib": max(map(self._journal_mib, self.nodes.names)),
+            "journal_mib": max(journal_bytes(self.nodes).values(), default=0.0) / (1 << 20),
         }
         shown = ", ".join(f"{key} {value:.4g}" for key, value in self.found[name].items())
         print(f"{name}: {shown}", file=sys.stderr, flush=True)
@@ -145,10 +146,6 @@ class Phases:
         status = Path(f"/proc/{self.nodes.processes[node].pid}/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) / 1024
-
-    def _journal_mib(self, node: str) -> float:
-        files = (self.nodes.folder / "data" / node).rglob("*")
-        return sum(path.stat().st_size for path in files if path.is_file()) / (1 << 20)
 
 
 def put_all(client: Client, count: int, fill: int, control: Client | None = None) -> None:
@@ -250,11 +247,10 @@ def restarted(nodes: NodeProcesses, client: Client, names: Sequence[str]) -> flo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--mib", type=int, default=256, help="size of all values (MiB)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each quiet phase")
+    parser = parser_of(
+        __doc__, mib=(256, "size of all values (MiB)"), seconds=(10.0, "of each quiet phase (s)")
+    )
     parser.add_argument("--pairs-only", action="store_true", help="no unread lists, no restarts")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--probe", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:

@@ -13,7 +13,6 @@ repository and an index of packages, and exits with 1 if anything was wrong.
 
 from __future__ import annotations
 
-import argparse
 import json
 import secrets
 import shutil
@@ -27,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from beside import parser_of
 from catch_up import applied
 
 import fencelock
@@ -216,12 +216,11 @@ def run(folder: Path, old: Release, new: Release, order: str, say: Say) -> dict[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--before", default=BEFORE, help="the commit of the old release")
     parser.add_argument("--after", default="HEAD", help="the commit of the new release")
     parser.add_argument("--folder", type=Path, help="keep the two environments here, for next time")
     parser.add_argument("--order", choices=("followers first", "leader first"), action="append")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options = parser.parse_args()
     began = time.monotonic()
     writing = threading.Lock()
