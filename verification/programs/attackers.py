@@ -212,7 +212,7 @@ def keyed_parts(addresses: list[str], seconds: float, *, count: int) -> None:
     from fencelock.cluster.keys import client_key  # noqa: PLC0415 (others need no product)
 
     key = client_key(Path(os.environ["FENCELOCK_KEY"])).link
-    options = {zmq.SNDHWM: 2, zmq.RECONNECT_IVL: 1}
+    options: dict[int, int] = {zmq.SNDHWM: 2, zmq.RECONNECT_IVL: 1}
     dealers = [
         attacker(addresses[number % len(addresses)], f"shop-{number}", options, key.secure)
         for number in range(KEYED_CONNECTIONS)

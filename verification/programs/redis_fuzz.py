@@ -31,6 +31,7 @@ from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.transport.descriptors import raise_limit
 from fencelock.transport.stream import FULL
 from fencelock.verification.bench.members import NodeProcesses
+from fencelock.verification.simulation.redis_doors import encoded
 
 GROWTH_BYTES_MAX = 256 << 20
 """The most by which the node may grow: the limits of the door, and what Python adds to them."""
@@ -90,12 +91,6 @@ class Report:
         )
 
 
-def array(arguments: list[bytes]) -> bytes:
-    return b"*%d\r\n" % len(arguments) + b"".join(
-        b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments
-    )
-
-
 def drawn(random: Random) -> bytes:
     """Return bytes to send: requests, changed requests, or garbage."""
     kind = random.randrange(10)
@@ -104,7 +99,7 @@ def drawn(random: Random) -> bytes:
     if kind == 1:
         return random.choice(GARBAGE)
     sent = b"".join(
-        array([random.choice(WORDS) for _ in range(random.randrange(1, 7))])
+        encoded([random.choice(WORDS) for _ in range(random.randrange(1, 7))])
         for _ in range(random.choice((1, 1, 1, 5, 100)))
     )
     if kind == 2:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy.message import Relay
+from fencelock.verification.simulation.network import between
 from fencelock.verification.simulation.world import World, about
 
 ASK_MS = 50
@@ -266,5 +267,4 @@ class FounderLoss:
     def _cut(self) -> None:
         ends = self.world.time + CUT_MS * NS_PER_MS
         others = [name for name in self.world.members if name not in self.founders]
-        links = [link for a in self.founders for b in others for link in ((a, b), (b, a))]
-        self.world.cut(links, ends, holds=False)
+        self.world.cut(between(self.founders, others), ends, holds=False)

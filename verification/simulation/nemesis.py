@@ -18,7 +18,7 @@ from fencelock.actors.message import NS_PER_MS, node_of
 from fencelock.verification.simulation.disk import Copy
 from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.judge import LockJudge, RetainedJudge
-from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.network import Cut, Link, between, in_words
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, sent
 from fencelock.verification.simulation.world import World, about
@@ -115,7 +115,7 @@ class Nemesis:
         ends = self.world.time + self._about(self.world.faults.cut_ms)
         holds = self._random.random() < HOLDING_SHARE
         self.world.fault_counts["one-way partition" if one_way else "partition"] += 1
-        self.world.mishap("-", f"nothing goes from {_pairs(links)} until {ends // NS_PER_MS} ms")
+        self.world.mishap("-", f"nothing goes from {in_words(links)} until {ends // NS_PER_MS} ms")
         self.world.cut(links, ends, holds=holds)
         self.world.at(ends, self.world.end_cut)
 
@@ -189,10 +189,6 @@ class Nemesis:
         if node.up:
             self.world.fault_counts["clock jump"] += 1
             node.jump_clock(by_ms)
-
-
-def _pairs(links: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{source} to {to}" for source, to in links)
 
 
 class DiskFaults:
@@ -321,9 +317,7 @@ class Adversary:
         self.begin()
 
     def _isolate(self, client: str, length: int) -> None:
-        links = [
-            link for member in self.world.members for link in ((client, member), (member, client))
-        ]
+        links = between([client], self.world.members)
         holds = self._random.choice((True, False))
         self.world.fault_counts["a holder was cut off"] += 1
         self.world.mishap(client, f"is cut off for {length // NS_PER_MS} ms")
@@ -430,7 +424,7 @@ class LeaderNemesis(Judge):
 
     def _slow(self, leaders: list[str]) -> None:
         """Hold back messages between two of them, for less time than makes them unreachable."""
-        links = _between(leaders[:1], leaders[1:2])
+        links = between(leaders[:1], leaders[1:2])
         self._cut(links, self._random.randint(1, 500) * NS_PER_MS, holds=True)
 
     def _part(self, leaders: list[str]) -> None:
@@ -443,17 +437,17 @@ class LeaderNemesis(Judge):
         clients = [name for name in self.world.nodes if name not in members]
         few += [name for name in clients if self._random.random() < 1 / 2]
         rest = [name for name in self.world.nodes if name not in few]
-        self._cut(_between(few, rest), self._about(3_000), holds=self._random.random() < 1 / 2)
+        self._cut(between(few, rest), self._about(3_000), holds=self._random.random() < 1 / 2)
 
     def _cut_off(self, leaders: list[str]) -> None:
         """Let one leader or two serve on without news from the others."""
         few = leaders[: self._random.randint(1, 2)]
         rest = [name for name in self.world.members if name not in few]
-        self._cut(_between(few, rest), self._about(2_500), holds=False)
+        self._cut(between(few, rest), self._about(2_500), holds=False)
 
     def _set_apart(self, leaders: list[str]) -> None:
         """Let one miss messages of another, such as renewals, for longer than some leases."""
-        self._cut(_between(leaders[:1], leaders[1:2]), self._about(2_000), holds=False)
+        self._cut(between(leaders[:1], leaders[1:2]), self._about(2_000), holds=False)
 
     def _deafen(self, leaders: list[str]) -> None:
         """Let no leader reach another one; each reaches the other members."""
@@ -463,13 +457,12 @@ class LeaderNemesis(Judge):
             pairs = [(a, b) for a in leaders for b in leaders if a != b]
             self._cut(pairs, length, holds=False)
 
-    def _cut(self, links: list[tuple[str, str]], length: int, *, holds: bool) -> None:
+    def _cut(self, links: list[Link], length: int, *, holds: bool) -> None:
         if not links:
             return
         ends = self.world.time + length
-        text = ", ".join(f"{source} to {to}" for source, to in links)
-        until = "late" if holds else "lost"
-        self.world.mishap("-", f"{text}: everything is {until} until {ends // NS_PER_MS} ms")
+        what = f"everything is {'late' if holds else 'lost'} until {ends // NS_PER_MS} ms"
+        self.world.mishap("-", f"{in_words(links)}: {what}")
         if holds:
             self.world.network.cut(links, Cut(ends, holds=True))
         else:
@@ -478,8 +471,3 @@ class LeaderNemesis(Judge):
 
     def _about(self, ms: int) -> int:
         return about(self._random, ms)
-
-
-def _between(here: list[str], there: list[str]) -> list[tuple[str, str]]:
-    """Return the links between two groups of nodes, in both directions."""
-    return [link for a in here for b in there for link in ((a, b), (b, a))]

@@ -45,6 +45,19 @@ class Cut(NamedTuple):
     """Whether frames wait for the end, as behind TCP, or are lost."""
 
 
+Link = tuple[str, str]
+"""A link, from its first node to its second."""
+
+
+def between(here: Iterable[str], there: Sequence[str]) -> list[Link]:
+    """Return the links between two groups of nodes, in both directions."""
+    return [link for a in here for b in there for link in ((a, b), (b, a))]
+
+
+def in_words(links: Iterable[Link]) -> str:
+    return ", ".join(f"{source} to {to}" for source, to in links)
+
+
 class Network:
     """Decides the fate of each frame."""
 
@@ -57,10 +70,10 @@ class Network:
         """Time by which all frames have arrived that were on their way when the faults ended. A
         link that keeps the order delivers nothing before the frames that a cut has held back."""
         self._random = random
-        self._cuts: dict[tuple[str, str], Cut] = {}
-        self._last: dict[tuple[str, str], int] = {}
+        self._cuts: dict[Link, Cut] = {}
+        self._last: dict[Link, int] = {}
 
-    def cut(self, links: list[tuple[str, str]], cut: Cut) -> None:
+    def cut(self, links: list[Link], cut: Cut) -> None:
         """Stop ``links``, each from its first node to its second."""
         for link in links:
             self._cuts[link] = cut
@@ -102,7 +115,7 @@ class Network:
     def _happens(self, per_mille: int) -> bool:
         return per_mille > 0 and self._random.randrange(1_000) < per_mille
 
-    def _arrival(self, link: tuple[str, str], ready: int) -> int:
+    def _arrival(self, link: Link, ready: int) -> int:
         if self._happens(self.faults.late_per_mille):
             self.fault_counts["very late"] += 1
             return ready + self._random.randrange(self.faults.late_ms * NS_PER_MS)
@@ -115,7 +128,7 @@ class Network:
         self._last[link] = max(arrival, self._last.get(link, 0))
         return arrival
 
-    def _in_order(self, link: tuple[str, str], ready: int) -> int:
+    def _in_order(self, link: Link, ready: int) -> int:
         arrival = max(ready + self.faults.delay_us * NS_PER_US, self._last.get(link, 0))
         if not self.faults.reordering:
             self._last[link] = arrival
@@ -132,7 +145,7 @@ class SimulatedLinks:
         self._nodes = nodes
         self._random = random
         self._after = after
-        self._down: dict[tuple[str, str], None] = {}
+        self._down: dict[Link, None] = {}
         """Node and peer of each link that the node knows to be down, in the order of the events."""
 
     def begin(self, node: SimulatedNode) -> None:
@@ -151,7 +164,7 @@ class SimulatedLinks:
             if other is not node and other.up and node.member:
                 self._notice(other, node)
 
-    def cut(self, links: list[tuple[str, str]]) -> None:
+    def cut(self, links: list[Link]) -> None:
         """Notify the nodes that notice that nothing comes through ``links`` any more."""
         for source, to in links:
             if self._nodes[source].member:

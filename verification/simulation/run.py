@@ -51,11 +51,6 @@ from fencelock.verification.simulation.workload import (
 from fencelock.verification.simulation.world import World
 
 
-def owner_name(number: int, place: int | None) -> str:
-    """Return the name of an owner, with the place of its role if there are several roles."""
-    return f"owner-{number}" if place is None else f"owner-{number}-{place}"
-
-
 class Users:
     """Adds the clients of ``plan`` to ``world``, and lets them come and go.
 
@@ -87,7 +82,7 @@ class Users:
         self.judge: LockJudge | None = None
         locks = tuple(f"lock-{number}" for number in range(1, plan.locks + 1))
         owners = {
-            owner_name(number, place if len(users) > 1 else None): user
+            f"owner-{number}-{place}" if len(users) > 1 else f"owner-{number}": user
             for number in range(1, plan.owners + 1)
             for place, user in enumerate(users)
         }

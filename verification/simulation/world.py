@@ -12,7 +12,7 @@ from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.faults import CALM, Faults
-from fencelock.verification.simulation.network import Cut, Network, SimulatedLinks
+from fencelock.verification.simulation.network import Cut, Link, Network, SimulatedLinks
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.trace import Delivery, Mishap, Trace
 from fencelock.verification.simulation.violation import Judge, ViolationError
@@ -154,7 +154,7 @@ class World:
         if node.boot == boot and node.paused:
             node.resume()
 
-    def cut(self, links: list[tuple[str, str]], until: int, *, holds: bool) -> None:
+    def cut(self, links: list[Link], until: int, *, holds: bool) -> None:
         """Stop ``links`` until true time ``until`` (ns), which the nodes at their ends may notice.
 
         Frames wait for the end if it ``holds`` them, or are lost.
