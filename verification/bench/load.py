@@ -35,6 +35,9 @@ from fencelock.verification.bench.report import p50_p99
 CONNECT_S = 30.0
 """Timeout for connecting (s): nodes may be busy with an election."""
 
+LOCAL_AGE_MS = 1_000
+"""The greatest age of a local read (ms): the default of the client."""
+
 WARM_PAIRS = 100
 """Pairs before the first that is measured, where pairs and not seconds are counted."""
 

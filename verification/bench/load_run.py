@@ -17,7 +17,7 @@ from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.client.client import Client, connect_to
 from fencelock.cluster.client.settings import Target
 from fencelock.verification.bench.job import OPERATION_S, Job, JobKind, Operation, redis_module
-from fencelock.verification.bench.load import CONNECT_S
+from fencelock.verification.bench.load import CONNECT_S, LOCAL_AGE_MS
 from fencelock.verification.bench.load_result import (
     ALL,
     CLIENTS,
@@ -56,9 +56,6 @@ PROCESSES_MIN = 2
 
 ANSWER_S = 5.0
 """Timeout for the first answer of a node that is said to run (s)."""
-
-LOCAL_AGE_MS = 1_000
-"""The greatest age of a local read (ms): the default of the client."""
 
 
 class Interval(NamedTuple):

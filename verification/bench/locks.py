@@ -15,7 +15,7 @@ from fencelock.cluster.client.client import Client
 from fencelock.cluster.client.settings import RETAIN_S_MAX
 from fencelock.verification.bench.failover import DOWN_S, failover
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.load import CONNECT_S
+from fencelock.verification.bench.load import CONNECT_S, LOCAL_AGE_MS
 from fencelock.verification.bench.machine import MachineInfo, resident_bytes, this_machine
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 from fencelock.verification.bench.report import NotedFigure
@@ -30,10 +30,6 @@ RIVALS = 4
 TASKS = 256
 IDLE_LOCKS = 9_900
 """Locks that one client retains at a time: almost as many as it may."""
-
-
-LOCAL_AGE_MS = 1_000
-"""The greatest age of a local read (ms): the default of the client."""
 
 
 class Part(StrEnum):

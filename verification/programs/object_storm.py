@@ -36,7 +36,6 @@ import fencelock  # noqa: E402
 from fencelock.verification.bench.members import NodeProcesses, described, stop_all  # noqa: E402
 
 NODES = 3
-CONNECT_S = 30.0
 PAUSE_S = (0.4, 1.6)
 """Range of the time from one kill to the next."""
 DOWN_S = (0.0, 1.5)

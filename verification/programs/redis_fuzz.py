@@ -36,9 +36,6 @@ from fencelock.verification.simulation.redis_doors import encoded
 GROWTH_BYTES_MAX = 256 << 20
 """The most by which the node may grow: the limits of the door, and what Python adds to them."""
 
-STALL_S = 0.1
-"""Time above which a pair, or a turn of the node, counts as a stall (s)."""
-
 WAIT_S = 10.0
 FUZZERS = 24
 """Connections that send something, beside those that are slow or idle."""
