@@ -466,13 +466,6 @@ def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> Held
     The nodes are fresh, without other clients. The number is `PROCESSES` x `HELD_PARTS` or more,
     and is rounded to whole parts.
     """
-    with members.ready_client() as watcher:
-        return _held(members, locks, say, watcher)
-
-
-def _held(
-    members: NodeProcesses, locks: int, say: Callable[[str], None], watcher: Client
-) -> HeldMemory:
     most = -(-locks // (PROCESSES * HELD_PARTS))
     job = Job(
         kind=JobKind.HOLD,
@@ -483,6 +476,7 @@ def _held(
         seconds=CONNECT_S,
     )
     with ExitStack() as stack:
+        watcher = stack.enter_context(members.ready_client())
         workers = [
             started(stack, replace(job, lock=f"held-{n}"), members.folder, f"hold-{n}")
             for n in range(PROCESSES)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -62,9 +63,8 @@ def measure(folder: Path, kept: int, threads: int, rounds: int) -> tuple[int, li
     return size, compared_times("pair", each["with"], each["without"], None, SLOWER_MAX)
 
 
-async def _keep(members: NodeProcesses, kept: int, then: object) -> None:
+async def _keep(members: NodeProcesses, kept: int, then: Callable[[], object]) -> None:
     """Hold ``kept`` locks while ``then`` runs."""
-    assert callable(then)
     async with aio.connect(members.connect, cluster=members.cluster, ttl=600) as client:
         await load(client, kept, 0)
         await asyncio.to_thread(then)

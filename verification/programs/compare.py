@@ -95,9 +95,8 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
 
     Returns:
         ``pairs_per_s``, ``p50_us``, ``p99_us`` and ``longest_ms`` of a pair; of one lock also
-        ``handovers_per_s``,
-        pairs whose lock another thread or process held before, and ``overlaps``, how often
-        a holder met another.
+        ``handovers_per_s``, pairs whose lock another thread or process held before, and
+        ``overlaps``, how often a holder met another.
 
     """
     with ExitStack() as stack:

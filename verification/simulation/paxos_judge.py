@@ -306,8 +306,7 @@ class StateJudge:
         """The true time at which a request was first sent."""
         self.beliefs: dict[str, list[tuple[int, int]]] = {}
         """For each answer that a client received, the entry, and the true time until which its
-        client may
-        believe in its session because of it; both rising."""
+        client may believe in its session because of it; both rising."""
         self.known: list[tuple[int, int]] = [(0, 0)]
         """Times of acknowledgements and reads, and the latest entry known then, both rising."""
         self.reads: dict[tuple[Address, int], tuple[int, int | None]] = {}
