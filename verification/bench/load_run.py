@@ -138,9 +138,7 @@ def own_cluster(
     shares = None if node_cores is None else stack.enter_context(CoreShares(node_cores))
     members = NodeProcesses(folder, protocol, nodes, durable=durable, observers=observers)
     stack.enter_context(members)
-    where = Target(members.connect, members.cluster, "")
-    watcher = stack.enter_context(connect_to(where, timeout=CONNECT_S))
-    members.wait_until_ready(watcher)
+    watcher = stack.enter_context(members.ready_client())
     kept = {"paxos": "fsync", "central": "journal"}.get(protocol, "") if durable else "memory"
     more = f"{observers} observer{'s' if observers > 1 else ''}" if observers else ""
     share = "" if node_cores is None else f"{node_cores:g} cores each"

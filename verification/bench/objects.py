@@ -332,10 +332,8 @@ def _nodes(folder: Path, say: Callable[[str], None]) -> Generator[Job]:
         tempfile.TemporaryDirectory(dir=folder) as own,
         NodeProcesses(Path(own), "paxos", NODES, durable=True) as members,
     ):
-        at = members.connect
-        with connect(at, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
-            members.wait_until_ready(watcher)
-        yield Job(kind=JobKind.TURNS, address=at, cluster=members.cluster)
+        members.ready_client().close()
+        yield Job(kind=JobKind.TURNS, address=members.connect, cluster=members.cluster)
 
 
 def in_turns(
