@@ -190,45 +190,53 @@ class BaseSemaphore(BaseLock[H]):
     def _releasing_parts(self, amount: int) -> Operation[None]:
         """Release permits of several holds: all of them, even if one release fails."""
         self._reach()
-        parts = self._take(amount)
+        parts: list[Part] = []
         failure: FencelockError | None = None
-        while parts:
-            own, token, count, whole = parts.pop(0)
-            try:
-                if whole:
-                    yield from releasing(self._channel, own, token)
-                else:
-                    yield from self._channel.ask(self._part_of(own, count))
-            except FencelockError as error:
-                failure = failure or error
-            except BaseException:
-                if whole:
-                    give_back(self._channel, own, token)
-                self._release_later(parts)
-                raise
+        try:
+            self._take(amount, parts)
+            while parts:
+                own, token, count, whole = parts[0]
+                try:
+                    if whole:
+                        yield from releasing(self._channel, own, token)
+                    else:
+                        parts.clear()  # It is the last, and must not be sent twice.
+                        yield from self._channel.ask(self._part_of(own, count))
+                except FencelockError as error:
+                    failure = failure or error
+                del parts[:1]
+        except BaseException:
+            self._release_later(parts)
+            raise
         if failure is not None:
             raise failure
 
-    def _take(self, amount: int) -> list[Part]:
-        """Choose what to release: holds of this thread or task, the latest first, then others."""
+    def _take(self, amount: int, parts: list[Part]) -> None:
+        """Fill ``parts``: holds of this thread or task, the latest first, then others.
+
+        Only the last may be a part of a hold. An interrupt may come between any two steps. A whole
+        hold is in ``parts`` before it counts as given back, since it may be released twice; a part
+        of one is added last: if that is interrupted, it is released with the rest of its hold.
+        """
         check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
-        here, parts, left = self._here(), list[Part](), amount
+        here, chosen, left = self._here(), list[Part](), amount
         with self._guard:
             acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
             mine = [one for one in reversed(acquired) if one[0] == here]
             for _, own, token, held, _ in (*mine, *(one for one in acquired if one[0] != here)):
                 count = held - self._given_back.get(token, 0)
                 if count and left:
-                    parts.append((own, token, min(count, left), count <= left))
+                    chosen.append((own, token, min(count, left), count <= left))
                     left -= min(count, left)
             if left:
                 raise ValueError(
                     f"{titled(self._options.name)}: {amount} permits were released, "
                     f"{amount - left} are held through this object"
                 )
-            for _, token, count, _ in parts:
+            parts += [part for part in chosen if part[3]]
+            for _, token, count, _ in chosen:
                 self._given_back[token] = self._given_back.get(token, 0) + count
-        return parts
+            parts[:] = chosen
 
     def _part_of(self, own: Ownership, amount: int) -> ReleasePermits:
         assert own.hold is not None

@@ -145,6 +145,31 @@ def test_a_release_interrupted_anywhere_may_be_repeated(clients: Clients, kind: 
     at_every_instant(kind, clients, once, least=15)
 
 
+@pytest.mark.parametrize(("acquires", "permits"), [([1, 1], 2), ([2], 1), ([2, 1], 2)])
+def test_permits_whose_release_is_interrupted_anywhere_are_not_held_forever(
+    clients: Clients, acquires: list[int], permits: int
+) -> None:
+    """They are of several acquires, or a part of one."""
+    instant, hit, most = 0, True, sum(acquires)
+    while hit:
+        semaphore = clients[0].semaphore("parts", most)
+        for amount in acquires:
+            semaphore.acquire(amount)
+
+        def work(semaphore: Any = semaphore) -> None:
+            semaphore.release(permits)
+
+        hit = interrupted(work, instant)
+        with suppress(ValueError):  # No more are held.
+            while True:
+                semaphore.release(1)
+        again = clients[1].semaphore("parts", most).acquire(most, timeout=PATIENCE_S)
+        assert again is not None, f"still held after an interrupt at instant {instant}"
+        again.release()
+        instant += 1
+    assert instant > 30
+
+
 @pytest.mark.parametrize("kind", ["lock", "rlock", "retained"])
 def test_a_detach_that_is_interrupted_anywhere_keeps_the_lock_for_its_time_at_most(
     clients: Clients, kind: str
