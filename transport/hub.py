@@ -361,11 +361,11 @@ class SocketHub:
         """Wake `poll`; from any thread, also after `close`."""
         self._doorbell.ring()
 
-    def poll(self, timeout_ms: int | None, expects: bool = False) -> None:
+    def poll(self, timeout_ms: int | None, expects_reply: bool = False) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
 
-        None is without limit. For ``expects`` see `Poller.poll`. Returns at once if clients' frames
-        or news of a link wait. Only sockets that were found ready here are received from.
+        None is without limit. For ``expects_reply`` see `Poller.poll`. Returns at once if frames of
+        clients or news of a link wait. Only sockets that were found ready here are received from.
         """
         listener, tend_ms = self._listener, None
         if listener is not None:
@@ -381,7 +381,7 @@ class SocketHub:
             timeout_ms = RETRY_MS if timeout_ms is None else min(timeout_ms, RETRY_MS)
         if timeout_ms is None and self._links:
             timeout_ms = round(1000 * BEAT_S)
-        readable = self._readable = self._poller.poll(timeout_ms, expects)
+        readable = self._readable = self._poller.poll(timeout_ms, expects_reply)
         if self._streams is not None and self._streams.descriptor in readable:
             self._streams.ready()
         self._polls += 1

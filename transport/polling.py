@@ -29,11 +29,12 @@ SPIN_NS = 300_000
 """Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
 machine takes a third of that, and the caches are then cold. After a turn that took longer it sleeps
 at once: that turn served many requests, so the next ones also share the cost of waking up, and
-their clients need the processor. But if peers were sent frames before this node waited for its
-disk, as a leader sends its proposals, their replies may come any moment, so it polls first."""
+their clients need the processor. Exception: if the turn sent frames before it waited for the disk,
+as a leader sends its proposals, replies may come any moment. Then it polls first, however long the
+turn was."""
 
 BRIEF_NS = 2_000_000
-"""Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
+"""Unless a reply is expected, spinning pays only after a wait shorter than this (ns)."""
 
 ONE = (1).to_bytes(8, sys.byteorder)
 """The bytes written to ring the bell; an ``eventfd`` takes eight."""
@@ -105,11 +106,11 @@ class Poller:
         self._poll.unregister(descriptor)
         del self._sources[descriptor]
 
-    def poll(self, timeout_ms: int | None, expects: bool = False) -> set[Socket | int]:
+    def poll(self, timeout_ms: int | None, expects_reply: bool = False) -> set[Socket | int]:
         """Return the sources that may be readable, after at most ``timeout_ms`` (None: no limit).
 
-        A socket among them may turn out to have nothing after all. With ``expects`` a reply may
-        come soon.
+        A socket among them may turn out to have nothing after all. ``expects_reply`` says that a
+        reply may come soon: then it polls before it sleeps, also after a long wait or turn.
         """
         found: set[Socket | int] = set()
         if self.used:
@@ -118,15 +119,15 @@ class Poller:
         if found:
             timeout_ms = 0
         spins = self._spins and timeout_ms != 0
-        ready = self._wait(timeout_ms, expects) if spins else self._poll.poll(timeout_ms)
+        ready = self._wait(timeout_ms, expects_reply) if spins else self._poll.poll(timeout_ms)
         for descriptor, _ in ready:
             found.add(self._sources[descriptor])
         return found
 
-    def _wait(self, timeout_ms: int | None, expects: bool) -> list[tuple[int, int]]:
-        """Poll for a while before sleeping, if that probably pays."""
+    def _wait(self, timeout_ms: int | None, expects_reply: bool) -> list[tuple[int, int]]:
+        """Sleep; poll first if a reply is expected, or the last wait and the turn were brief."""
         began = perf_counter_ns()
-        spins = expects or (self._brief and began - self._woke_at < SPIN_NS)
+        spins = expects_reply or (self._brief and began - self._woke_at < SPIN_NS)
         ready = self._spin(began) if spins else []
         if not ready:
             ready = self._poll.poll(timeout_ms)

@@ -154,7 +154,7 @@ class Retaining:
         """Release the acquire ``token`` of ``own``. Nothing has to be confirmed.
 
         ``retained`` is the ``own.retained`` that the caller saw: a loss clears it at any time. For
-        errors see `HoldRegistry.leave_retained`.
+        errors see `HoldRegistry.leave_retained`; and `ClosedError`, if the client is closed.
         """
         if channel.closed or channel.forks != ForkCounter.forks:
             channel.check()

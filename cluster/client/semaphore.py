@@ -16,7 +16,7 @@ from fencelock.actors.api.semaphore import (
     ReleasePermits,
     ResizeSemaphore,
 )
-from fencelock.actors.error import FencelockError
+from fencelock.actors.error import FencelockError, NotHeldError
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.base_object import updating
@@ -162,32 +162,6 @@ class BaseSemaphore(BaseLock[H]):
         return self._releasing_permits(1)
 
     def _releasing_permits(self, amount: int) -> Operation[None]:
-        known = self._acquired[:]
-        if len(known) == 1:  # Nearly always: `_take` would find the same.
-            _, own, token, held, _ = known[0]
-            if held == amount and token in own.acquisitions and token not in self._given_back:
-                return self._releasing_all(own, token, amount)
-        return self._releasing_parts(amount)
-
-    def _releasing_all(self, own: Ownership, token: int, amount: int) -> Operation[None]:
-        mine = False
-        try:
-            with self._guard:
-                if token not in self._given_back:
-                    mine = True
-                    self._given_back[token] = amount
-            if mine:
-                yield from releasing(self._channel, own, token)
-            else:  # Another thread was faster.
-                yield from self._releasing_parts(amount)
-        except FencelockError:
-            raise
-        except BaseException:
-            if mine:
-                give_back(self._channel, own, token)
-            raise
-
-    def _releasing_parts(self, amount: int) -> Operation[None]:
         """Release permits of several holds: all of them, even if one release fails."""
         self._reach()
         parts: list[Part] = []
@@ -195,13 +169,11 @@ class BaseSemaphore(BaseLock[H]):
         try:
             self._take(amount, parts)
             while parts:
-                own, token, count, whole = parts[0]
+                part = parts[0]
+                if not part[3]:
+                    parts.clear()  # It is the last. From here on, no interrupt sends it again.
                 try:
-                    if whole:
-                        yield from releasing(self._channel, own, token)
-                    else:
-                        parts.clear()  # It is the last, and must not be sent twice.
-                        yield from self._channel.ask(self._part_of(own, count))
+                    yield from self._giving_back(part)
                 except FencelockError as error:
                     failure = failure or error
                 del parts[:1]
@@ -211,12 +183,26 @@ class BaseSemaphore(BaseLock[H]):
         if failure is not None:
             raise failure
 
+    def _giving_back(self, part: Part) -> Operation[None]:
+        own, token, count, whole = part
+        try:
+            if whole:
+                yield from releasing(self._channel, own, token)
+            else:
+                yield from self._channel.ask(self._part_of(own, count))
+        except FencelockError as error:
+            if whole and token in own.acquisitions:  # It was refused, and may be tried again.
+                with self._guard:
+                    self._given_back[token] -= count
+            if whole or token in own.acquisitions or not isinstance(error, NotHeldError):
+                raise  # Else another thread has released the rest of the hold, and this with it.
+
     def _take(self, amount: int, parts: list[Part]) -> None:
         """Fill ``parts``: holds of this thread or task, the latest first, then others.
 
         Only the last may be a part of a hold. An interrupt may come between any two steps. A whole
-        hold is in ``parts`` before it counts as given back, since it may be released twice; a part
-        of one is added last: if that is interrupted, it is released with the rest of its hold.
+        hold is added before it counts as given back: releasing it twice does no harm. A part would
+        be released twice, so it counts first; after an interrupt it is released with the rest.
         """
         check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
         here, chosen, left = self._here(), list[Part](), amount

@@ -379,10 +379,10 @@ class Dispatcher:
         began, synced_ns = scheduler.now(), scheduler.synced_ns
         for _ in range(len(arrivals.queue)):  # Those that have arrived so far.
             arrivals.queue.popleft()()
-        wrote = expects = False
+        wrote = expects_reply = False
         for has_sent in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
-            wrote, expects = True, expects or has_sent
+            wrote, expects_reply = True, expects_reply or has_sent
         now, watchdog = scheduler.now(), self._watchdog
         if now - began > SLOW_NS or now >= watchdog.report_at:
             watchdog.look(now, now - began - (scheduler.synced_ns - synced_ns))
@@ -394,7 +394,7 @@ class Dispatcher:
         arrivals.asleep = idle_ms != 0 and not arrivals.queue
         if arrivals.queue or (self._stopping and most_ms is None):
             idle_ms = 0
-        self._links.poll(idle_ms, expects)
+        self._links.poll(idle_ms, expects_reply)
         arrivals.asleep = False
 
     def _write(self) -> None:

@@ -54,7 +54,7 @@ class Links(Protocol):
     @property
     def has_events(self) -> bool: ...
     def join(self, group: int) -> None: ...
-    def poll(self, timeout_ms: int | None, expects: bool) -> None: ...
+    def poll(self, timeout_ms: int | None, expects_reply: bool) -> None: ...
     def ring(self) -> None: ...
     def receive_members(self, most: int) -> Iterable[Arrival]: ...
     def receive_clients(self, most: int, within_ns: int, /) -> tuple[Iterable[Arrival], int]: ...
@@ -241,9 +241,9 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
     """Receive messages, ring due timers, run roles until no event waits, and send their messages.
 
     Yields whenever ``scheduler.records`` must become durable. When it is resumed they are durable,
-    and the effects that depend on them are performed. It yields whether it sent frames just before,
-    so that replies may come soon. Dispatcher and simulator both run this.
-    A step that has nothing to do is left out: on most wake-ups only one or two have.
+    and the effects that depend on them are performed. The value is whether frames were sent just
+    before, to which replies may come soon. Dispatcher and simulator both run this. A step that has
+    nothing to do is left out: on most wake-ups only one or two have.
     """
     asks = scheduler.asks
     if links.has_events:
@@ -260,13 +260,13 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
     scheduler.work(TURN_MAX)
     wrote = scheduler.sync_due
     while scheduler.sync_due:  # A role that a held effect spawns may also persist.
-        expects = bool(scheduler.outgoing)
-        if expects:
+        expects_reply = bool(scheduler.outgoing)
+        if expects_reply:
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:
             asks.wake()
         began = scheduler.now()
-        yield expects
+        yield expects_reply
         scheduler.note_sync(began)
         scheduler.release_held()
     if wrote and scheduler.ready:  # Others may wait only for the held effects: send them at once.

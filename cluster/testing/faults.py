@@ -73,7 +73,7 @@ class LinkFaults:
         arrivals = self._receive(most)
         return [] if self.cut else [one for one in arrivals if one[0] not in self.cut_off]
 
-    def poll(self, timeout_ms: int | None, expects: bool) -> None:
+    def poll(self, timeout_ms: int | None, expects_reply: bool) -> None:
         """Send the messages that are due, and wake for the next of them (Links)."""
         while self._waiting:
             due, link, frame = self._waiting[0]
@@ -84,7 +84,7 @@ class LinkFaults:
             self._waiting.popleft()
             if not self.cut:
                 self._send(link, frame)
-        self._poll(timeout_ms, expects)
+        self._poll(timeout_ms, expects_reply)
 
 
 def _connection_of(client: Any) -> Connection:

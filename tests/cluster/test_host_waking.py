@@ -70,8 +70,8 @@ class WakingWire:
         self.expected: list[bool] = []
         """Whether the host expected a reply when it slept."""
 
-    def poll(self, timeout_ms: int | None, expects: bool) -> None:
-        self.expected.append(expects)
+    def poll(self, timeout_ms: int | None, expects_reply: bool) -> None:
+        self.expected.append(expects_reply)
         self._rung.wait(None if timeout_ms is None else timeout_ms / 1000)
         self._rung.clear()
 
@@ -161,16 +161,16 @@ class Recorder(Role[Acquire]):
         return [told, kept, answer] if event.lock == "before" else [kept, told, answer]
 
 
-@pytest.mark.parametrize(("lock", "expects"), [("before", True), ("after", False)])
+@pytest.mark.parametrize(("lock", "expects_reply"), [("before", True), ("after", False)])
 def test_a_reply_is_expected_if_frames_left_before_the_host_waited_for_its_disk(
-    tmp_path: Path, lock: str, expects: bool
+    tmp_path: Path, lock: str, expects_reply: bool
 ) -> None:
     wire = WakingWire([])
     host = Dispatcher("n1", wire, journal=Journal.open(tmp_path))
     host.start(RoleSet((Spawn(ROLE, Recorder),)))
     assert host.ref(ROLE).ask(Acquire(lock=lock), timeout=PATIENCE_S).fence == 1
     assert host.stop(PATIENCE_S)
-    assert any(wire.expected) is expects
+    assert any(wire.expected) is expects_reply
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 50])

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
-from support.expect import PATIENCE_S, present
+from support.expect import PATIENCE_S, checked, present
 from support.faces import Connect, both_kinds, threads_only
 from support.real_nodes import until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
+from fencelock.actors.api.message import Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, LockTimeoutError
+from fencelock.actors.error import (
+    ForbiddenError,
+    InvalidRequestError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    NotHeldError,
+)
+from fencelock.actors.message import Event
+from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.host.pending_asks import AskReply
 
 client_kind = both_kinds
 
@@ -280,3 +291,51 @@ def test_a_wait_that_times_out_lets_the_next_one_in(
         assert pool.submit(hold_to_read, connect().rwlock(name)).result(PATIENCE_S)
         with pytest.raises(fencelock.LockTimeoutError, match="1 owners read"):
             writer.result(PATIENCE_S)
+
+
+@threads_only
+def test_permits_whose_release_is_refused_may_be_released_again(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a key whose rights were narrowed for a while."""
+    semaphore = connect().semaphore(name, 5)
+    channel = checked(SessionChannel, vars(semaphore)["_channel"])
+    submit = channel.submit
+
+    def refuse(message: Event, reply: AskReply) -> None:
+        if isinstance(message, Release):
+            reply.fail(ForbiddenError("not now"))
+        else:
+            submit(message, reply)
+
+    for taken in ([2], [2, 1]):
+        for amount in taken:
+            semaphore.acquire(amount)
+        with monkeypatch.context() as patch:
+            patch.setattr(channel, "submit", refuse)
+            with pytest.raises(ForbiddenError, match="not now"):
+                semaphore.release(sum(taken))
+        semaphore.release(sum(taken))
+        assert semaphore.available() == 5
+
+
+@threads_only
+def test_a_part_of_a_hold_whose_rest_another_thread_releases_first_is_released(
+    connect: Connect, name: str
+) -> None:
+    semaphore = connect().semaphore(name, 4)
+    semaphore.acquire(3)
+    semaphore.acquire(1)
+    slow = cast("Any", semaphore)._releasing_permits(2)  # One alone, and one of three.
+    wait = next(slow)
+    semaphore.release(2)  # The other two of the three.
+
+    with suppress(StopIteration):
+        while True:
+            try:
+                answered = wait.get(timeout=PATIENCE_S)
+            except NotHeldError as error:
+                wait = slow.throw(error)
+            else:
+                wait = slow.send(answered)
+    assert semaphore.available() == 4

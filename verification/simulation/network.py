@@ -295,7 +295,7 @@ class VirtualLinks:
             check_client_size(frame, len(raw), client=self._client)
         self._machine.world.carry(self._machine.name, self._machine.boot, link, raw)
 
-    def poll(self, timeout_ms: int | None, expects: bool) -> None:
+    def poll(self, timeout_ms: int | None, expects_reply: bool) -> None:
         """Do nothing: the world wakes its nodes."""
 
     def ring(self) -> None:

@@ -68,7 +68,7 @@ class BackupWriter:
     """Writes a backup aside; `finish` makes it durable and gives it its name.
 
     A file that is not finished is removed at the end of the ``with`` block. Only the user who runs
-    this can read it.
+    this can read it. A ``path`` that exists is refused.
     """
 
     def __init__(self, path: Path, header: BackupHeader) -> None:

@@ -227,7 +227,8 @@ def encode_group(
 ) -> bytes:
     """Return ``entries`` as the group at ``offset`` of the file with that ``salt``.
 
-    ``sequence`` is the group's place among all groups of the journal.
+    ``sequence`` is the group's place among all groups of the journal. Everything before ``offset``
+    must be synced.
     """
     parts: list[bytes] = []
     for stream, payload in entries:
