@@ -393,10 +393,11 @@ def _run(
         for keeper in keepers:
             keeper.start()
         status = process.wait()
-    reason = reasons[0] if reasons else ""
-    ended.set()
-    lost.set()  # Wakes the thread that waits for it.
-    keepers[0].join()
+        reason = reasons[0] if reasons else ""
+        # Before a signal ends this process again: it would wait for the thread forever.
+        ended.set()
+        lost.set()  # Wakes the thread that waits for it.
+        keepers[0].join()
     return status, reason
 
 

@@ -495,6 +495,30 @@ def test_a_signal_before_the_command_leaves_the_period_free(
     assert shell.run("lock", *once, *python(SHOWS))[0] == 0
 
 
+LATE = """
+import os, signal, sys
+from fencelock.cluster.cli import lock, start
+set_handler = signal.signal
+def signal_at_once(number, handler):
+    former = set_handler(number, handler)
+    if number == signal.SIGTERM and handler is lock._exit and former is not signal.SIG_DFL:
+        os.kill(os.getpid(), number)
+    return former
+signal.signal = signal_at_once
+start.main("lock", *sys.argv[1:])
+"""
+"""Runs ``fencelock lock``, and sends it SIGTERM just when signals are not passed on any more."""
+
+
+def test_a_signal_just_as_the_command_has_ended_ends_the_process(
+    paxos_addresses: str, client: fencelock.Client
+) -> None:
+    line = ("late", "--connect", paxos_addresses, "--cluster", FACES, "--", "true")
+    done = run_to_end([sys.executable, "-c", LATE, *line], timeout=PATIENCE_S)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert client.status("late").holder is None
+
+
 def test_a_lock_is_held_at_least_so_long(shell: Shell, client: fencelock.Client) -> None:
     process = shell.start("lock", "least", "--hold-at-least", "1h", *python("print('ended')"))
     assert process.line() == "ended"
