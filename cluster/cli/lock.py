@@ -394,7 +394,8 @@ def _run(
             keeper.start()
         status = process.wait()
         reason = reasons[0] if reasons else ""
-        # Before a signal ends this process again: it would wait for the thread forever.
+        # While signals are still passed on: if one ended this process first, the thread would never
+        # be woken, and the process would wait for it forever.
         ended.set()
         lost.set()  # Wakes the thread that waits for it.
         keepers[0].join()

@@ -195,14 +195,15 @@ class BaseSemaphore(BaseLock[H]):
                 with self._guard:
                     self._given_back[token] -= count
             if whole or token in own.acquisitions or not isinstance(error, NotHeldError):
-                raise  # Else another thread has released the rest of the hold, and this with it.
+                raise  # Otherwise another thread has released the whole hold meanwhile.
 
     def _take(self, amount: int, parts: list[Part]) -> None:
-        """Fill ``parts``: holds of this thread or task, the latest first, then others.
+        """Choose what to release: holds of this thread or task, the latest first, then others.
 
-        Only the last may be a part of a hold. An interrupt may come between any two steps. A whole
-        hold is added before it counts as given back: releasing it twice does no harm. A part would
-        be released twice, so it counts first; after an interrupt it is released with the rest.
+        It is added to ``parts``. Only the last may be a part of a hold. An interrupt may come
+        between any two steps. A whole hold is added before it counts as given back: releasing it
+        twice does no harm. A part would be released twice, so it counts first; after an interrupt
+        it is released with the rest.
         """
         check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
         here, chosen, left = self._here(), list[Part](), amount
