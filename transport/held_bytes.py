@@ -58,7 +58,14 @@ from typing import Any, NamedTuple
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_queue import SENDERS_MAX
-from fencelock.transport.descriptors import UnreadBytes, borrow, end_connection, peer_of, unread_of
+from fencelock.transport.descriptors import (
+    Borrowed,
+    UnreadBytes,
+    borrow,
+    end_connection,
+    peer_of,
+    unread_of,
+)
 from fencelock.transport.log import logger
 from fencelock.transport.posix import NODE, posix
 
@@ -471,18 +478,14 @@ def counts_of(descriptor: int) -> tuple[int, int]:
         Zeros if there is no such connection any more, or the system does not count.
 
     """
-    try:
-        connection = tcp.socket(tcp.AF_INET, tcp.SOCK_STREAM, tcp.IPPROTO_TCP, descriptor)
-    except OSError:
-        return 0, 0
-    try:
-        info = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _COUNTS.size)
-        unread = posix("termios", NODE).FIONREAD
-        waiting = posix("fcntl", NODE).ioctl(descriptor, unread, bytes(4))  # Last: rather too many.
-    except OSError:
-        return 0, 0
-    finally:
-        connection.detach()
+    counts = borrow(descriptor, _counts_of)
+    return (0, 0) if counts is None else counts
+
+
+def _counts_of(connection: Borrowed) -> tuple[int, int]:
+    info = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _COUNTS.size)
+    unread = posix("termios", NODE).FIONREAD
+    waiting = posix("fcntl", NODE).ioctl(connection, unread, bytes(4))  # Last: rather too many.
     if len(info) < _COUNTS.size:
         return 0, 0
     acked, received = _COUNTS.unpack(info)

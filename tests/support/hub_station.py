@@ -145,6 +145,12 @@ class Station:
         self._strangers.append(one)
         return one
 
+    def admits(self, source: str) -> bool:
+        """Return whether a connection from ``source`` is accepted, rather than left to wait."""
+        with suppress(TimeoutError):
+            return bool(self.connection(source, 0.05))
+        return False
+
     def stranger(self, name: str, source: str = "127.0.0.1") -> tcp.socket:
         """Return a connection that completed ZMTP's handshake, and does not block."""
         one = self.connection(source)

@@ -151,6 +151,33 @@ def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
     assert node.counters[counter] == 1
 
 
+def test_an_address_with_too_many_used_connections_is_barred_for_a_moment(station: Make) -> None:
+    node = station("n1", quotas=Quotas(connections=4))
+    good = used(node, 4)
+    sender(node, "late")
+    until(lambda: node.counters["wire.address_barred"] == 1, node)
+    assert node.counters["wire.address_full"] == 1
+    assert not node.admits("127.0.0.1")
+    assert node.admits("127.0.0.2")
+    good.pop().close()
+    sender(node, "later")
+    until(lambda: node.came["later"] == 1, node)
+    send_each(good)
+    until(lambda: node.came.total() == 4 + 1 + 3, node)
+
+
+def test_an_address_of_a_member_is_never_barred_for_too_many_connections(station: Make) -> None:
+    node = station("n1", peers={"n2": "tcp://127.0.0.1:9"}, quotas=Quotas(connections=4))
+    member = sender(node, "n2")
+    until(lambda: node.came["n2"] == 1, node)
+    member.close()
+    for number in range(5):
+        sender(node, f"good{number}")
+    until(lambda: node.counters["wire.address_full"] == 1, node)
+    assert node.admits("127.0.0.1")
+    assert node.counters["wire.address_barred"] == 0
+
+
 def test_links_of_members_are_not_counted_for_their_address_but_one_each(station: Make) -> None:
     peers = {"n2": "tcp://127.0.0.1:9", "n3": "tcp://127.0.0.1:9"}
     node = station("n1", peers=peers, quotas=Quotas(connections=4))
