@@ -31,9 +31,10 @@ than `SILENT_BYTES` wait for it, and in `SILENT_S` it read nothing, but sent mor
 frames wait behind those of others. It keeps its connection: a network that loses packets may be the
 reason.
 
-Heartbeats are received, but never taken. So the count of what a connection holds grows slowly. It
-is corrected when a frame is taken that an earlier look had found incomplete: nothing from
-before that look is then held. So every link sends an empty frame now and then (`hub.BEAT_S`).
+libzmq answers heartbeats itself, so the count of what a connection holds grows slowly. When the
+listener takes a frame that was incomplete at an earlier look, nothing from before that look is
+held any more, and the count is corrected. So every link sends an empty frame now and then
+(`hub.BEAT_S`).
 
 A message of several parts that has ended ends its connection as well (`HeldBytes.end`).
 

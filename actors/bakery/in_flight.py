@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 REPEAT_MS_MAX = 1_000
-"""Longest such pause (ms): it shows the leader that the request is still wanted."""
+"""Longest pause between two repetitions of a request (ms): they show that it is still wanted."""
 
 NUMBER_BITS = 62
 """Random bits of the first number of a request, and of the nonce of each round of a read."""

@@ -45,11 +45,12 @@ ENTERING_MAX = 1_000
 
 
 TRIES_MAX = 20
-"""Maximum times that a drop is sent to a leader that does not answer; a lease ends by itself."""
+"""Maximum times that a drop or a renewal is sent to a leader that does not answer; a lease ends by
+itself."""
 
 
 @dataclass(slots=True, eq=False)
-class PendingRelease:
+class PendingChange:
     """A request that a quorum must forget, or a lease that a quorum must restart.
 
     Attributes:
@@ -77,7 +78,10 @@ class PendingRelease:
 
 
 class LeaderRequests:
-    """Serves proxies while this leader serves at all; else replies that it does not.
+    """Serves the requests of proxies.
+
+    While this leader does not serve, it refers locks, releases and renewals to others, and ignores
+    `UnlockAll`. To reply to a query it needs to be trusted only.
 
     Attributes:
         pending: the releases and renewals in flight, by this leader's own numbers.
@@ -90,7 +94,7 @@ class LeaderRequests:
         self.tickets = attempts.table
         self.attempts = attempts
         self.terms = terms
-        self.pending: dict[int, PendingRelease] = {}
+        self.pending: dict[int, PendingChange] = {}
         self.asked: dict[tuple[Address, int], int] = {}
         self.count = 0
 
@@ -193,8 +197,8 @@ class LeaderRequests:
             fence=request.fence,
             number=self.count + 1,
         )
-        release = PendingRelease(proxy, request.number, message, None, found, has_copies)
-        return [*self._begin(release, now), *self.attempts.advance(request.lock, now)]
+        change = PendingChange(proxy, request.number, message, None, found, has_copies)
+        return [*self._begin(change, now), *self.attempts.advance(request.lock, now)]
 
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Drop the named entries and their attempts; return whether they were known."""
@@ -207,27 +211,27 @@ class LeaderRequests:
 
         A client knows a hold by its fence. A leader that did not vote for it does not.
         """
-        release = self.pending.get(reply.number)
-        if release is None or not isinstance(message := release.message, DropTicket):
+        change = self.pending.get(reply.number)
+        if change is None or not isinstance(message := change.message, DropTicket):
             return [Observe("bakery.late_answer")]
         effects: list[Effect] = []
         is_named = not message.request and reply.request > 0
         if is_named:
-            message = release.message = replace(message, request=reply.request)
-            release.answered.clear()
+            message = change.message = replace(message, request=reply.request)
+            change.answered.clear()
             self._forget(message.lock, message.who, message.request, message.fence)
             effects += self.epoch_state.send_to_all(message, (leader,))
-        release.answered[leader] = None
-        release.found = release.found or reply.found
-        effects += self._settle(reply.number, release, now)
+        change.answered[leader] = None
+        change.found = change.found or reply.found
+        effects += self._settle(reply.number, change, now)
         return [*effects, *self.attempts.advance(message.lock, now)] if is_named else effects
 
     def on_extended(self, leader: str, reply: Extended, now: Instant) -> list[Effect]:
-        release = self.pending.get(reply.number)
-        if release is None or not isinstance(release.message, Extend):
+        change = self.pending.get(reply.number)
+        if change is None or not isinstance(change.message, Extend):
             return [Observe("bakery.late_answer")]
-        (release.answered if reply.kept else release.refused)[leader] = None
-        return self._settle(reply.number, release, now)
+        (change.answered if reply.kept else change.refused)[leader] = None
+        return self._settle(reply.number, change, now)
 
     def _on_unlock_all(self, proxy: Address, request: UnlockAll, now: Instant) -> list[Effect]:
         """Drop everything of a session that is known here; the proxy also asks other leaders."""
@@ -268,76 +272,76 @@ class LeaderRequests:
             fence=entry.fence,
             number=self.count + 1,
         )
-        return self._begin(PendingRelease(proxy, request.number, message, entry), now)
+        return self._begin(PendingChange(proxy, request.number, message, entry), now)
 
-    def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
+    def _begin(self, change: PendingChange, now: Instant) -> list[Effect]:
         """Make the other leaders do what this one has done."""
         self.count += 1
-        release.due = later(now, self.epoch_state.timing.resend_ms)
-        self.pending[self.count] = release
-        self.asked[release.proxy, release.number] = self.count
-        sent = self.epoch_state.send(release.message)
-        return [*sent, *self._settle(self.count, release, now)]
+        change.due = later(now, self.epoch_state.timing.resend_ms)
+        self.pending[self.count] = change
+        self.asked[change.proxy, change.number] = self.count
+        sent = self.epoch_state.send(change.message)
+        return [*sent, *self._settle(self.count, change, now)]
 
-    def _settle(self, number: int, release: PendingRelease, now: Instant) -> list[Effect]:
+    def _settle(self, number: int, change: PendingChange, now: Instant) -> list[Effect]:
         """Reply to the proxy once a quorum has done it; repeat until all leaders have answered.
 
         Copies do it only once a quorum of the leaders has.
         """
         effects: list[Effect] = []
         epoch_state = self.epoch_state
-        voted = epoch_state.is_voted(release.answered)
-        late = release.tries > 1 or epoch_state.needs_copies(release.refused)
-        if voted and not release.copied and (late or release.has_copies):
-            release.copied = True
-            effects += epoch_state.copy(release.message)
-        if not release.replied and epoch_state.is_agreed(release.answered):
-            effects += self._answer(release, now)
-        if not release.replied and not epoch_state.can_win(release.refused):
+        voted = epoch_state.is_voted(change.answered)
+        late = change.tries > 1 or epoch_state.needs_copies(change.refused)
+        if voted and not change.copied and (late or change.has_copies):
+            change.copied = True
+            effects += epoch_state.copy(change.message)
+        if not change.replied and epoch_state.is_agreed(change.answered):
+            effects += self._answer(change, now)
+        if not change.replied and not epoch_state.can_win(change.refused):
             # Too many have ended it, or voted for another: no quorum has it.
-            release.replied = True
-            effects.append(Send(release.proxy, not_held_here(release.number)))
-        responded = release.answered.keys() | release.refused
-        if responded >= {*epoch_state.others} and (release.replied or release.refused):
+            change.replied = True
+            effects.append(Send(change.proxy, not_held_here(change.number)))
+        responded = change.answered.keys() | change.refused
+        if responded >= {*epoch_state.others} and (change.replied or change.refused):
             self._end(number)
         return effects
 
-    def _answer(self, release: PendingRelease, now: Instant) -> list[Effect]:
-        if isinstance(release.message, DropTicket):
-            release.replied = True
-            return [Send(release.proxy, Unlocked(number=release.number, found=release.found))]
-        entry = release.entry
+    def _answer(self, change: PendingChange, now: Instant) -> list[Effect]:
+        if isinstance(change.message, DropTicket):
+            change.replied = True
+            return [Send(change.proxy, Unlocked(number=change.number, found=change.found))]
+        entry = change.entry
         assert entry is not None
         if not self.epoch_state.trusted(now) or not entry.holds or entry.is_over(now):
             return [Observe("bakery.untrusted")]
-        release.replied = True
+        change.replied = True
         ticket = entry.ticket
         hold_ms, grace_ms = ticket.hold_ms, ticket.grace_ms
         message = HoldRenewed(
-            number=release.number, fence=entry.fence, hold_ms=hold_ms, grace_ms=grace_ms
+            number=change.number, fence=entry.fence, hold_ms=hold_ms, grace_ms=grace_ms
         )
-        return [Send(release.proxy, message), Observe("bakery.renewed")]
+        return [Send(change.proxy, message), Observe("bakery.renewed")]
 
     def _end(self, number: int) -> None:
-        release = self.pending.pop(number)
-        del self.asked[release.proxy, release.number]
+        change = self.pending.pop(number)
+        del self.asked[change.proxy, change.number]
 
     def tick(self, now: Instant) -> list[Effect]:
         """Send requests again that some leaders have not answered."""
         effects: list[Effect] = []
         while (found := next(iter(self.pending.items()), None)) and found[1].due <= now:
-            number, release = found
-            release.tries += 1
-            if release.tries > TRIES_MAX:
+            number, change = found
+            change.tries += 1
+            if change.tries > TRIES_MAX:
                 self._end(number)
                 continue
-            release.due = later(now, self.epoch_state.timing.resend_ms)
+            change.due = later(now, self.epoch_state.timing.resend_ms)
             self.pending[number] = self.pending.pop(number)  # Keeps the order of deadlines.
-            responded = release.answered.keys() | release.refused
-            effects += self.epoch_state.send(release.message, responded)
-            if release.copied and not release.replied:
-                effects += self.epoch_state.copy(release.message, responded)
-            effects += self._settle(number, release, now)
+            responded = change.answered.keys() | change.refused
+            effects += self.epoch_state.send(change.message, responded)
+            if change.copied and not change.replied:
+                effects += self.epoch_state.copy(change.message, responded)
+            effects += self._settle(number, change, now)
         return effects
 
     def clear(self) -> None:

@@ -76,8 +76,8 @@ class InFlightRequests:
     """All requests in flight. The log's outcome ends one; until then it is proposed again.
 
     Both queues are ordered by `InFlightRequest.proposed_at`, so the requests that are due come
-    first and finding them is cheap. The cost also grows a little with entries removed from the
-    front since the dict last grew, so all due requests are taken at once.
+    first and finding them is cheap. Removing from the front of a dict leaves gaps that
+    later scans skip, so all due requests are taken at once.
 
     Args:
         proxy: the proxy; outcomes are sent there.

@@ -51,9 +51,9 @@ class Ordering:
     """Gives commands their slots and log times, while this node leads.
 
     All commands that arrive in one turn share a slot. While `WINDOW` slots are undecided, commands
-    wait, and share the next free slot: so batches grow with the load. A *patient* command, which
-    would only wait for a later one (an acquire of a lock that is held), is delayed for a moment
-    while nothing is under way: usually the later one arrives, and a slot and a sync are saved.
+    wait, and share the next free slot: so batches grow with the load. A *patient* command (an
+    acquire of a lock that is held) would only wait for another one, such as the release. If no slot
+    is undecided, it is delayed for a moment: usually the other one follows, and shares its slot.
 
     Log time never goes back: a leader stamps no batch below a stamp that it has applied or that
     phase one found. Only the no-ops that fill holes have the stamp 0, which does not count. Nor

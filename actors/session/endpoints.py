@@ -35,9 +35,9 @@ FIRST_SILENCE_MS = 500
 
 
 EXCUSE_MS = 2_000
-"""Time for which a proxy's reason for not replying counts (ms): it repeats a reason that lasts.
+"""Time for which a proxy's reason for not replying counts (ms). It repeats one that lasts.
 
-Two keep-alives to a node without a session (`KEEPALIVE_MS` in `upkeep.py`).
+Twice the interval of keep-alives to a node without a session (`KEEPALIVE_MS` in `upkeep.py`).
 """
 
 NEVER = Instant(0)
@@ -152,7 +152,8 @@ class Probing(Struct):
 class Endpoints(Struct):
     """All endpoints of one client, in the order of the user's list, and the one in use.
 
-    Sticky: ``current`` changes only when it becomes unusable and another is usable.
+    ``current`` changes only if it becomes unusable, if it does not serve while another does, or if
+    the endpoint of the leader is usable (`prefer_leader`).
     """
 
     table: dict[Address, Endpoint]
@@ -356,8 +357,8 @@ def note_node(
 ) -> list[Effect]:
     """Note the node behind an endpoint, and the one that leads; act on changes only.
 
-    A leader that reported that it cannot serve is not used until followers must have noticed as
-    well.
+    After a leader reports that it cannot serve, followers may still name it. They are not believed
+    until they must have noticed as well.
     """
     endpoints = state.endpoints
     endpoint = endpoints.table.get(sender)

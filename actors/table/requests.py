@@ -231,10 +231,10 @@ def resize_semaphore(
 def renew(table: TableState, command: Renew, out: list[Result]) -> None:
     """Restart the duration of a hold. Owner and fence must both be right.
 
-    A repetition gets the same reply again, and moves no deadline. A client may renew a late grant
-    under the number of the acquire, before its user receives it. So the number of a renewal is
-    compared with that of the last renewal. A renewal with a lower number than the last request of
-    its owner has no effect.
+    A repetition gets the same reply again, and moves no deadline. A client that receives a grant
+    late first renews it, under the number of the acquire. So the number of a renewal is compared
+    with that of the last renewal, too. A renewal with a lower number than the last request of its
+    owner has no effect.
     """
     command.check()
     if command.hold_ms:

@@ -106,8 +106,8 @@ from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     """End the hold of a lock under the fence that the operator saw.
 
-    A repetition of the acquire of that hold is then no longer answered with `Granted`. This is
-    the exception of ``one-outcome``.
+    Then a repetition of the acquire of that hold is not answered with `Granted` any more: the one
+    exception to ``one-outcome``.
     """
     command.check()
     before = table.audit.get((command.by, command.request))

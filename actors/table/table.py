@@ -53,8 +53,8 @@ resource, or of several locks at once. This is the state of an owner and an obje
 - *Ends.* A hold, a wait or a session ends by a command, or because log time has reached its
   deadline. What falls due is done before the command whose batch has that time. Who is granted
   next is decided in the same step, so a free object with a queue is never seen.
-- *No leader, no time.* While no leader proposes, log time stands still for deadlines: a new leader
-  first extends all sessions, and that time does not count for the deadlines of holds.
+- *No leader, no time.* Time without a leader does not count for sessions and for the deadlines of
+  holds: a new leader first extends them. It counts for the timeouts of waits.
 - *A rule checks first and changes after*, so a command that raises before its first change is
   refused alike by all members (`poison.py`).
 - *A free object leaves no state*, and no object needs to be created first: the capacity comes with
@@ -154,12 +154,12 @@ class LockTable(TableState):
         The others come in the order of their tickets. So a wait is not granted at the very time at
         which it ends, except if more than `ENDS_MAX` items end then.
 
-        At most some `ENDS_MAX` items end at one log time, and the rest at the next: `due_ms`
-        reports it as due, so that the leader proposes further ticks. Until then they are as they
-        were, and every member agrees, since only the log decides when something ends. A deadline is
+        About `ENDS_MAX` items end at one log time. The rest stay due, so `due_ms` makes the leader
+        propose further ticks. Until then they are as they were, and every member agrees, since only
+        the log decides when something ends. A deadline is
         a time before which nothing ends: no holder relies on a hold, and no client on a session,
-        that has reached it by its own clock. So an end that comes late costs others only time, and
-        what its owner renews in between goes on.
+        that has reached it by its own clock. So an end that comes late only delays others. If
+        the owner renews before it comes, the hold goes on.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
@@ -265,9 +265,9 @@ class LockTable(TableState):
         )
 
     def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:
-        """Extend the sessions and raise fences before `advance`, which would end those sessions.
+        """Extend the sessions and raise fences, both before `advance`.
 
-        A wait that times out may be the head of a queue, behind which others are granted permits.
+        It would end those sessions; and it may end a wait, and so grant permits to those behind it.
         """
         self.shift(time_ms)
         try:

@@ -98,8 +98,8 @@ def check_template(template: object) -> None:
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that formats ``template`` with the arguments of a call of ``function``.
 
-    Refused are a generator, whose calls return before its work is done, and a ``template`` that
-    names no parameter.
+    Refuse a generator, whose calls return before its work is done, and a ``template`` with a field
+    that is no parameter.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: take the lock inside it")

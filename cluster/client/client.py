@@ -76,7 +76,8 @@ class Client(
 
         Args:
             template: the name of the lock. Parameters of the function in braces are replaced by
-                the arguments of each call: ``"report/{day}"``.
+                the arguments of each call: ``"report/{day}"``. They are inserted as they are: with
+                ``"{a}/{b}"`` two calls have one name if a part has a ``/``.
             timeout: how long a call waits for the lock (s), before it raises `LockTimeoutError`.
             options: further arguments of `lock`.
 
