@@ -38,7 +38,7 @@ CONNECTIONS_MIN = 16
 RESERVED = 128
 """Descriptors that a node keeps free of connections: its sockets, files, links and libraries."""
 
-RESERVE = 8
+SPARES = 8
 """Descriptors that are held open, to be given to a file when no other is free."""
 
 BARRED_MAX = 64
@@ -82,7 +82,7 @@ def connections_max(limit: int) -> int:
     return max(CONNECTIONS_MIN, min(CONNECTIONS_MAX, (limit - RESERVED) * 3 // 4))
 
 
-class Reserve:
+class SpareDescriptors:
     """Some open descriptors that are given up, one by one, for a file that must be opened.
 
     Args:
@@ -93,7 +93,7 @@ class Reserve:
 
     """
 
-    def __init__(self, size: int = RESERVE) -> None:
+    def __init__(self, size: int = SPARES) -> None:
         self.missing = size
         self._kept: list[int] = []
         self.fill()
@@ -130,8 +130,8 @@ class Reserve:
 Borrowed = tcp.SocketType
 """A socket without what `tcp.socket` adds, which takes twice the time to make."""
 
-NO_RESERVE = Reserve(0)
-"""An empty reserve, for files that are opened while a node starts."""
+NO_SPARES = SpareDescriptors(0)
+"""None, for files that are opened while a node starts."""
 
 
 def borrow(descriptor: int, act: Callable[[Borrowed], T]) -> T | None:

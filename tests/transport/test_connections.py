@@ -22,7 +22,7 @@ from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.descriptors import Reserve, connections_max
+from fencelock.transport.descriptors import SpareDescriptors, connections_max
 from fencelock.transport.sockets import PART_BYTES_MAX, bound_router
 
 ALONE = "FENCELOCK_TEST_ALONE"
@@ -363,22 +363,22 @@ def test_the_cap_leaves_descriptors_for_files() -> None:
     assert connections_max(1 << 20) == 10_000
 
 
-def test_a_file_is_opened_with_a_reserved_descriptor_if_no_other_is_left(tmp_path: Path) -> None:
+def test_a_file_is_opened_with_a_spare_descriptor_if_no_other_is_left(tmp_path: Path) -> None:
     program = """
 import os, resource, sys
-from fencelock.transport.descriptors import Reserve, raise_limit
+from fencelock.transport.descriptors import SpareDescriptors, raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 assert raise_limit() == 128
-reserve, hoard = Reserve(2), []
+spares, hoard = SpareDescriptors(2), []
 try:
     while True:
         hoard.append(os.dup(0))
 except OSError:
     pass
 for number in range(2):
-    os.pwrite(reserve.spend(lambda: os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)), b"x", number)
+    os.pwrite(spares.spend(lambda: os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)), b"x", number)
 try:
-    reserve.spend(lambda: os.open(sys.argv[1], os.O_RDWR))
+    spares.spend(lambda: os.open(sys.argv[1], os.O_RDWR))
 except OSError as error:
     print("full", error.errno)
 """
@@ -391,8 +391,8 @@ except OSError as error:
     assert (tmp_path / "file").read_bytes() == b"xx"
 
 
-def test_a_reserve_is_filled_again() -> None:
-    reserve = Reserve(3)
+def test_spare_descriptors_are_opened_again() -> None:
+    spares = SpareDescriptors(3)
     failures = [24, 24]
 
     def opening() -> int:
@@ -400,14 +400,14 @@ def test_a_reserve_is_filled_again() -> None:
             raise OSError(failures.pop(), os.strerror(24))
         return 7
 
-    assert reserve.spend(opening) == 7
-    reserve.fill()
+    assert spares.spend(opening) == 7
+    spares.fill()
     failures = [24, 24, 24]
-    assert reserve.spend(opening) == 7
+    assert spares.spend(opening) == 7
     failures = [24]
     with pytest.raises(OSError, match="open files"):
-        reserve.spend(opening)
-    reserve.close()
+        spares.spend(opening)
+    spares.close()
 
 
 def test_libzmq_ends_a_connection_that_sends_a_part_beyond_the_limit() -> None:

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from fencelock.actors.error import FencelockError
-from fencelock.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
 from fencelock.transport.posix import NODE, posix
 
 LOCK_NAME = "lock"
@@ -90,10 +90,10 @@ class DirectoryLock:
         return "unknown"  # The holder has not yet written it, or is on another machine.
 
 
-def sync_directory(folder: Path, reserve: Reserve = NO_RESERVE) -> None:
+def sync_directory(folder: Path, spares: SpareDescriptors = NO_SPARES) -> None:
     """Make the names in ``folder`` durable: without this a new file may vanish in a crash."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    descriptor = reserve.spend(lambda: os.open(folder, flags))
+    descriptor = spares.spend(lambda: os.open(folder, flags))
     try:
         os.fsync(descriptor)
     finally:

@@ -125,7 +125,7 @@ from fencelock.cluster.node.storage.segment import (
     write_at,
     write_snapshot,
 )
-from fencelock.transport.descriptors import Reserve
+from fencelock.transport.descriptors import SpareDescriptors
 from fencelock.transport.log import logger
 
 SEGMENT_BYTES_MAX = 16 << 20
@@ -181,7 +181,7 @@ class Journal:
         self.trim_due = True
         """Whether `trim` may have something to do."""
         self._lock = lock
-        self._reserve = Reserve()
+        self._spares = SpareDescriptors()
         self._full: dict[Path, int] = {}
         """The other files in use, with their sizes (bytes), oldest first."""
         self._records: dict[str, list[bytes]] = {}
@@ -277,7 +277,7 @@ class Journal:
             segment.size - segment.end < segment.room_min
             or self._forgot
             or bool(self._doomed)
-            or self._reserve.missing > 0
+            or self._spares.missing > 0
         )
 
     def write_all(self, entries: Sequence[EntryItems]) -> None:
@@ -319,8 +319,8 @@ class Journal:
                 removed, self._doomed = self._doomed[:REMOVED_MAX], self._doomed[REMOVED_MAX:]
                 remove(removed)
             segment.make_room(self.segment_bytes_max)
-            if self._reserve.missing:
-                self._reserve.fill()
+            if self._spares.missing:
+                self._spares.fill()
         except (OSError, JournalDamagedError) as error:
             raise self._failed("trimmed", error) from error
         self.trim_due = bool(self._doomed)
@@ -329,7 +329,7 @@ class Journal:
         """Close the files and free the folder. Unsynced records may be lost. Twice does nothing."""
         self._stop_writing()
         self._lock.close()
-        self._reserve.close()
+        self._spares.close()
 
     def _go_on(self, found: RecoveredFiles) -> None:
         self._records, self._index = found.records, found.index
@@ -364,7 +364,7 @@ class Journal:
             salt=os.urandom(SALT_BYTES),
             previous=NO_SALT if before is None else before.header.salt,
         )
-        segment = Segment.make(self.folder, header, self._reserve)
+        segment = Segment.make(self.folder, header, self._spares)
         if before is not None:
             self._full[before.path] = before.end
             before.close()
@@ -393,10 +393,10 @@ class Journal:
         if best > segment.header.number:
             segment = self._begin_segment()
         old = {path: size for path, size in self._full.items() if int(path.stem) < best}
-        header = read_header(segment_path(self.folder, best), self._reserve)
+        header = read_header(segment_path(self.folder, best), self._spares)
         header = header._replace(kind=FileKind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
-        entries = live_entries(old, self._index, self._reserve)
-        path, size = write_snapshot(self.folder, header, entries, self._reserve)
+        entries = live_entries(old, self._index, self._spares)
+        path, size = write_snapshot(self.folder, header, entries, self._spares)
         self._index.move(best, Place(header.first - 1, 0, 0))
         self._doomed += old
         self._full = {path: size} | {

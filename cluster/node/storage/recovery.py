@@ -31,7 +31,7 @@ from fencelock.cluster.node.storage.segment import (
     numbered,
     segment_path,
 )
-from fencelock.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
 
 NO_SALT = bytes(SALT_BYTES)
 """The previous salt in the header of the first segment."""
@@ -211,7 +211,7 @@ def _missing(folder: Path, number: int) -> JournalDamagedError:
 
 
 def live_entries(
-    files: Mapping[Path, int], index: Index, reserve: Reserve = NO_RESERVE
+    files: Mapping[Path, int], index: Index, spares: SpareDescriptors = NO_SPARES
 ) -> Iterator[Entry]:
     """Read the live records of ``files``, which are in the order in which they were written.
 
@@ -223,7 +223,7 @@ def live_entries(
         snapshot = path.suffix == SNAPSHOT_SUFFIX
         if not live[0 if snapshot else int(path.stem)]:
             continue
-        content = reserve.spend(path.read_bytes)
+        content = spares.spend(path.read_bytes)
         header = header_of(content, str(path), FileKind.SNAPSHOT if snapshot else FileKind.SEGMENT)
         if header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")

@@ -26,7 +26,7 @@ from fencelock.cluster.node.storage.record import (
     encode_header,
     header_of,
 )
-from fencelock.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
 
 SEGMENT_SUFFIX = ".journal"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -71,20 +71,20 @@ class Segment:
         self.descriptor = descriptor
 
     @classmethod
-    def make(cls, folder: Path, header: Header, reserve: Reserve = NO_RESERVE) -> Self:
+    def make(cls, folder: Path, header: Header, spares: SpareDescriptors = NO_SPARES) -> Self:
         """Create the segment of ``header`` durably, with its name.
 
-        If the process has no descriptor left, one of ``reserve`` is given up for it. After an error
+        If the process has no descriptor left, one of ``spares`` is given up for it. After an error
         of the disk, the next start removes a half-made segment.
         """
         path = segment_path(folder, header.number)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = reserve.spend(lambda: os.open(path, flags, FILE_MODE))
+        descriptor = spares.spend(lambda: os.open(path, flags, FILE_MODE))
         segment = cls(path, descriptor, header, HEADER_BYTES, HEADER_BYTES)
         try:
             write_at(descriptor, encode_header(header), 0)
             os.fsync(descriptor)
-            sync_directory(folder, reserve)
+            sync_directory(folder, spares)
         except BaseException:
             segment.close()
             raise
@@ -139,9 +139,9 @@ def snapshot_path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{SNAPSHOT_SUFFIX}"
 
 
-def read_header(path: Path, reserve: Reserve = NO_RESERVE) -> Header:
+def read_header(path: Path, spares: SpareDescriptors = NO_SPARES) -> Header:
     """Return the header of the segment at ``path``, which this journal made."""
-    header = header_of(reserve.spend(lambda: _start_of(path)), str(path), FileKind.SEGMENT)
+    header = header_of(spares.spend(lambda: _start_of(path)), str(path), FileKind.SEGMENT)
     if header is None:
         raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
     return header
@@ -171,7 +171,7 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
 
 
 def write_snapshot(
-    folder: Path, header: Header, entries: Iterable[Entry], reserve: Reserve = NO_RESERVE
+    folder: Path, header: Header, entries: Iterable[Entry], spares: SpareDescriptors = NO_SPARES
 ) -> tuple[Path, int]:
     """Write a snapshot aside and name it once it is durable; return path and size.
 
@@ -181,7 +181,7 @@ def write_snapshot(
     path = snapshot_path(folder, header.number)
     partial = path.with_suffix(PARTIAL_SUFFIX)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = reserve.spend(lambda: os.open(partial, flags, FILE_MODE))
+    descriptor = spares.spend(lambda: os.open(partial, flags, FILE_MODE))
     try:
         write_at(descriptor, encode_header(header), 0)
         size = _write_groups(descriptor, header.salt, entries)
@@ -189,7 +189,7 @@ def write_snapshot(
     finally:
         os.close(descriptor)
     os.rename(partial, path)
-    sync_directory(folder, reserve)
+    sync_directory(folder, spares)
     return path, size
 
 
