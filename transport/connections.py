@@ -54,10 +54,6 @@ LOOK_ON_S = 0.002
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: time since data came (ms)."""
 
-FULL_BARRED_S = 1.0
-"""An address whose quota is full of used connections is barred for so long (s): to accept and end
-one more takes the node 0.3 ms."""
-
 SPARE = 64
 """Connections beyond a limit that are kept until they send a frame, since they may be members'."""
 
@@ -115,7 +111,6 @@ class Connections:
 
     Excess ones are ended in this order: FRESH ones, oldest first; BEATING ones; the newest, when it
     becomes USED. So a stranger who opens connections takes no place of a client that uses its own.
-    Then its address is barred for a moment, unless the latest link of a member came from there.
     If the process still runs out of descriptors, the node stops listening for a moment, since
     libzmq would try to accept the next one all the time.
 
@@ -159,8 +154,6 @@ class Connections:
         self._by_address: dict[str, Group] = {}
         self._members: dict[str, Connection] = {}
         """The latest link of each member."""
-        self._linked_from: dict[str, str] = {}
-        """The address of the latest link of each member, also after that has ended."""
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.fresh = self._all.by_state[State.FRESH]
@@ -279,7 +272,6 @@ class Connections:
         if former is one:
             return
         self._members[member] = one
-        self._linked_from[member] = one.address
         self._held.is_member(one.descriptor)
         self._move(one, State.MEMBER)
         if former is not None and former.state is State.MEMBER:
@@ -289,9 +281,6 @@ class Connections:
         """End a connection that is used, if there are too many; return whether that was so."""
         if self._by_address[one.address].count(State.USED) > self._most_of_address:
             self._note_address_full(one.address)
-            barred = one.address in self._barred.until
-            if not barred and one.address not in self._linked_from.values():
-                self._bar(one.address, FULL_BARRED_S)
         elif self._all.count(State.USED, State.MEMBER) > self._most:
             self._note_full()
         else:
@@ -302,19 +291,13 @@ class Connections:
     def bar(self, host: str, seconds: float) -> None:
         """Accept no connection from ``host`` for so much longer."""
         address = counted_address(host)
-        if self._bar(address, seconds):
+        if self._barred.bar(address, seconds):
+            self._count("wire.address_barred", 1)
             self._held.end_larger(
                 [one for one, of in self._open.items() if of.address == address],
                 "it is from the address of one that sent several parts",
             )
-
-    def _bar(self, address: str, seconds: float) -> bool:
-        """Bar ``address`` for so much longer; return whether it was not barred."""
         self.tend_ms = self.tend_ms or 1
-        begins = self._barred.bar(address, seconds)
-        if begins:
-            self._count("wire.address_barred", 1)
-        return begins
 
     def _make_room(self, group: Group, most: int) -> bool:
         """End the oldest silent connection of ``group``; return False if there is room to spare."""

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from errno import EMFILE, ENFILE
+from errno import EAFNOSUPPORT, EMFILE, ENFILE
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
 
@@ -128,7 +128,7 @@ class SpareDescriptors:
 
 
 Borrowed = tcp.SocketType
-"""A socket without what `tcp.socket` adds, which takes twice the time to make."""
+"""A socket of C, without the layer in Python that `tcp.socket` adds: made in half the time."""
 
 NO_SPARES = SpareDescriptors(0)
 """None, for files that are opened while a node starts."""
@@ -140,8 +140,9 @@ def borrow(descriptor: int, act: Callable[[Borrowed], T]) -> T | None:
     libzmq may close it at any time, and another file may get its number, so check its peer first.
     """
     try:
-        # `tcp.socket` would ask for what is given here. An address of IPv4 comes out as one.
-        connection = Borrowed(tcp.AF_INET6, tcp.SOCK_STREAM, tcp.IPPROTO_TCP, descriptor)
+        # Without a family, it would ask the kernel for all three. Addresses are read by a family of
+        # their own; the one given here only reserves room, and none takes more.
+        connection = Borrowed(tcp.AF_UNIX, tcp.SOCK_STREAM, tcp.IPPROTO_TCP, descriptor)
     except (OSError, ValueError):
         return None
     try:
@@ -153,8 +154,16 @@ def borrow(descriptor: int, act: Callable[[Borrowed], T]) -> T | None:
 
 
 def peer_of(connection: Borrowed) -> Any:
-    """Return the address of the other side."""
-    return connection.getpeername()
+    """Return the address of the other side.
+
+    Raises:
+        OSError: it is none of TCP: another file has the descriptor.
+
+    """
+    peer = connection.getpeername()
+    if not isinstance(peer, tuple):
+        raise OSError(EAFNOSUPPORT, f"{peer!r} is no address of TCP")
+    return peer
 
 
 def acked_bytes(connection: Borrowed) -> int | None:

@@ -85,8 +85,7 @@ DROPPED = {
     "wire.client_slow": "of or to clients that do not read their replies",
     "proxy.over_quota": "not frames: requests above a client's quota, which were refused",
     "wire.flood_closed": "of connections that were closed, since they sent too many",
-    "wire.address_barred": "of addresses barred for a moment, for messages of several parts or "
-    "too many connections",
+    "wire.address_barred": "of addresses barred for a moment, since they sent several parts",
     "wire.held_closed": "of connections that were closed, since they took too much memory",
     "wire.address_full": "of connections above the quota of one address",
     "wire.connections_full": "of connections above the limit: too many clients, or their "

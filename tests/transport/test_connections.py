@@ -22,7 +22,7 @@ from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.descriptors import SpareDescriptors, connections_max
+from fencelock.transport.descriptors import SpareDescriptors, borrow, connections_max, peer_of
 from fencelock.transport.sockets import PART_BYTES_MAX, bound_router
 
 ALONE = "FENCELOCK_TEST_ALONE"
@@ -149,33 +149,6 @@ def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
     until(lambda: node.came["n2"] == 2 and node.came.total() == 2 * len(good) + 2, node)
     assert node.came["late"] == 0
     assert node.counters[counter] == 1
-
-
-def test_an_address_with_too_many_used_connections_is_barred_for_a_moment(station: Make) -> None:
-    node = station("n1", quotas=Quotas(connections=4))
-    good = used(node, 4)
-    sender(node, "late")
-    until(lambda: node.counters["wire.address_barred"] == 1, node)
-    assert node.counters["wire.address_full"] == 1
-    assert not node.admits("127.0.0.1")
-    assert node.admits("127.0.0.2")
-    good.pop().close()
-    sender(node, "later")
-    until(lambda: node.came["later"] == 1, node)
-    send_each(good)
-    until(lambda: node.came.total() == 4 + 1 + 3, node)
-
-
-def test_an_address_of_a_member_is_never_barred_for_too_many_connections(station: Make) -> None:
-    node = station("n1", peers={"n2": "tcp://127.0.0.1:9"}, quotas=Quotas(connections=4))
-    member = sender(node, "n2")
-    until(lambda: node.came["n2"] == 1, node)
-    member.close()
-    for number in range(5):
-        sender(node, f"good{number}")
-    until(lambda: node.counters["wire.address_full"] == 1, node)
-    assert node.admits("127.0.0.1")
-    assert node.counters["wire.address_barred"] == 0
 
 
 def test_links_of_members_are_not_counted_for_their_address_but_one_each(station: Make) -> None:
@@ -408,6 +381,24 @@ def test_spare_descriptors_are_opened_again() -> None:
     with pytest.raises(OSError, match="open files"):
         spares.spend(opening)
     spares.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_peer_of_a_descriptor_is_read_by_the_family_of_its_address(host: str) -> None:
+    family = tcp.AF_INET6 if ":" in host else tcp.AF_INET
+    with tcp.create_server((host, 0), family=family) as server:
+        with tcp.create_connection(server.getsockname()[:2]) as there, server.accept()[0] as here:
+            assert borrow(here.fileno(), peer_of) == there.getsockname()
+        assert borrow(server.fileno(), peer_of) is None
+
+
+def test_a_descriptor_that_another_kind_of_file_has_got_has_no_peer() -> None:
+    """A file or a UNIX socket may get the number of a connection that libzmq has closed."""
+    here, there = tcp.socketpair(tcp.AF_UNIX)
+    with here, there, Path(os.devnull).open() as file:
+        assert borrow(here.fileno(), peer_of) is None
+        assert borrow(file.fileno(), peer_of) is None
+        assert here.send(b"x") == 1
 
 
 def test_libzmq_ends_a_connection_that_sends_a_part_beyond_the_limit() -> None:
