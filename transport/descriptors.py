@@ -160,8 +160,8 @@ def peer_of(connection: Borrowed) -> Any:
         OSError: it is none of TCP: another file has the descriptor.
 
     """
-    peer = connection.getpeername()
-    if not isinstance(peer, tuple):
+    peer: Any = connection.getpeername()
+    if isinstance(peer, str | bytes):  # Of a UNIX socket.
         raise OSError(EAFNOSUPPORT, f"{peer!r} is no address of TCP")
     return peer
 
