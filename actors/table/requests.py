@@ -277,6 +277,7 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         if command.request <= session.floor:
             return  # A forgotten owner neither waits nor holds.
         table.changing = True
+        session.make_room()
         owner_state = session.enter(key)
     table.changing = True
     wait, hold = owner_state.wait, owner_state.hold
@@ -320,6 +321,7 @@ def begin(
             out.append(refused(command, Reason.FORGOTTEN, why=LATER_REQUEST))
             return None
         table.changing = True
+        session.make_room()
         owner_state = session.enter(key)
     elif request <= owner_state.request:
         out.append(_repeat(owner_state, command))

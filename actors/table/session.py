@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -23,9 +24,10 @@ SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
 
 IDLE_MAX = 4_096
-"""Maximum owner states of a session without a hold or wait whose last outcome is kept.
+"""Owner states of a session without a hold or wait whose last outcome is kept.
 
-More than a client has requests in flight; beyond it the oldest is forgotten.
+More than a client has requests in flight. When another owner enters, the oldest beyond it are
+forgotten, at most as many at a time.
 """
 
 LOSSES_MAX = 100
@@ -174,13 +176,20 @@ class Session:
         owner_state = self.owner_states[key] = OwnerState(session=self, key=key)
         return owner_state
 
+    def make_room(self) -> None:
+        """Forget the oldest idle owner states if there are too many, before another one enters.
+
+        At no other time: a command may end thousands of waits, its own owner's first of all, and
+        goes on with that owner state.
+        """
+        for _ in range(min(len(self.idle) - IDLE_MAX + 1, IDLE_MAX)):
+            self._forget_first()
+
     def retire(self, key: Key, now_ms: int) -> None:
         """Note that the owner of ``key`` neither holds nor waits any more."""
         losses = self.losses
         if key not in losses:
             self.idle[key] = now_ms
-            if len(self.idle) > IDLE_MAX:
-                self._forget_first()
             return
         losses[key] = losses.pop(key)  # It becomes the newest.
         if len(losses) > LOSSES_MAX:
@@ -189,9 +198,10 @@ class Session:
             self.retire(oldest, now_ms)
 
     def forget(self, now_ms: int) -> None:
-        """Forget the owner states that have been idle for a TTL."""
-        idle, until_ms = self.idle, now_ms - self.ttl_ms
-        while idle and next(iter(idle.values())) <= until_ms:
+        """Forget the owner states that have been idle for a TTL, at most `IDLE_MAX`."""
+        until_ms = now_ms - self.ttl_ms
+        due = takewhile(lambda at_ms: at_ms <= until_ms, islice(self.idle.values(), IDLE_MAX))
+        for _ in [*due]:
             self._forget_first()
 
     def _forget_first(self) -> None:

@@ -548,9 +548,7 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
         for first in range(0, len(busy), SORTED_RECORDS):
             runs.append(sorted(busy[first : first + SORTED_RECORDS], key=_by_name))
             yield None
-        for note in merge(*runs, key=_by_name):
-            yield _claimant_record(note)
-        for note in others:
+        for note in chain(merge(*runs, key=_by_name), others):
             yield _claimant_record(note)
             if isinstance(note[3], KeptReply):
                 yield note[3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from support.expect import only
 from support.table_scene import held, lines_of, text_of
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
@@ -24,6 +26,7 @@ from fencelock.actors.table.wire import LogCommand
 TTL_MS = 1_000_000
 NAMES = 30_000
 """Many times what an owner's session remembers."""
+CROWD = IDLE_MAX + 100
 
 
 def acquire(
@@ -61,10 +64,10 @@ def test_many_names_leave_nothing_behind(table: LockTable) -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        use(range(2 * IDLE_MAX, 3 * IDLE_MAX))  # All that is remembered is traced now.
+        use(range(2 * IDLE_MAX, 5 * IDLE_MAX))  # All is traced now, also dicts that were rebuilt.
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        use(range(3 * IDLE_MAX, NAMES))
+        use(range(5 * IDLE_MAX, NAMES))
         gc.collect()
         growth = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -167,6 +170,34 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
     assert list(session.losses.values()) == list(range(910, 1_010))
     assert len(session.losses) == LOSSES_MAX
     assert len(session.idle) == AUDIT_MAX + 9 - LOSSES_MAX
+
+
+def give_up(session: str, owner: str, request: int) -> LogCommand:
+    return api.Cancel(session=session, owner=owner, request=request, lock=object_name(BARRIER, "b"))
+
+
+def arrive(session: str, owner: str, request: int) -> LogCommand:
+    return AwaitBarrier(session=session, owner=owner, request=request, barrier="b", parties=CROWD)
+
+
+@pytest.mark.parametrize("leave", [give_up, arrive])
+def test_an_owner_is_not_forgotten_while_its_command_ends_a_crowd_of_waits(
+    table: LockTable, leave: Callable[[str, str, int], LogCommand]
+) -> None:
+    """Rule outcomes-are-bounded: it is the oldest of more idle owners than are remembered."""
+    for number in range(1, CROWD):
+        table.apply(0, arrive("s.1", f"o{number}", number))
+    table.apply(0, leave("s.1", "o1", CROWD))
+    session = table.sessions.by_id["s.1"]
+    assert session.idle.keys() | {("o1", object_name(BARRIER, "b"))} == session.owner_states.keys()
+    assert LockTable.restore(table.snapshot()).digest() == table.digest()
+    for number in range(IDLE_MAX):
+        table.apply(0, arrive("s.1", f"late{number}", CROWD + 1 + number))
+    table.apply(TTL_MS - 1, api.KeepAlive(session="s.1"))
+    table.apply(2 * TTL_MS - 2, api.KeepAlive(session="s.1"))
+    assert session.idle == {}
+    table.apply(3 * TTL_MS, End(session="s.1"))
+    assert (table.objects, table.claims, table.sessions.by_id) == ({}, 0, {})
 
 
 @pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])

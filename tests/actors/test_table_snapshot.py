@@ -23,7 +23,13 @@ from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import GivePermits, TakePermits
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
-from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import (
+    PERMITS_MAX,
+    SEMAPHORE,
+    AcquirePermits,
+    ReleasePermits,
+    ResizeSemaphore,
+)
 from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.table.snapshot import bytes_of
 from fencelock.actors.table.table import LockTable
@@ -258,8 +264,11 @@ EVERYTHING: list[Any] = [
     AddToCounter(counter="C", amount=7, session="s.1", request=9),
     TakePermits(pool="P", size=3, amount=2, session="s.1", request=10),
     TakePermits(pool="P", size=3, amount=2, session="t.2", request=6),
+    AcquirePermits(semaphore="Q", permits=3, amount=1, session="s.1", request=16),
+    ResizeSemaphore(semaphore="Q", permits=3, size=4, session="s.1", request=17),  # Of a holder.
 ]
 GO_ON: list[Any] = [
+    ResizeSemaphore(semaphore="Q", permits=3, size=4, session="s.1", request=17),
     AcquirePermits(semaphore="S", permits=3, amount=3, session="t.2", request=1),
     api.Release(lock=SEMAPHORE_S, fence=1, session="s.1", request=12),
     Downgrade(rwlock="R", fence=2, session="s.1", request=13),

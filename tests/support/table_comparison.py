@@ -46,6 +46,7 @@ from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.resource import Resource
+from fencelock.actors.table.session import Key
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support.map_model import entries_in
@@ -294,7 +295,7 @@ class MixedComposer(ObjectComposer):
                     semaphore=name,
                     permits=3 if chance % 7 == 0 else sizes[0],
                     size=2 + kind % 3,
-                    **by(made, "xyz"[which % 3]),
+                    **by(made, "pqxyz"[which % 5]),  # Of p and q, perhaps also a holder.
                 )
             drains = made.wait_ms == 0 and who % 3 == 0
             return AcquirePermits(
@@ -774,12 +775,22 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
             assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+            assert remembered(copy) == remembered(table)
             table = copy
     end = table.time_ms + 10_000
     assert [summary_of(one) for one in table.advance(end)] == model.advance(end)
     assert (table.sessions.by_id, table.waits) == ({}, 0)
     lasting = sorted(hold.owner_state.lock for hold in key_holds(table))  # They have no deadline.
     assert lasting == sorted(table.resources) == sorted(claim.lock for claim in model.claims)
+
+
+def remembered(table: LockTable) -> dict[tuple[str, Key], tuple[object, ...]]:
+    """Return what a repetition of a request of each owner is answered by."""
+    return {
+        (session.id, key): (one.request, one.releasing, one.outcome, one.hold is None)
+        for session in table.sessions.by_id.values()
+        for key, one in session.owner_states.items()
+    }
 
 
 def steps_of(seed: int) -> list[Dice]:
