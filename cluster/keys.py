@@ -184,7 +184,7 @@ def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path} is not usable: {where}: {first['msg']}") from error
-    except ValueError as error:  # It is no TOML, or no UTF-8.
+    except (ValueError, RecursionError) as error:  # It is no TOML, or no UTF-8.
         raise ConfigError(f"{path} is not usable: {error}") from error
     return document
 

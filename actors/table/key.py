@@ -98,7 +98,7 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
     def holder(self) -> str:
         """The client that detached it, or its value, in hexadecimal unless printable ASCII."""
         value = self.key.value
-        if self.key.detached_by:
+        if self.key.detached_by is not None:
             return self.key.detached_by
         plain = all(byte in PRINTABLE for byte in value)
         text = value.decode("ascii") if plain else f"0x{value.hex()}"
@@ -121,7 +121,7 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
         """Return a checksum of what it has besides its fence and its deadline."""
         key = self.key
         about = f"{self.owner_state.lock}\n{key.account}\n{key.reserved}\n{self.count}"
-        about += key.detached_by
+        about += "" if key.detached_by is None else f"\n{key.detached_by}"
         return crc32(key.value, crc32(about.encode()))
 
 
@@ -195,7 +195,7 @@ def attach(table: TableState, command: Attach, out: list[Result]) -> None:
     resource = table.resources.get(command.lock)
     hold = None if resource is None else next(iter(resource.holds), None)
     digest = digest_of(command.secret)
-    if not (isinstance(hold, KeyHold) and hold.key.detached_by and hold.key.value == digest):
+    if not isinstance(hold, KeyHold) or hold.key.detached_by is None or hold.key.value != digest:
         why = Why(Cause.NOT_DETACHED, obstacle=table.state_of(command.lock))
         deny(table, owner_state, Reason.NOT_HELD, why, out)
         return

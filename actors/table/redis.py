@@ -152,7 +152,7 @@ def _state_of(table: TableState, name: str, command: ChangeKeys) -> KeyState:
     hold, expected = next(iter(resource.holds), None), command.expected
     if hold is None:
         return KeyState.AWAITED
-    if not isinstance(hold, KeyHold) or hold.key.detached_by:
+    if not isinstance(hold, KeyHold) or hold.key.detached_by is not None:
         return KeyState.NATIVE
     value = hold.key.value
     if expected is not None and (
@@ -314,7 +314,7 @@ def _value_of(table: TableState, name: str) -> bytes | None:
 
 
 def _see(table: TableState, name: str, hold: TableHold) -> KeySeen:
-    if isinstance(hold, KeyHold) and not hold.key.detached_by:
+    if isinstance(hold, KeyHold) and hold.key.detached_by is None:
         value, native, left_ms = hold.key.value, False, hold.left_ms()
     else:
         session = without_secret(hold.owner_state.session.id)

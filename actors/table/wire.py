@@ -172,8 +172,8 @@ class KeyRecord(NamedTuple):
     """Whether a SET with the same value is still expected."""
     ttl_ms: Int64 | None
     """Of a wait, the time for which the key will be held; None for no deadline. None of a hold."""
-    detached_by: str = ""
-    """The owner who detached the lock; empty if it is held through a Redis door."""
+    detached_by: str | None = None
+    """The owner who detached the lock; None if it is held through a Redis door."""
 
 
 class ClaimantRecord(NamedTuple):

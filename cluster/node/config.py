@@ -439,10 +439,7 @@ def load(path: str | PathLike[str]) -> Config:
 
 def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Config:
     """Read a configuration from ``text``. Its relative paths begin at ``folder``."""
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"not TOML: {error}") from error
+    document = _loaded(text)
     try:
         file = File.model_validate(merged(document, overrides.document))
     except ValidationError as error:
@@ -502,10 +499,37 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
     )
 
 
+_SHARED = frozenset({"cluster", "protocol", "limits", "paxos", "bakery"})
+_INSECURE = {"insecure": True}
+
+
 def _shared(file: File) -> dict[str, Any]:
-    tables = {"cluster", "protocol", "limits", *({file.protocol} & File.model_fields.keys())}
+    tables = {"cluster", "protocol", "limits", *({file.protocol} & _SHARED)}
     shared = file.model_dump(include=tables, exclude_none=True)
-    return shared | ({"security": {"insecure": True}} if file.security.insecure else {})
+    return shared | ({"security": _INSECURE} if file.security.insecure else {})
+
+
+def shared_from(text: str) -> dict[str, Any]:
+    """Return the settings in ``text``, which another node shares (`Config.shared`).
+
+    Raises:
+        ConfigError: there are others among them. No other node chooses where this one writes.
+
+    """
+    document = _loaded(text)
+    others = sorted(document.keys() - _SHARED - {"security"})
+    if document.get("security", _INSECURE) != _INSECURE:
+        others.append("security")
+    if others:
+        raise ConfigError(f"{', '.join(others)[:200]}: no setting that nodes share")
+    return document
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"not TOML: {error}") from error
 
 
 def toml_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

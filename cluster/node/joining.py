@@ -15,7 +15,6 @@ import re
 import secrets
 import socket
 import time
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -47,7 +46,7 @@ from fencelock.cluster.client.waiting import UNANSWERED, why_unreached
 from fencelock.cluster.guarantee import VOTING
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.keys import KeyFile, node_keys, read_key, write_private
-from fencelock.cluster.node.config import Config, is_loopback, load, parse, toml_of
+from fencelock.cluster.node.config import Config, is_loopback, load, parse, shared_from, toml_of
 from fencelock.transport.codec import decode, encode
 from fencelock.transport.frame import Frame, check_cluster
 from fencelock.transport.hub import SocketHub
@@ -167,7 +166,10 @@ def joined(joining: Joining) -> tuple[Config, str]:
         if one.role is not NodeRole.OBSERVER and (one.endpoint or one.node == status.node)
     }
     own = {"address": address} | ({"listen": joining.listen} if joining.listen else {})
-    document: dict[str, Any] = {"data": ".", **tomllib.loads(shared.text)}
+    try:
+        document: dict[str, Any] = {"data": ".", **shared_from(shared.text)}
+    except ConfigError as error:
+        raise ConfigError(f"{status.node} sent a wrong configuration: {error}") from error
     document["nodes"] = nodes | {node: own}
     if key is not None and joining.key is not None:
         document["security"] = {"keys": str(joining.key.resolve().parent)}

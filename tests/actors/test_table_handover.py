@@ -38,7 +38,8 @@ def table() -> LockTable:
 
 
 def acquire(request: int, session: str = WEB, **more: Any) -> Acquire:
-    return Acquire(lock="k", session=session, owner="o", request=request, **more)
+    fields: dict[str, Any] = {"owner": "o", **more}
+    return Acquire(lock="k", session=session, request=request, **fields)
 
 
 def detach(request: int = 2, fence: int = 1, ttl_ms: int = 1_000, **more: Any) -> Detach:
@@ -77,6 +78,16 @@ def test_a_detached_lock_is_attached_once_and_no_other_owner_gets_it_between(
         assert applied(one, release(3))[1:] == [f"{WORKER} holds 1 under 4"]
     assert copy.digest() == table.digest()
     assert (table.key_session.claims, table.key_session.owner_states, table.marked) == (0, {}, 0)
+
+
+def test_a_lock_is_also_detached_by_an_owner_without_a_name(table: LockTable) -> None:
+    applied(table, release(1, WEB, "o"))
+    applied(table, acquire(91, owner=""))
+    applied(table, detach(92, 2, owner=""))
+    copy = restored(table)
+    assert copy.digest() == table.digest()
+    assert (holder(copy).session, holder(copy).owner) == (NO_CLIENT, "")
+    assert applied(copy, attach()) == [f"{WORKER} holds 1 under 4"]
 
 
 def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -> None:

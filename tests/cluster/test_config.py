@@ -39,7 +39,9 @@ from fencelock.cluster.node.config import (
     load,
     loopback,
     parse,
+    shared_from,
     starting_config,
+    toml_of,
 )
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.cluster.testing.ports import free_ports
@@ -533,6 +535,25 @@ def test_a_file_that_nests_too_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("a = " + "[" * 5_000)
     with pytest.raises(ConfigError, match="not TOML"):
         load(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ('data = "/root"', "data"),
+        ('log.folder = "/etc/cron.d"', "log"),
+        ('security.keys = "/"', "security"),
+        ('nodes.n9.address = "tcp://127.0.0.1:9"', "nodes"),
+        ("x = " + "[" * 5_000, "not TOML"),
+    ],
+)
+def test_another_node_shares_no_other_settings_than_those_that_nodes_share(
+    more: str, named: str
+) -> None:
+    shared = parse(written(BASE), Path()).shared
+    assert toml_of(shared_from(shared)) == shared
+    with pytest.raises(ConfigError, match=named):
+        shared_from(f"{more}\n{shared}")
 
 
 def test_empty_variables_and_those_of_others_change_nothing(

@@ -43,6 +43,7 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda keys: (keys / "keys.toml").write_text("server = 1"), "server: Input should be"),
     (lambda keys: (keys / "keys.toml").write_text("server"), "is not usable"),
     (lambda keys: (keys / "n1.key").write_bytes(b"\xff"), "is not usable"),
+    (lambda keys: (keys / "keys.toml").write_text("x = " + "[" * 5_000), "is not usable"),
     (lambda keys: (keys / "n2.key").replace(keys / "n1.key"), "does not list the key"),
     (lambda keys: remove_key(keys, "n1"), "n1.key does not exist"),
     (lambda keys: (keys / "alice.key").replace(keys / "n1.key"), "does not list the key"),

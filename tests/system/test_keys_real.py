@@ -452,7 +452,8 @@ def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:
         with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
             fencelock.connect(nodes.connect, cluster=nodes.cluster, key=key)
         alice.evict("orders/1", hold.fence)
-        (tmp_path / "keys" / "keys.toml").write_text("broken")  # The keys in force stay.
+        broken = "x = " + "[" * 5_000  # The keys in force stay.
+        (tmp_path / "keys" / "keys.toml").write_text(broken)
         nodes.processes["n1"].send_signal(signal.SIGHUP)
         assert alice.status("orders/1").holder is None
         log = tmp_path / "n1.log"
