@@ -167,7 +167,7 @@ def _note_purge(table: TableState, command: Purge, removed: int) -> None:
     lock = object_name(command.kind, command.prefix)
     last = next(reversed(table.audit.values()), None)
     if last is not None and (last.lock, last.operator, last.why) == (lock, command.by, why):
-        del table.audit[last.operator, last.request]
+        table.forget_forced((last.operator, last.request))
         removed += last.holder.times
     _note(table, command, lock, removed, why)
 

@@ -12,13 +12,14 @@ member then copies its table before that slot, and applies the slot as always. O
 raises does it return to the copy, and refuse the commands that raised. So a skip of a sound slot
 changes nothing, and members with and without it never differ: a member without it stops again.
 
-Only `VALUE_ERRORS` count. They come from operations on values, and the values are the same on all
-members. A `MemoryError`, a `RecursionError` or an `OSError` depends on the process: such an error
-stops the one member, as a crash would, and its journal has everything. If two versions of Python
+`LOCAL_ERRORS` do not count: they depend on the process. Such an error stops the one member, as a
+crash would, and its journal has everything. All others come from operations on values, and the
+values are the same on all members. If two versions of Python
 ever disagree whether an operation raises, one member refuses what another performs: their
 fingerprints contain the reasons of refusals, so the comparison of members finds it.
 
 An `AssertionError` says that an invariant is broken: the table is damaged whatever `changing` says.
+So does an `InvalidRequestError` while `changing` is true: a rule has checked too late.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from fencelock.actors.api.name import titled
 from fencelock.actors.api.request import Command, Key
 from fencelock.actors.api.session_message import Evicted
 
-VALUE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
-"""The exceptions that depend only on the command and the table."""
+LOCAL_ERRORS = (MemoryError, RecursionError, OSError)
+"""The exceptions that depend on the process, and not only on the command and the table."""
 
 ERROR_CHARS_MAX = 200
 """Maximum length of an exception in the text: the traceback has all of it."""
@@ -37,14 +38,15 @@ SKIPPER = "fencelock repair --skip"
 """Begins the name of the operator in the audit's entry about a skipped command."""
 
 NEXT_STEP = (
-    'Every member stops at this slot, now and at each start. Stop all members, run "fencelock '
-    'repair --skip {slot}" for the data folder of each of them, and start them again: they refuse '
-    "this command, and go on. Please report this"
+    "Every member stops at this slot, now and at each start. Stop all members, run "
+    '"fencelock repair --id NODE --skip {slot}" on the machine of each of them, and start them '
+    "again: they refuse this command, and go on. Please report this"
 )
 
 NO_SKIP = (
     "Every member stops at this slot, now and at each start, and no skip helps, because what falls "
-    'due stays due. Found a new cluster from a backup ("fencelock restore"). Please report this'
+    "due stays due. Install a release without this bug, and please report it. Of backups, only one "
+    'that is older than what fell due is free of it ("fencelock restore")'
 )
 
 

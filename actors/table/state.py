@@ -44,6 +44,9 @@ wait for those of several slots."""
 AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
+PURGES_MAX = 100
+"""Maximum number of them that are steps of purges."""
+
 INVARIANTS = {
     "one-holder": "a lock has one holder at most",
     "fences-rise": "each grant has a fence above those of all earlier grants, of whatever object, "
@@ -94,6 +97,8 @@ class TableState:
         begun: the owner of the command that is being applied, once its request is the last one.
         changing: whether a change is under way: what raises then damages the table (`poison`).
         audit: the last forced releases and closings, by operator and request, the oldest first.
+        purges: the keys of the entries about purges: clients purge what is their own, and shall not
+            push the entries of operators out.
         histories: the last changes of the objects that can be watched.
 
     """
@@ -116,6 +121,7 @@ class TableState:
         self.deadlines = Deadlines()
         self.departed: dict[int, Session] = {}
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
+        self.purges: dict[tuple[str, int], None] = {}
         self.skipped: set[tuple[str, Key]] = set()
         self.faults: list[Fault] = []
         self.begun: OwnerState | None = None
@@ -261,14 +267,24 @@ class TableState:
     def note_forced(self, entry: Evicted) -> None:
         self.changing = True
         key = entry.operator, entry.request
-        self.audit.pop(key, None)
+        self.forget_forced(key)
         self.audit[key] = entry
         if skipped := skipped_in(entry):
             self.skipped.add(skipped)
+        if entry.why is not None and entry.why.cause is Cause.PURGED:
+            self.purges[key] = None
+        if len(self.purges) > PURGES_MAX:
+            self.forget_forced(next(iter(self.purges)))
         if len(self.audit) > AUDIT_MAX:
-            oldest = self.audit.popitem(last=False)[1]
-            if skipped := skipped_in(oldest):
-                self.skipped.discard(skipped)
+            self.forget_forced(next(iter(self.audit)))
+
+    def forget_forced(self, key: tuple[str, int]) -> Evicted | None:
+        """Remove an entry of the audit, if it has that, and return it."""
+        entry = self.audit.pop(key, None)
+        self.purges.pop(key, None)
+        if entry is not None and (skipped := skipped_in(entry)):
+            self.skipped.discard(skipped)
+        return entry
 
     def next_ticket(self) -> int:
         """Return a number above all tickets so far."""

@@ -76,7 +76,7 @@ from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import snapshot
-from fencelock.actors.table.poison import SKIPPER, VALUE_ERRORS, PoisonError, named
+from fencelock.actors.table.poison import LOCAL_ERRORS, SKIPPER, PoisonError, named
 from fencelock.actors.table.requests import deny, record
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session
@@ -116,12 +116,15 @@ class LockTable(TableState):
         self.begun, self.changing = None, False
         try:
             RULES[type(command)](self, command, out)
-        except InvalidRequestError:
-            out.append(refused(command, Reason.INVALID, why=Why(Cause.INVALID)))
-        except VALUE_ERRORS as error:
+        except LOCAL_ERRORS:
+            raise
+        except Exception as error:
             if self.changing or isinstance(error, AssertionError):
                 raise PoisonError(command, error) from error
-            self._refuse(command, error, out)
+            if isinstance(error, InvalidRequestError):
+                out.append(refused(command, Reason.INVALID, why=Why(Cause.INVALID)))
+            else:
+                self._refuse(command, error, out)
         return out
 
     def _refuse(self, command: Command, error: Exception, out: list[Result]) -> None:
@@ -172,7 +175,9 @@ class LockTable(TableState):
             return out
         try:
             self._end_due(out)
-        except VALUE_ERRORS as error:
+        except LOCAL_ERRORS:
+            raise
+        except Exception as error:
             raise PoisonError(None, error) from error
         return out
 

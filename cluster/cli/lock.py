@@ -44,9 +44,13 @@ RENEWALS = 3
 LEFT_LOOK_S = 0.05
 """Interval between looks whether all that the command started has ended (s)."""
 
-FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that are passed on to the command. From a terminal Ctrl-C goes to both; without one,
-SIGINT is passed on too."""
+MESSAGES = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that need not ask the command to end."""
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, *MESSAGES)
+"""Signals that are passed on to the command: all that would end this process, and leave the command
+without the lock, but those that cannot be handled. From a terminal, Ctrl-C and Ctrl-\\ go to both;
+without one, SIGINT is passed on too."""
 
 
 class Holdable(Protocol):
@@ -274,7 +278,8 @@ def hold_while(
         finally:
             if once is not None and version is not None and failed:
                 once.forget(client, version)
-        if not lost and not received and (left_s := began + least_s - time.monotonic()) > 0:
+        ending = any(number not in MESSAGES for number in received)
+        if not lost and not ending and (left_s := began + least_s - time.monotonic()) > 0:
             _keep(hold, left_s)
         else:
             lost = lost or _release(hold)
@@ -470,7 +475,7 @@ def _started(
     grouped = not at_terminal()
 
     def pass_on(number: int) -> None:
-        if not grouped and number == signal.SIGINT:
+        if not grouped and number in (signal.SIGINT, signal.SIGQUIT):
             return  # The terminal sends it to the command, too.
         received.append(number)
         if started:

@@ -45,7 +45,7 @@ from fencelock.actors.table.account_rules import list_maps, read_usage
 from fencelock.actors.table.map import Maps
 from fencelock.actors.table.rules import RULES, list_records
 from fencelock.actors.table.session import Sessions
-from fencelock.actors.table.state import TableState
+from fencelock.actors.table.state import AUDIT_MAX, PURGES_MAX, TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, QuotaRecord, Result
 
@@ -202,6 +202,20 @@ def test_only_what_others_may_miss_is_audited(monkeypatch: pytest.MonkeyPatch) -
         log.purge(prefix="m", session=TILL)
     (line,) = log.table.audit.values()
     assert (line.lock, line.holder.times) == ("map\x1fm", 3)
+
+
+def test_purges_of_clients_push_no_entry_of_an_operator_out_of_the_audit() -> None:
+    log = Log()
+    log.limit("shop", Quota(entries=3))
+    for number in range(AUDIT_MAX + 1):
+        log.put(SHOP, "k", name=f"m{number}")
+        log.purge(prefix=f"m{number}", session=TILL)
+    for table in (log.table, restored(log.table)):
+        first, *purges = table.audit.values()
+        assert first.lock == object_name(QUOTA, "shop")
+        assert [one.lock for one in purges] == [
+            object_name(MAP, f"m{number}") for number in range(AUDIT_MAX + 1)[-PURGES_MAX:]
+        ]
 
 
 def test_the_audit_records_which_quotas_were_set_and_what_was_purged() -> None:

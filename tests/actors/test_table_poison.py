@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,10 @@ from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.rules import RULES
+from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 
 BUG = "planted bug"
@@ -216,18 +219,48 @@ def test_a_skipped_command_is_refused_when_its_client_sends_it_again() -> None:
     assert not isinstance(table.apply(1, later)[0], Refused)
 
 
-def test_an_error_of_process_or_invariant_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raising(error: Exception) -> Any:
-        def broken(*args: Any) -> None:
-            raise error
+LOCAL = [MemoryError(), RecursionError(), OSError(5, "disk")]
+SHARED = [KeyError("x"), RuntimeError("changed size"), struct.error("out of range"), Exception()]
+INVALID = InvalidRequestError("checked too late")
 
-        return broken
 
-    for error, raised in (
-        (MemoryError(), MemoryError),
-        (RecursionError(), RecursionError),
-        (AssertionError(), PoisonError),
-    ):
-        monkeypatch.setitem(cast("Any", RULES), KeepAlive, raising(error))
-        with pytest.raises(raised):
-            filled().apply(1, KeepAlive(session=S))
+@pytest.mark.parametrize("error", [*LOCAL, *SHARED, INVALID], ids=repr)
+def test_an_error_amid_a_change_stops_all_members_unless_it_depends_on_the_process(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(table: TableState, *args: Any) -> None:
+        table.changing = True
+        raise error
+
+    monkeypatch.setitem(cast("Any", RULES), KeepAlive, broken)
+    with pytest.raises(type(error) if error in LOCAL else PoisonError):
+        filled().apply(1, KeepAlive(session=S))
+
+
+@pytest.mark.parametrize("error", [*LOCAL, *SHARED, INVALID, AssertionError()], ids=repr)
+def test_an_error_before_any_change_is_a_refusal_unless_it_depends_on_the_process(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setitem(cast("Any", RULES), KeepAlive, broken)
+    table = filled()
+    if error in LOCAL or isinstance(error, AssertionError):
+        with pytest.raises(type(error) if error in LOCAL else PoisonError):
+            table.apply(1, KeepAlive(session=S))
+        return
+    reason = only(Refused, table.apply(1, KeepAlive(session=S))).reason
+    assert reason is (Reason.INVALID if error is INVALID else Reason.INTERNAL)
+
+
+@pytest.mark.parametrize("error", [*LOCAL, *SHARED], ids=repr)
+def test_an_error_of_what_falls_due_stops_all_members_unless_it_depends_on_the_process(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(TableState, "first_due", broken)
+    with pytest.raises(type(error) if error in LOCAL else PoisonError):
+        filled().advance(1_000_000)

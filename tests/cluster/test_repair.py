@@ -86,7 +86,7 @@ def poisoned(config: Config) -> int:
     text = failed(nodes)
     assert "CountDown of latch 'x'" in text
     assert "Stop all members" in text
-    found = present(re.search(r"slot (\d+): .* repair --skip \1\b", text))
+    found = present(re.search(r"slot (\d+): .* repair --id NODE --skip \1\b", text))
     return int(found[1])
 
 

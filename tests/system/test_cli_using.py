@@ -285,13 +285,15 @@ def test_a_command_whose_lock_is_lost_is_stopped(
     assert re.search(rf"the hold under fence {fence} was taken by '.*'\. Another client may", err)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
 def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
-    shell: Shell, client: fencelock.Client
+    shell: Shell, client: fencelock.Client, name: str
 ) -> None:
+    number = signal.Signals[name]
     process = shell.ready("lock", "signalled", *python(WAITS))
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     ended(process)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
     assert client.status("signalled").holder is None
 
 
