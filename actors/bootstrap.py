@@ -614,7 +614,10 @@ class Bootstrap(Role[BootstrapEvent]):
             Send(bootstrap_of(member), self._config_for(member, self.starts[member].boot))
             for member in self.others
         ]
-        return [*self._write(), *self._join(), *sent, Observe("bootstrap.founded")]
+        again = ", beside or after another one" if self.founding is Founding.AGAIN else ""
+        text = f"{self.node} founded group {group.group:x} of {', '.join(self.members)}{again}"
+        founded: list[Effect] = [Observe("bootstrap.founded"), notice(self.node, Level.INFO, text)]
+        return [*self._write(), *self._join(), *sent, *founded]
 
     def _take(self, group: GroupConfig, now: Instant) -> None:
         self.group = group
@@ -784,6 +787,11 @@ class Bootstrap(Role[BootstrapEvent]):
             return f"{', '.join(self.knowing)} belongs to this cluster: waiting for its reply"
         waits = self.followers if self._is_first else self.acked
         missing = ", ".join(member for member in self.others if member not in waits)
+        if former := ", ".join(member for member in self.knowing if member not in waits):
+            return (
+                f"the former group is known to {former}: stop all its nodes, empty the folder of "
+                "each configured node, and start them again"
+            )
         if self._is_wanted(now):
             if self._is_first and not missing:
                 return f"{self.node} listens whether a member is left: if not, a new cluster begins"

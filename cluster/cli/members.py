@@ -333,12 +333,16 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
         except UnavailableError as error:  # Perhaps a new leader is being elected.
             text = str(error)
         waited_s = time.monotonic() - began
+        leads = any(report.role is NodeRole.LEADER for report in reports)
+        if reports and not leads:
+            text = "no node leads, so no member can be replaced: start the other members first"
         for report in reports:
             if report.node != node:
                 continue
             if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
                 return report.journal
-            if report.last_message_ms is not None and report.last_message_ms < waited_s * MS_PER_S:
+            last_ms = report.last_message_ms  # Without a leader it may be its own report.
+            if leads and last_ms is not None and last_ms < waited_s * MS_PER_S:
                 raise MembershipError(
                     f"{node} votes: there is nothing to replace. If its disk is to be replaced, "
                     "stop it, start it with an empty data folder, and run this again"

@@ -187,6 +187,27 @@ def test_the_first_member_writes_the_group_down_before_it_sends_it() -> None:
     assert started(effects) == list(make_roles(group(), True))
 
 
+@pytest.mark.parametrize(
+    ("founding", "more"),
+    [(Founding.NEW, ""), (Founding.AGAIN, ", beside or after another one")],
+)
+def test_a_founding_leaves_a_line_in_the_log(founding: Founding, more: str) -> None:
+    role, _ = bootstrap("a", founding=founding)
+    lines = [notice.text for notice in sent(all_follow(role), RoleNotice)]
+    assert f"a founded group {GROUP:x} of a, b, c{more}" in lines
+
+
+def test_who_founds_again_learns_which_nodes_have_the_former_group_from_others() -> None:
+    role, _ = bootstrap("a", founding=Founding.AGAIN)
+    receive(role, "b", join("b", group=7))
+    effects = role.handle(bootstrap_of("a"), JoinRetry(), at(JOIN_RETRY_MS))
+    assert role.group is None
+    assert why(effects) == (
+        "the former group is known to b: stop all its nodes, empty the folder of each configured "
+        "node, and start them again"
+    )
+
+
 def test_no_majority_founds_a_group() -> None:
     role, _ = bootstrap("a")
     effects = receive(role, "b", ack("a", "b", follows=True))

@@ -168,9 +168,19 @@ def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeClu
     assert "n3 has sent no message yet: start it with an empty data folder" in done.stderr
 
 
+def test_without_a_leader_no_member_is_said_to_vote(client: MadeCluster) -> None:
+    """The node that replies may be the one that lost its disk."""
+    nodes = [one._replace(role=NodeRole.MEMBER, last_message_ms=0) for one in READ.nodes]
+    client.stale = [replace(READ, nodes=tuple(nodes))] * 10_000
+    done = run("replace", "n3", "--wait", "0.01")
+    assert done.exit_code == 1
+    assert "no node leads, so no member can be replaced" in done.stderr
+    assert client.changes == []
+
+
 def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster) -> None:
     silent = READ.nodes[2]._replace(role=NodeRole.MEMBER, last_message_ms=None)
-    client.stale = [replace(READ, nodes=(silent,))] * 10_000
+    client.stale = [replace(READ, nodes=(*READ.nodes[:2], silent))] * 10_000
     done = run("replace", "n3", "--wait", "0.01")
     assert done.exit_code == 1
     assert "not done within 0.01 s: n3 has sent no message yet" in done.stderr
