@@ -51,8 +51,9 @@ READ_S = 2.0
 REQUEST_S = 5.0
 """Time for a request and its reply (s), however slowly they come. A scrape takes some ms."""
 
-REQUESTS_MAX = 16
-"""Limit of connections that are served at a time; more are closed. Each has a thread."""
+REQUESTS_MAX, OF_ADDRESS_MAX = 64, 8
+"""Limits of connections that are served at a time, in all and from one address; more are closed.
+Each has a thread. A stranger at one address shall not take the place of a probe or a scrape."""
 
 
 class Reading(NamedTuple):
@@ -105,18 +106,19 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, at: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._began: dict[Any, float] = {}
-        """The time at which each connection was accepted (s)."""
+        self._began: dict[Any, tuple[float, str]] = {}
+        """The time at which each connection was accepted (s), and the address of its other side."""
         if ":" in at[0]:
             self.address_family = socket.AF_INET6
         super().__init__(at, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a thread of its own, if there is room."""
-        if len(self._began) >= REQUESTS_MAX:
+        began, host = tuple(self._began.values()), client_address[0]
+        if len(began) >= REQUESTS_MAX or sum(host == of for _, of in began) >= OF_ADDRESS_MAX:
             self.shutdown_request(request)
             return
-        self._began[request] = time.monotonic()
+        self._began[request] = time.monotonic(), host
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -126,7 +128,7 @@ class _Server(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """End the connections that take too long; called twice a second."""
         now = time.monotonic()
-        for request, began in list(self._began.items()):
+        for request, (began, _) in list(self._began.items()):
             if now - began > REQUEST_S:
                 with suppress(OSError):  # It has just ended.
                     request.shutdown(socket.SHUT_RDWR)

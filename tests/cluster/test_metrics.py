@@ -110,10 +110,11 @@ def test_a_request_that_comes_byte_by_byte_is_ended_in_time(
             raise AssertionError("each byte prolonged it")
 
 
+@pytest.mark.parametrize("limit", ["REQUESTS_MAX", "OF_ADDRESS_MAX"])
 def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
-    alone: Node, monkeypatch: pytest.MonkeyPatch
+    alone: Node, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(metrics, "REQUESTS_MAX", 2)
+    monkeypatch.setattr(metrics, limit, 2)
     address = alone.metrics
     host, port = address.split(":")
     with ExitStack() as stack:
@@ -122,6 +123,12 @@ def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
             for _ in range(3)
         ]
         assert silent[2].recv(1) == b""
+        served = b""
+        there = socket.create_connection((host, int(port)), PATIENCE_S, ("127.0.0.2", 0))
+        with there, suppress(ConnectionError):
+            there.sendall(b"GET /live HTTP/1.0\r\n\r\n")
+            served = there.recv(15)
+        assert served == (b"HTTP/1.0 200 OK" if limit == "OF_ADDRESS_MAX" else b"")
     ends = time.monotonic() + PATIENCE_S
     while True:
         with suppress(OSError):
