@@ -30,6 +30,9 @@ KEEP_MS = 600_000
 """Time without a change (ms) after which the changes of an object are dropped. A client that waits
 for the next change does not need them, since each reply takes it to the newest version."""
 
+FORGOTTEN_MAX = 1_000
+"""Changes after which a step drops no more objects: 495,000 that are due at once took 0.6 s."""
+
 RECORD_BYTES = 32 << 10
 """Size above which a record of a snapshot takes no more changes (bytes)."""
 
@@ -161,13 +164,17 @@ class Histories:
         return change.version
 
     def _forget(self, time_ms: int) -> None:
-        """Drop the oldest histories while a limit is exceeded; the newest one stays."""
-        by_object = self.by_object
-        while len(by_object) > 1:
+        """Drop the oldest histories while a limit is exceeded; the newest one stays.
+
+        After `FORGOTTEN_MAX` changes the rest is left for the next step: each adds only one.
+        """
+        by_object, dropped = self.by_object, 0
+        while len(by_object) > 1 and dropped < FORGOTTEN_MAX:
             lock, history = next(iter(by_object.items()))
             old = history.time_ms + KEEP_MS <= time_ms
             if not old and len(by_object) <= HISTORIES_MAX and self.size <= BYTES_MAX:
                 return
+            dropped += len(history.changes)
             while history.changes:
                 self.forgotten = self._drop_first(lock, history)  # no-gap
             del by_object[lock]

@@ -187,6 +187,21 @@ def test_memory_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert histories.size == 64
 
 
+def test_what_is_due_at_once_is_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "FORGOTTEN_MAX", 4)
+    histories = Histories()
+    for number in range(10):
+        histories.add(f"{T}{number}", "", None, 0, 0)
+        histories.add(f"{T}{number}", "", None, 0, 0)
+    left: list[int] = []
+    for step in range(6):
+        histories.add(S, "", None, 0, history.KEEP_MS + step)
+        left.append(len(histories.by_object) - 1)
+        assert histories.read(f"{T}{9 - left[-1]}", 20) is not None
+        assert histories.forgotten == 2 * (10 - left[-1])
+    assert left == [8, 6, 4, 2, 0, 0]
+
+
 @pytest.fixture
 def proxy() -> Proxy:
     return log_proxy(Proxy)
