@@ -69,6 +69,7 @@ class Account:
         objects: number of objects that nobody can hold, other than maps.
         claims: number of holds and waits.
         sessions: number of sessions.
+        owners: number of owner states of its sessions; see `OWNERS_MAX` of `session`.
         waits: the waits of Redis doors that are charged to it, by ticket.
 
     """
@@ -80,6 +81,7 @@ class Account:
     objects: int = 0
     claims: int = 0
     sessions: int = 0
+    owners: int = 0
     waits: dict[int, Wait] = field(default_factory=dict[int, "Wait"])
 
     @property

@@ -62,6 +62,7 @@ class KeySession(Session):
     def retire(self, key: Key, now_ms: int) -> None:
         """Forget the owner of ``key``, who holds no more."""
         del self.owner_states[key]
+        self.account.owners -= 1
         self.losses.pop(key, None)
         self.names.remove(key[1])
 

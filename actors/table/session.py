@@ -30,6 +30,13 @@ More than a client has requests in flight. When another owner enters, the oldest
 forgotten, at most as many at a time.
 """
 
+IDLE_LEAST = 16
+"""The same for sessions of an account with `OWNERS_MAX` owner states."""
+
+OWNERS_MAX = 400_000
+"""Owner states of all sessions of an account (some 1 KiB each): all holds and waits that a key may
+have, and 150,000 that are idle. No quota counts those, and each client may have many sessions."""
+
 LOSSES_MAX = 100
 """Unreported losses of a session's owners; beyond it the oldest is dropped."""
 
@@ -173,6 +180,7 @@ class Session:
 
     def enter(self, key: Key) -> OwnerState:
         assert key not in self.owner_states
+        self.account.owners += 1
         owner_state = self.owner_states[key] = OwnerState(session=self, key=key)
         return owner_state
 
@@ -182,7 +190,8 @@ class Session:
         At no other time: a command may end thousands of waits, its own owner's first of all, and
         goes on with that owner state.
         """
-        for _ in range(min(len(self.idle) - IDLE_MAX + 1, IDLE_MAX)):
+        most = IDLE_MAX if self.account.owners < OWNERS_MAX else IDLE_LEAST
+        for _ in range(min(len(self.idle) - most + 1, IDLE_MAX)):
             self._forget_first()
 
     def retire(self, key: Key, now_ms: int) -> None:
@@ -206,6 +215,7 @@ class Session:
 
     def _forget_first(self) -> None:
         key = self.idle.popitem(last=False)[0]
+        self.account.owners -= 1
         self.floor = max(self.floor, self.owner_states.pop(key).request)
 
 
@@ -285,6 +295,7 @@ class Sessions:
         del self.by_number[str(session.number)]
         self.marks -= session.mark()
         session.account.sessions -= 1  # charges-add-up
+        session.account.owners -= len(session.owner_states)
         session.account.claims -= session.claims
         self.accounts.leave(session.account)
         session.owner_states.clear()  # They point back, and must not wait for the collector.

@@ -17,6 +17,7 @@ from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
+from fencelock.actors.table import session
 from fencelock.actors.table.resource import SLACK
 from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
 from fencelock.actors.table.state import AUDIT_MAX
@@ -170,6 +171,31 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
     assert list(session.losses.values()) == list(range(910, 1_010))
     assert len(session.losses) == LOSSES_MAX
     assert len(session.idle) == AUDIT_MAX + 9 - LOSSES_MAX
+
+
+def test_the_owners_of_all_sessions_of_a_key_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule outcomes-are-bounded: no quota counts owners that neither hold nor wait."""
+    monkeypatch.setattr(session, "OWNERS_MAX", 100)
+    table, sessions = LockTable(), [f"shop@{number}.{number + 1}" for number in range(4)]
+    for one in (*sessions, "till@9.5"):
+        table.apply(0, Open(session=one.partition(".")[0], ttl_ms=TTL_MS))
+        for i in range(1, 101):
+            table.apply(0, acquire(2 * i, f"{one}{i}", session=one))
+            held = table.fence
+            table.apply(
+                0,
+                api.Release(
+                    session=one, owner="o", request=2 * i + 1, lock=f"{one}{i}", fence=held
+                ),
+            )
+    by_id = table.sessions.by_id
+    assert [len(by_id[one].idle) for one in sessions] == [100, *[session.IDLE_LEAST] * 3]
+    assert len(by_id["till@9.5"].idle) == 100
+    for one in (table, LockTable.restore(table.snapshot())):
+        assert one.accounts.of("shop").owners == 100 + 3 * session.IDLE_LEAST
+        for name in sessions:
+            one.apply(0, End(session=name))
+        assert "shop" not in one.accounts.by_name
 
 
 def give_up(session: str, owner: str, request: int) -> LogCommand:
