@@ -7,7 +7,6 @@ from abc import ABCMeta, abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from msgspec import Struct, StructMeta
@@ -19,6 +18,7 @@ from fencelock.actors.api.refusal import Cause, Obstacle, Why
 
 if TYPE_CHECKING:
     from fencelock.actors.table.account import Account
+    from fencelock.actors.table.retained import Spans
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.state import TableState
     from fencelock.actors.table.wire import KeyRecord, ObjectRecord, Result
@@ -249,14 +249,14 @@ class Resource(Awaited, eq=False):
     Attributes:
         held: the hold while there is one, or the holds by fence, which is the order of their
             grants. Most objects have one hold, and a dictionary would double their memory.
-        spans: the number of holds that have a span.
+        spans: those of the holds that have a span, or None if there are none.
 
     """
 
     capacity: int
     free: int
     held: TableHold | dict[int, TableHold] | None = None
-    spans: int = 0
+    spans: Spans | None = None
 
     @property
     def holds(self) -> Iterable[TableHold]:
@@ -266,26 +266,25 @@ class Resource(Awaited, eq=False):
             return held.values()
         return () if held is None else (held,)
 
+    @property
+    def holding(self) -> int:
+        """The number of holds."""
+        held = self.held
+        if isinstance(held, dict):
+            return len(held)
+        return 0 if held is None else 1
+
     def find(self, name: str, fence: int) -> TableHold | None:
         held = self.held
         if isinstance(held, dict):
             return held.get(fence)
         return held if held is not None and held.fence_of(name) == fence else None
 
-    def granted_after(self, fence: int) -> list[TableHold]:
-        """Return the holds with a greater fence, in order."""
-        held = self.held
-        if not isinstance(held, dict):
-            return [hold for hold in self.holds if hold.fence > fence]
-        newest = takewhile(lambda hold: hold.fence > fence, reversed(held.values()))
-        return [*newest][::-1]
-
     def covers(self, name: str, fence: int) -> bool:
         """Return whether this object is held under ``fence``, or under a span that contains it."""
         if self.find(name, fence) is not None:
             return True
-        spans = (hold for hold in self.holds if hold.details.span) if self.spans else ()
-        return any(hold.fence <= fence < hold.fence + hold.details.span for hold in spans)
+        return self.spans is not None and self.spans.contain(fence)
 
     def admits(self, amount: int) -> bool:
         """Return whether a new claim of ``amount`` is granted at once."""
@@ -341,13 +340,12 @@ class Resource(Awaited, eq=False):
 
     def obstacle(self, name: str) -> Obstacle:
         """Return what keeps a claim for this object, which has that name, waiting."""
-        held = self.held
         first = next(iter(self.holds), None)
         if first is None:
             return Obstacle(name, waiting=self.waiting)
         return Obstacle(
             name,
-            len(held) if isinstance(held, dict) else 1,
+            self.holding,
             self.free,
             self.capacity,
             self.waiting,

@@ -12,17 +12,27 @@ and the next goes on where it stopped.
 A claim that does not wait would be denied although nobody uses the lock. So it waits for a moment,
 `COME_BACK_MS`, where only retained holds keep it from being granted: an idle lock comes back.
 
+All holds of a semaphore may have spans: three for each session, since proxies accept no owners but
+`RETAINERS`, so 300,000 at `SESSIONS_MAX`. A command must not walk over so many. Only the first wait
+does, to note them in their sessions. They stay noted when it ends, so that the next wait notes only
+what is new.
+
 Invariants:
     none-forgotten  A hold with a span, for whose object somebody waits, is in `Session.awaited`.
         What else is there is removed when it is found, so it does not show in the outcomes.
+    noted-once  A hold with a span is either in `Session.awaited` or in `Spans.unnoted`. It gets
+        into the latter by its grant or by a keep-alive of its session, so that walks over these
+        cost no more than those commands.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.retained import AcquireRetained, Recall
@@ -47,6 +57,57 @@ _PERMITS = {"": (1, 1), RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS), SEMAPHORE: (1,
 """The least and the most permits of an object that can be retained, by its kind."""
 
 _fence = itemgetter(0)
+_fence_of = attrgetter("fence")
+
+
+class Spans(Struct, eq=False):
+    """The holds of one object that have a span, by fence, which is the order of their grants.
+
+    Attributes:
+        holds: all of them; at least one.
+        unnoted: those that are not in `Session.awaited` (noted-once).
+
+    """
+
+    holds: list[TableHold] = field(default_factory=list["TableHold"])
+    unnoted: list[TableHold] = field(default_factory=list["TableHold"])
+
+    def add(self, hold: TableHold) -> None:
+        """Add a new hold, or one of a snapshot, which comes in any order until `sort`."""
+        self.holds.append(hold)
+        self.unnoted.append(hold)
+
+    def sort(self) -> None:
+        self.holds.sort(key=_fence_of)
+        self.unnoted.sort(key=_fence_of)
+
+    def remove(self, hold: TableHold) -> None:
+        del self.holds[bisect_left(self.holds, hold.fence, key=_fence_of)]
+        place = bisect_left(self.unnoted, hold.fence, key=_fence_of)
+        if self.unnoted[place : place + 1] == [hold]:
+            del self.unnoted[place]
+
+    def contain(self, fence: int) -> bool:
+        """Return whether ``fence`` is in one of the spans. These do not overlap (fences-rise)."""
+        place = bisect_right(self.holds, fence, key=_fence_of)
+        if place == 0:
+            return False
+        hold = self.holds[place - 1]
+        return fence < hold.fence + hold.details.span
+
+    def after(self, fence: int, most: int) -> list[TableHold]:
+        """Return the first holds with a greater fence, in order."""
+        place = bisect_right(self.holds, fence, key=_fence_of)
+        return self.holds[place : place + most]
+
+    def take_unnoted(self) -> list[TableHold]:
+        """Return those that are not noted, for the caller to note them."""
+        taken, self.unnoted = self.unnoted, []
+        return taken
+
+    def take_back(self, hold: TableHold) -> None:
+        """Add one to those that are not noted, since nobody waits any more."""
+        insort(self.unnoted, hold, key=_fence_of)
 
 
 def check_retained(command: AcquireRetained) -> None:
@@ -71,22 +132,29 @@ def check_retained(command: AcquireRetained) -> None:
 def begin_span(table: Any, hold: TableHold) -> None:
     """Give the fences of its span to a new hold, which has the table's last fence."""
     table.fence += hold.details.span - 1  # fences-rise
-    count_span(table, hold)
+    add_span(table, hold)
 
 
-def count_span(table: Any, hold: TableHold) -> None:
-    """Count a hold with a span, which may come from a snapshot."""
+def add_span(table: Any, hold: TableHold) -> None:
+    """Add a hold to those with a span; it may come from a snapshot."""
     owner_state = hold.owner_state
+    resource: Resource = table.resources[owner_state.lock]
+    if resource.spans is None:
+        resource.spans = Spans()
+    resource.spans.add(hold)
     table.retained += 1
-    table.resources[owner_state.lock].spans += 1
     owner_state.session.retained += 1
 
 
 def end_span(table: Any, hold: TableHold) -> None:
     """Note that a hold with a span ends."""
     owner_state = hold.owner_state
+    resource: Resource = table.resources[owner_state.lock]
+    assert resource.spans is not None
+    resource.spans.remove(hold)
+    if not resource.spans.holds:
+        resource.spans = None
     table.retained -= 1
-    table.resources[owner_state.lock].spans -= 1
     owner_state.session.retained -= 1
     awaited = owner_state.session.awaited
     if awaited is not None:
@@ -96,14 +164,11 @@ def end_span(table: Any, hold: TableHold) -> None:
 
 
 def note_awaited(hold: TableHold) -> None:
-    """Note that somebody waits for the object of a hold with a span (none-forgotten)."""
+    """Note that somebody waits for the object of an unnoted hold (none-forgotten)."""
     session = hold.owner_state.session
     if session.awaited is None:
         session.awaited = []
-    awaited = session.awaited
-    place = bisect_left(awaited, hold.fence, key=_fence)
-    if awaited[place : place + 1] != [(hold.fence, hold)]:
-        awaited.insert(place, (hold.fence, hold))
+    insort(session.awaited, (hold.fence, hold), key=_fence)
 
 
 def may_come_back(
@@ -112,29 +177,29 @@ def may_come_back(
     """Return whether an idle retained hold may be what keeps a new claim from being granted."""
     found = map(table.resources.get, details.locks or (owner_state.lock,))
     blocking = [one for one in found if one is not None and not one.admits(amount)]
-    return all(0 < one.spans == len([*one.holds]) and not one.queue for one in blocking)
+    return all(
+        one.spans is not None and len(one.spans.holds) == one.holding and not one.queue
+        for one in blocking
+    )
 
 
 def recall_first(table: TableState, objects: Iterable[str], out: list[Result]) -> None:
     """Recall what keeps a new wait for ``objects`` waiting, where it is the first of the queue."""
     for name in objects:
         resource = table.resources.get(name)
-        if resource is not None and resource.spans and resource.waiting == 1:
-            recall_since(resource, 0, out)
+        if resource is not None and resource.spans is not None and resource.waiting == 1:
+            recall_since(resource, resource.spans, 0, out)
 
 
-def recall_since(resource: Resource, fence: int, out: list[Result]) -> None:
+def recall_since(resource: Resource, spans: Spans, fence: int, out: list[Result]) -> None:
     """Recall the holds with a span that were granted after ``fence``; somebody waits for them.
 
     Of very many, keep-alives recall the rest.
     """
-    left = RECALLS_MAX
-    for hold in resource.granted_after(fence):
-        if hold.details.span:
-            note_awaited(hold)
-            if left > 0:
-                out.append(_recall(hold, resource.waiting))
-            left -= 1
+    for hold in spans.take_unnoted():
+        note_awaited(hold)
+    for hold in spans.after(fence, RECALLS_MAX):
+        out.append(_recall(hold, resource.waiting))
 
 
 def recall_again(table: Any, session: Session, out: list[Result]) -> None:
@@ -145,13 +210,15 @@ def recall_again(table: Any, session: Session, out: list[Result]) -> None:
     table.changing = True
     place, left = bisect_right(awaited, session.recalled, key=_fence), RECALLS_MAX
     for _ in range(len(awaited)):
-        if left == 0:
+        if not left:
             return
         place = place if place < len(awaited) else 0
         fence, hold = awaited[place]
-        waiting = table.resources[hold.owner_state.lock].waiting
+        resource = table.resources[hold.owner_state.lock]
+        waiting = resource.waiting
         if waiting == 0:
             del awaited[place]
+            resource.spans.take_back(hold)
             continue
         out.append(_recall(hold, waiting))
         session.recalled = fence

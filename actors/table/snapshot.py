@@ -47,7 +47,7 @@ from fencelock.actors.table.resource import (
     TableHold,
     Wait,
 )
-from fencelock.actors.table.retained import count_span, note_awaited
+from fencelock.actors.table.retained import add_span, note_awaited
 from fencelock.actors.table.rules import OBJECTS
 from fencelock.actors.table.sentences import is_sound
 from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
@@ -342,7 +342,7 @@ def _fill_hold(
     if details.span:
         if hold.fence + details.span - 1 > table.fence:
             raise ValueError(f"the snapshot has a wrong span of {titled(owner_state.lock)}")
-        count_span(table, hold)
+        add_span(table, hold)
 
 
 def _restored_wait(owner_state: OwnerState, details: ClaimDetails, record: WaitRecord) -> Wait:
@@ -399,10 +399,11 @@ def _check_resources(table: TableState) -> None:
     for name, resource in resources.items():
         if isinstance(resource.held, dict):
             resource.held = dict(sorted(resource.held.items()))
-        if resource.spans and resource.queue:
-            for hold in resource.holds:
-                if hold.details.span:
-                    note_awaited(hold)
+        spans = resource.spans
+        if spans is not None:
+            spans.sort()
+            for hold in spans.take_unnoted() if resource.queue else ():
+                note_awaited(hold)
         head = resource.next_wait()
         if head is not None and all(resources[one].next_wait() is head for one in head.objects):
             raise ValueError(f"the snapshot has a wait for {titled(name)}, which is free")

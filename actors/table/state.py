@@ -486,8 +486,8 @@ class TableState:
                 self.grant(
                     owner_state, wait.details, wait.amount, capacity, wait.granted_count, out
                 )
-            if resource.spans and resource.queue:
-                recall_since(resource, before, out)
+            if resource.spans is not None and resource.queue:
+                recall_since(resource, resource.spans, before, out)
             if resource.held is None and not resource.queue:
                 del resources[name]  # free-leaves-nothing
 

@@ -2,8 +2,9 @@
 
 Every member applies the same commands with the same log times, and so has the same table and the
 same outcomes. The table reads no clock and no random numbers, and iterates in order. The cost of a
-command does not depend on the number of names, sessions or waiters (heaps aside: O(log n)); closing
-a session costs in proportion to its holds and waits. The rules are those of Hazelcast's
+command does not depend on the number of names, sessions, holds or waiters (heaps and searches
+aside: O(log n)); closing a session costs in proportion to its holds and waits, and a first wait in
+proportion to the retained holds that it notes (`retained.py`). The rules are those of Hazelcast's
 FencedLock; ``rules.md`` in this folder lists the differences.
 
 **What is in it.** A *session* is one client's liveness: it expires when its TTL of log time has

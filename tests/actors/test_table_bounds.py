@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,11 +15,14 @@ from support.table_scene import held, lines_of, text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
+from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table import session
-from fencelock.actors.table.resource import SLACK
+from fencelock.actors.table.resource import SLACK, TableHold
+from fencelock.actors.table.retained import RECALLS_MAX
 from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
 from fencelock.actors.table.state import AUDIT_MAX
 from fencelock.actors.table.table import LockTable
@@ -266,6 +270,81 @@ def test_no_command_costs_more_for_more_names_sessions_and_waiters() -> None:
     small, large = costs(20), costs(2_000)
     assert all(cost > 5 for cost in small)
     assert [abs(more - less) <= 10 for less, more in zip(small, large, strict=True)] == [True] * 9
+
+
+class CountedHolds(dict[int, TableHold]):
+    """The holds of a resource, with the number of them that somebody walked over."""
+
+    walked = 0
+
+    def values(self) -> Any:
+        for hold in super().values():
+            self.walked += 1
+            yield hold
+
+
+def costs_beside_holds(size: int, retained: int) -> list[int]:
+    """Return the costs of commands about a semaphore with ``size`` holds, ``retained`` with a span.
+
+    A cost is the number of lines of Python, and of holds that the command walks over.
+    """
+    table, semaphore = LockTable(), object_name(SEMAPHORE, "S")
+    for i in range(size):
+        session, owner = f"c{i}.{i + 1}", "*" if i < retained else "o"
+        table.apply(0, Open(session=f"c{i}", ttl_ms=TTL_MS))
+        fields: dict[str, Any] = {"session": session, "owner": owner, "request": 1, "permits": size}
+        if i < retained:
+            table.apply(0, AcquireRetained(lock=semaphore, span=10, **fields))
+        else:
+            table.apply(0, AcquirePermits(semaphore="S", **fields))
+    holds = table.resources[semaphore].held = CountedHolds(
+        {hold.fence: hold for hold in table.resources[semaphore].holds}
+    )
+    mine: dict[str, Any] = {"session": "c0.1", "owner": "z"}
+    put = PutEntry(map="m", entry_key="k", value=b"", guard=semaphore, fence=0, **mine)
+    claim = AcquirePermits(semaphore="S", permits=size, amount=size, **mine)
+    last = [*holds][-1]
+
+    def wait_and_cancel(request: int) -> list[LogCommand]:
+        cancel = api.Cancel(request=request, lock=semaphore, **mine)
+        return [replace(claim, request=request), cancel]
+
+    for command in wait_and_cancel(10):  # The first wait notes all that are retained.
+        table.apply(1, command)
+    script: list[LogCommand] = [
+        replace(put, request=20, fence=table.fence + 1),
+        replace(put, request=21, fence=5),
+        replace(claim, request=22, wait_ms=0),
+        api.Cancel(request=22, lock=semaphore, **mine),
+        *wait_and_cancel(23),
+        api.KeepAlive(session="c0.1"),
+        *wait_and_cancel(24),
+        replace(claim, request=25),
+        api.Release(
+            session=f"c{size - 1}.{size}",
+            owner=holds[last].owner_state.owner,
+            request=2,
+            lock=semaphore,
+            fence=last,
+        ),
+        api.KeepAlive(session="c0.1"),
+    ]
+    walked: list[int] = []
+    for command in script:
+        before = holds.walked
+        lines = lines_of(partial(table.apply, 2, command))
+        walked.append(lines + holds.walked - before)
+    return walked
+
+
+@pytest.mark.parametrize("all_retained", [False, True], ids=["one retained", "all retained"])
+def test_no_command_costs_more_for_more_holds_of_an_object(*, all_retained: bool) -> None:
+    """Rule noted-once. If all are retained, `RECALLS_MAX` of them are recalled in either table."""
+    small, large = (
+        costs_beside_holds(size, size if all_retained else 1) for size in (RECALLS_MAX + 20, 2_000)
+    )
+    assert all(cost > 5 for cost in small)
+    assert [(less, more) for less, more in zip(small, large, strict=True) if more > less + 10] == []
 
 
 def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:

@@ -201,7 +201,7 @@ def test_repeated_recalls_take_turns_at_random(monkeypatch: pytest.MonkeyPatch, 
 
 
 def only_the_first_fence_is_given(table: Any, hold: Any) -> None:
-    retained.count_span(table, hold)
+    retained.add_span(table, hold)
 
 
 @as_plant
@@ -239,6 +239,8 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a snapshot without spans of waits": (snapshot, "_wait_record", with_fields(span=0)),
     "a snapshot without turns": (snapshot, "_session_record", with_fields(recalled=0)),
     "a restore forgets who waits": (snapshot, "note_awaited", instead(nothing)),
+    "a restore leaves holds in disorder": (retained.Spans, "sort", instead(nothing)),
+    "a hold is recalled in one wait only": (retained.Spans, "take_back", instead(nothing)),
 }
 
 

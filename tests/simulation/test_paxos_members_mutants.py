@@ -26,7 +26,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table import requests
 from fencelock.actors.table import state as table_state
 from fencelock.actors.table.resource import TableHold
-from fencelock.actors.table.retained import count_span
+from fencelock.actors.table.retained import add_span
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.state import TableState
@@ -225,7 +225,7 @@ MUTANTS = {
     "a held lock is granted": PlantedBug("one-holder", ((RULES, Acquire, to_everybody),)),
     "fences begin again": PlantedBug("fences-rise", ((TableState, "grant", from_one),)),
     "the fences of a span are granted again": PlantedBug(
-        "fences-rise", ((table_state, "begin_span", instead(count_span)),)
+        "fences-rise", ((table_state, "begin_span", instead(add_span)),)
     ),
     "an owner enters under another fence": PlantedBug(
         "same-fence-again", ((requests, "_enter_again", instead(with_a_new_fence)),)

@@ -22,7 +22,7 @@ from fencelock.actors.session.retained import (
 )
 from fencelock.actors.table import rules
 from fencelock.actors.table import state as table_state
-from fencelock.actors.table.retained import count_span
+from fencelock.actors.table.retained import add_span
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.run import run_seed
@@ -132,7 +132,7 @@ MUTANTS = {
         "strict-recall", ((RetainedLock, "recall", recalled_idle),), plan=CONTENDED
     ),
     "the fences of a span are granted again": PlantedBug(
-        "fences", ((table_state, "begin_span", instead(count_span)),), plan=CONTENDED
+        "fences", ((table_state, "begin_span", instead(add_span)),), plan=CONTENDED
     ),
     "a lost recall is not repeated": PlantedBug(
         "recalls-answered", ((rules, "recall_again", instead(nothing)),), plan=LOSSY, first=5

@@ -643,10 +643,14 @@ class TableJudge:
                 assert fence == hold.fence + hold.objects.index(name)  # fences-rise
                 assert self.grants[hold.fence] == (holder.session.id, *holder.key)
                 assert hold.count >= 1
-                if hold.details.span and waits:
-                    assert (fence, hold) in (holder.session.awaited or ())  # none-forgotten
-            assert resource.spans == len([hold for hold in holds if hold.details.span])
-            spans += resource.spans
+                if hold.details.span:
+                    noted = (fence, hold) in (holder.session.awaited or ())
+                    assert noted or not waits  # none-forgotten
+                    assert resource.spans is not None
+                    assert noted != (hold in resource.spans.unnoted)  # noted-once
+            retained = [hold for hold in holds if hold.details.span]
+            assert retained == ([] if resource.spans is None else resource.spans.holds)
+            spans += len(retained)
             fences = [hold.fence_of(name) for hold in holds]
             assert fences == sorted(set(fences))  # fences-rise
             known = {*table.sessions.by_id, NO_CLIENT}
