@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.message import Reason, Refused
@@ -28,11 +29,13 @@ from fencelock.actors.api.role_request import (
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import (
     NS_PER_MS,
+    PART_BYTES_MAX,
     Address,
     Event,
     Instant,
     Message,
     address_of,
+    ms_between,
     node_of,
     role_of,
 )
@@ -44,8 +47,15 @@ DIGITS = frozenset("0123456789")
 KEPT_MAX = 10_000
 """Lines that a node keeps for `ReadTrace`: some MiB. Older ones are dropped."""
 
+READERS_MAX = 16
+"""Readers of different roles at a time: each may name `ROLES_MAX` roles, which are kept for it.
+
+One more is refused, and no earlier one is dropped: else any client could end the trace that an
+operator reads.
+"""
+
 PAGE_MAX = 200
-"""Lines of one reply: within `REPLY_BYTES_MAX`."""
+"""Lines that are looked at for one reply: it is within `REPLY_BYTES_MAX` if all are sent."""
 
 RECEIVES, SENDS = "receives", "sends"
 
@@ -136,6 +146,9 @@ def _problem(event: SetLog | ReadTrace) -> str:
     """Return which limit a request exceeds; empty if none."""
     if len(event.roles or ()) > ROLES_MAX:
         return f"roles has {len(event.roles or ())} names, at most {ROLES_MAX} are allowed"
+    longest = max((len(name.encode(errors="replace")) for name in event.roles or ()), default=0)
+    if longest > PART_BYTES_MAX:  # The names are kept.
+        return f"roles has a name of {longest} bytes, at most {PART_BYTES_MAX} are allowed"
     match event:
         case SetLog() if event.level and event.level not in LOG_LEVELS:
             return f"level is {event.level[:20]!a}, and must be one of {', '.join(LOG_LEVELS)}"
@@ -163,6 +176,8 @@ class LogBook(Role[SetLog | ReadTrace]):
         self.kept: deque[TraceLine] = deque(maxlen=KEPT_MAX)
         self.readers: dict[tuple[str, ...], Instant] = {}
         """The roles that somebody reads, all if there are none, and until when lines are kept."""
+        self.read_roles: frozenset[str] = frozenset()
+        """All roles that readers name: each event of any role is looked up here."""
         self.number = 0
 
     def handle(self, sender: Address, event: SetLog | ReadTrace, now: Instant) -> Effects:
@@ -174,33 +189,49 @@ class LogBook(Role[SetLog | ReadTrace]):
                 self.roles = self.roles if event.roles is None else event.roles
                 return (Send(sender, LogSetting(level=self.level, roles=self.roles)),)
             case ReadTrace():
-                return (Send(sender, self._lines(event, now)),)
+                self.is_unread(now)
+                if event.roles not in self.readers and len(self.readers) >= READERS_MAX:
+                    return (Send(sender, self._refused(now)),)
+                until = Instant(now + event.keep_ms * NS_PER_MS)
+                until = max(until, self.readers.get(event.roles, until))
+                self._note_readers(self.readers | {event.roles: until})
+                return (Send(sender, self._lines(event)),)
 
-    def _lines(self, asked: ReadTrace, now: Instant) -> TraceLines:
-        self.is_unread(now)
-        until = Instant(now + asked.keep_ms * NS_PER_MS)
-        self.readers[asked.roles] = max(until, self.readers.get(asked.roles, until))
+    def _refused(self, now: Instant) -> Refused:
+        """Return the refusal of a reader for which there is no room."""
+        free_ms = ms_between(now, min(self.readers.values()))
+        detail = (
+            f"node {node_of(self.address)} keeps lines for {READERS_MAX} readers with different "
+            f"roles, the limit; the first of them stops in {free_ms} ms if it does not read again"
+        )
+        return Refused(lock="", reason=Reason.OVERLOADED, detail=detail)
+
+    def _note_readers(self, readers: dict[tuple[str, ...], Instant]) -> None:
+        self.readers = readers
+        self.read_roles = frozenset(name for roles in readers for name in roles)
+
+    def _lines(self, asked: ReadTrace) -> TraceLines:
+        """Return what a reader wants of the next `PAGE_MAX` lines: that bounds the cost."""
         first = self.kept[0].number if self.kept else self.number + 1
-        here = node_of(self.address)
-        later = [
-            line
-            for line in self.kept
-            if line.number > asked.after
-            and (
-                kind_of(address_of(here, line.role)) in asked.roles
-                if asked.roles
-                else node_of(Address(line.peer)) != here
-            )
-        ]
-        lines = tuple(later[:PAGE_MAX])
+        begin = min(max(0, asked.after + 1 - first), len(self.kept))
+        page = [*islice(self.kept, begin, begin + PAGE_MAX)]
+        last = page[-1].number if page else self.number
         lost = max(0, first - 1 - asked.after) if asked.after else 0
-        return TraceLines(lines=lines, more=len(later) > PAGE_MAX, last=self.number, lost=lost)
+        lines = tuple(line for line in page if self._is_wanted(line, asked.roles))
+        return TraceLines(lines=lines, more=last < self.number, last=last, lost=lost)
+
+    def _is_wanted(self, line: TraceLine, roles: tuple[str, ...]) -> bool:
+        """Return whether ``line`` is of one of ``roles``; of none, whether it crosses nodes."""
+        here = node_of(self.address)
+        if not roles:
+            return node_of(Address(line.peer)) != here
+        return kind_of(address_of(here, line.role)) in roles
 
     def is_unread(self, now: Instant) -> bool:
         """Drop readers that have stopped. Return whether that was the last; then drop the lines."""
         if not self.readers or now < min(self.readers.values()):
             return False
-        self.readers = {roles: until for roles, until in self.readers.items() if now < until}
+        self._note_readers({roles: end for roles, end in self.readers.items() if now < end})
         if not self.readers:
             self.kept.clear()
         return not self.readers
@@ -209,9 +240,8 @@ class LogBook(Role[SetLog | ReadTrace]):
         return self.level == "TRACE" and (not self.roles or kind_of(role) in self.roles)
 
     def keeps(self, role: Address) -> bool:
-        return role != self.address and any(
-            not roles or kind_of(role) in roles for roles in self.readers
-        )
+        read = () in self.readers or kind_of(role) in self.read_roles
+        return read and role != self.address
 
     def keep(
         self,
@@ -223,7 +253,7 @@ class LogBook(Role[SetLog | ReadTrace]):
         state: str,
     ) -> None:
         """Keep what ``role`` received and sent at the logical ``time``; see `messages`."""
-        local = any(kind_of(role) in roles for roles in self.readers)
+        local = kind_of(role) in self.read_roles
         for one in messages(role, sender, event, effects, state, local=local):
             self.number += 1
             self.kept.append(line_of(self.number, time, role, one))

@@ -215,13 +215,16 @@ class TraceLine(NamedTuple):
 
 
 class TraceLines(Message, tag=0x10B):
-    """Lines of a node's trace, in order."""
+    """The lines up to number ``last`` that a reader wants of a node's trace, in order.
+
+    There may be none of them while there are later ones.
+    """
 
     lines: tuple[TraceLine, ...]
     more: bool
     """Whether there are later ones."""
     last: Int64
-    """The number of the node's last line."""
+    """The number of the last line that was looked at, after which the reader goes on."""
     lost: Int64
     """Lines that were dropped before these, since the node keeps so many only."""
 
@@ -230,14 +233,15 @@ class ReadTrace(RoleRequest[TraceLines], tag=0x10A):
     """Return the kept lines after number ``after``. Answered by the role ``log`` of a node.
 
     The node keeps lines for ``keep_ms`` from now on, so whoever reads them asks again in time. It
-    keeps all messages of ``roles``; if there are none, those between nodes of every role.
+    keeps all messages of ``roles``; if there are none, those between nodes of every role. Of
+    readers with different roles it serves `fencelock.actors.trace.READERS_MAX` at a time.
     """
 
     after: Int64
     keep_ms: Int64
     """0 to `KEEP_MS_MAX`."""
     roles: tuple[str, ...] = ()
-    """At most `ROLES_MAX`."""
+    """At most `ROLES_MAX`, of `PART_BYTES_MAX` bytes each."""
 
 
 class LogSetting(Message, tag=0x10D):
@@ -256,7 +260,7 @@ class SetLog(RoleRequest[LogSetting], tag=0x10C):
 
     level: str = ""
     roles: tuple[str, ...] | None = None
-    """At most `ROLES_MAX`."""
+    """At most `ROLES_MAX`, of `PART_BYTES_MAX` bytes each."""
 
 
 class SharedConfig(Message, tag=0x111):

@@ -18,6 +18,9 @@ CLIENTS_MAX = 100_000
 REQUESTS_MAX = 100_000
 """Maximum requests in flight through one node; further ones are refused, to bound memory."""
 
+ASKERS_MAX = 1_024
+"""Clients without a session at a node whose requests to roles it counts; see `usage_of`."""
+
 SECOND_NS = 1_000 * NS_PER_MS
 BEGINNING = Instant(0)
 
@@ -133,6 +136,9 @@ class RemoteClients:
         self.keyed = False
         self._by_key: dict[str, Usage] = {}
         """The joint use of the clients with each key."""
+        self.askers: OrderedDict[str, Usage] = OrderedDict()
+        """Without keys: the use of clients that have sent only requests to roles, the latest last.
+        """
         self.node = node
         self.silence_ms = silence_ms
         self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()
@@ -171,17 +177,38 @@ class RemoteClients:
             known.assigned = session
         self.latest = known
 
-    def check_rate(self, client: RemoteClient, request: Request, now: Instant) -> None:
+    def usage_of(self, client: str) -> Usage:
+        """Return what a request of ``client`` to a role counts for.
+
+        Such requests come from another role than the client's session. So they do not tell where
+        that is, and the client is not among ``by_id`` for them.
+        """
+        known = self.by_id.get(client)
+        if known is not None:
+            return known.usage
+        owner = self.owner_of(client)
+        if self.keyed:
+            return self._by_key.setdefault(owner, Usage(owner))
+        usage = self.askers[client] = self._taken_from_askers(client, owner)
+        if len(self.askers) > ASKERS_MAX:
+            self.askers.popitem(last=False)
+        return usage
+
+    def _taken_from_askers(self, client: str, owner: str) -> Usage:
+        return self.askers.pop(client) if client in self.askers else Usage(owner)
+
+    def check_rate(self, usage: Usage, request: Request, now: Instant) -> None:
         """Refuse a request beyond the quota of a second; count from ``now`` if one has passed.
 
         Raises:
             OverQuotaError: the client has sent too many.
 
         """
-        most, usage = self.quotas.requests_per_s, client.usage
+        most = self.quotas.requests_per_s
+        local = self.local is not None and usage is self.local.usage
         if now - usage.counted_from >= SECOND_NS:
             usage.counted_from, usage.counted = now, 1
-        elif client is not self.local and is_full(usage.counted - 1, most, eases=request.EASES):
+        elif not local and is_full(usage.counted - 1, most, eases=request.EASES):
             raise OverQuotaError(
                 f"{usage.owner} has sent {usage.counted} requests to node "
                 f"{self.node} within a second, its quota requests_per_s is {most}; nothing was done"
@@ -219,7 +246,10 @@ class RemoteClients:
 
     def _add(self, name: str, sender: Address, session: str, now: Instant) -> RemoteClient:
         owner = self.owner_of(name)
-        usage = self._by_key.setdefault(owner, Usage(owner)) if self.keyed else Usage(owner)
+        if self.keyed:
+            usage = self._by_key.setdefault(owner, Usage(owner))
+        else:
+            usage = self._taken_from_askers(name, owner)
         client = self.by_id[name] = RemoteClient(sender, session, now, usage)
         if len(self.by_id) > CLIENTS_MAX:
             self.by_id.popitem(last=False)

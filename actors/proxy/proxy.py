@@ -200,7 +200,7 @@ class Proxy(Role[Request]):
                 usage = client.usage
                 usage.counted += 1
                 if usage.counted > self.clients.quotas.requests_per_s:
-                    self.clients.check_rate(client, request, now)
+                    self.clients.check_rate(usage, request, now)
             if self.access is not None:
                 self.access.check(node_of(sender), request)
             take = self._requests.get(type(request))
@@ -241,6 +241,11 @@ class Proxy(Role[Request]):
             if problem or client == self.node:
                 text = problem or "a caller inside the process asks the role itself"
                 raise InvalidRequestError(text)  # noqa: TRY301  (refused as in `_on_request`)
+            if client not in self.role_asks.linked:  # Another node has counted what it passes on.
+                usage = self.clients.usage_of(client)
+                usage.counted += 1
+                if usage.counted > self.clients.quotas.requests_per_s:
+                    self.clients.check_rate(usage, request, now)
             if self.access is not None:
                 self.access.check(client, request)
             request.check_new()

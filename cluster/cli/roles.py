@@ -233,7 +233,7 @@ def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: flo
                     say(f"{node}: {page.lost} lines were lost, since it keeps the last", err=True)
                 if node in after:  # The first look only asks it to keep lines.
                     events.extend(Event(node, line) for line in page.lines)
-                after[node] = page.lines[-1].number if page.lines else page.last
+                after[node] = page.last
                 more = page.more
 
     try:

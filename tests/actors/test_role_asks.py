@@ -6,7 +6,7 @@ import pykka
 import pytest
 from msgspec.structs import replace
 from support.expect import checked
-from support.proxy_scene import ANN, BACKEND, BOB, PROXY, proxy_of_n1
+from support.proxy_scene import ANN, BACKEND, BOB, PROXY, acquire, proxy_of_n1
 from support.role_harness import HOST, T0, at, only_sent, sends, sent
 
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
@@ -15,10 +15,12 @@ from fencelock.actors.api.role_request import ASK_MS_MAX, REQUEST_BYTES_MAX, Ask
 from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
+from fencelock.actors.proxy.clients import ASKERS_MAX
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.role_asks import CLIENT_MAX, NODE_MAX
+from fencelock.actors.quota import Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session.ask_error import RoleGoneError
 from fencelock.actors.session.asker import ASKS_MAX, FIND_MS, Asker, AskNode, AskTick, AskTimedOut
@@ -92,6 +94,44 @@ def test_each_client_has_a_limit_of_open_requests_and_the_node_one_for_all(proxy
         proxy.handle(NODE, AskReplied(number=number, body=b"\x80"), T0)
     assert not proxy.role_asks.open
     assert sent(proxy.handle(BOB, ask(session="bob"), T0), PassAsk)
+
+
+def test_requests_to_roles_count_for_the_requests_that_a_client_may_send_in_a_second(
+    proxy: Proxy,
+) -> None:
+    proxy.clients.quotas = Quotas(requests_per_s=3)
+    for number in range(2):
+        assert sent(proxy.handle(ANN, ask(number, wait_ms=0), T0), PassAsk)
+    assert not sent(proxy.handle(ANN, acquire(), T0), Refused)
+    no = only_sent(proxy.handle(ANN, ask(3, wait_ms=0), at(999)), Refused, ANN)
+    assert no.reason is Reason.OVERLOADED
+    assert no.detail.startswith("client 'ann' has sent 4 requests to node n1 within a second")
+    assert sent(proxy.handle(BOB, ask(session="bob"), at(999)), PassAsk)
+    assert sent(proxy.handle(ANN, ask(4, wait_ms=0), at(1_001)), PassAsk)
+    assert proxy.clients.by_id["ann"].address == ANN, "its session is where it was"
+
+
+def test_clients_that_only_send_requests_to_roles_are_counted_within_a_bound(
+    proxy: Proxy,
+) -> None:
+    proxy.clients.quotas = Quotas(requests_per_s=1)
+    names = [f"c{number}" for number in range(ASKERS_MAX + 10)]
+    for name in names:
+        asker = Address(f"{name}/asker")
+        assert sent(proxy.handle(asker, ask(session=name, wait_ms=0), T0), PassAsk)
+    again = Address(f"{names[-1]}/asker")
+    no = only_sent(proxy.handle(again, ask(session=names[-1], wait_ms=0), T0), Refused, again)
+    assert no.reason is Reason.OVERLOADED
+    assert not proxy.clients.by_id, "no session of theirs uses this node"
+    assert len(proxy.clients.askers) == ASKERS_MAX
+
+
+def test_requests_that_another_node_passes_on_are_counted_there() -> None:
+    proxy = linked_proxy()
+    proxy.clients.quotas = Quotas(requests_per_s=1)
+    for number in range(3):
+        passed = ask(number, session="n2", wait_ms=0)
+        assert sent(proxy.handle(N2, passed, T0), PassAsk)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,28 @@ import pytest
 from support.expect import checked, only
 from support.role_harness import RoleHarness
 
-from fencelock.actors.api.message import Acquire, Granted, Refused, Release
-from fencelock.actors.api.role_request import LogSetting, ReadTrace, SetLog, TraceLine, TraceLines
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.name import INT_MAX
+from fencelock.actors.api.role_request import (
+    ROLES_MAX,
+    LogSetting,
+    ReadTrace,
+    SetLog,
+    TraceLine,
+    TraceLines,
+)
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lamport.message import Request
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.trace import KEPT_MAX, PAGE_MAX, RECEIVES, SENDS, LogBook, kind_of
+from fencelock.actors.trace import (
+    KEPT_MAX,
+    PAGE_MAX,
+    READERS_MAX,
+    RECEIVES,
+    SENDS,
+    LogBook,
+    kind_of,
+)
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, holds_in, merged, space_time, text_of
 
 ME, PROCESS, PROXY = Address("n1/log"), Address("n1/process"), Address("n1/proxy")
@@ -70,13 +86,55 @@ def test_a_setting_is_changed_in_part_and_an_unknown_level_is_refused() -> None:
         ReadTrace(after=0, keep_ms=-1),
         ReadTrace(after=0, keep_ms=60_001),
         ReadTrace(after=0, keep_ms=1, roles=("x",) * 51),
+        ReadTrace(after=0, keep_ms=1, roles=("clock", "x" * 129)),
         SetLog(roles=("x",) * 51),
+        SetLog(roles=("x" * 129,)),
     ],
 )
 def test_a_request_beyond_its_limits_is_refused(request_: SetLog | ReadTrace) -> None:
     role = book()
     assert isinstance(sent(role.handle(ASKER, request_, Instant(1))), Refused)
     assert not role.keeps(PROCESS)
+
+
+def test_a_node_has_a_limit_of_readers_with_different_roles() -> None:
+    role = book()
+    for number in range(READERS_MAX):
+        read(role, 0, f"process-{number}", "process")
+    extra = ReadTrace(after=0, keep_ms=1_000, roles=("proxy",))
+    no = checked(Refused, sent(role.handle(ASKER, extra, Instant(1))))
+    assert no.reason is Reason.OVERLOADED
+    assert f"n1 keeps lines for {READERS_MAX} readers with different roles, the limit" in no.detail
+    assert not role.keeps(PROXY)
+    assert read(role, 0, "process-0", "process", now=999).lines == ()
+    assert read(role, 0, "proxy", now=1_500).lines == ()  # All but one have stopped.
+    assert len(role.readers) == 2
+
+
+class CountedName(str):
+    """The name of a role that counts the names it is compared with."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_an_event_is_not_compared_with_all_names_of_all_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    role = book()
+    for number in range(READERS_MAX):
+        names = tuple(CountedName(f"r{number}.{name}") for name in range(ROLES_MAX))
+        read(role, 0, *names)
+    monkeypatch.setattr(CountedName, "compared", 0)
+    assert not role.keeps(PROCESS)
+    keep(role, 5)
+    assert CountedName.compared <= 8  # Equal hashes are possible, and rare.
 
 
 def test_lines_are_kept_only_while_a_client_reads_them() -> None:
@@ -117,7 +175,25 @@ def test_lines_come_in_pages_and_those_that_were_dropped_are_counted() -> None:
     first = read(role, 2)
     assert len(first.lines) == PAGE_MAX
     assert first.more
-    assert (first.lost, first.lines[0].number, first.last) == (8, 11, KEPT_MAX + 10)
+    assert (first.lost, first.lines[0].number, first.last) == (8, 11, PAGE_MAX + 10)
+    last = read(role, KEPT_MAX)
+    assert (len(last.lines), last.more, last.last) == (10, False, KEPT_MAX + 10)
+
+
+def test_a_page_looks_at_a_bounded_number_of_lines_even_if_it_has_few_of_them() -> None:
+    role = book()
+    read(role, 0, "process")
+    read(role, 0, "proxy")
+    for time in range(PAGE_MAX):  # Three lines each.
+        keep(role, time)
+    role.keep(PAGE_MAX, PROXY, CLIENT, Request(lock="a", stamp=6), (), "")
+    pages = [read(role, 0, "proxy")]
+    while pages[-1].more:
+        pages.append(read(role, pages[-1].last, "proxy"))
+    assert [page.last for page in pages] == [200, 400, 600, 601]
+    assert [len(page.lines) for page in pages] == [0, 0, 0, 1]
+    beyond = read(role, INT_MAX, "proxy")
+    assert (beyond.lines, beyond.more, beyond.last) == ((), False, 601)
 
 
 # The diagram
