@@ -432,6 +432,10 @@ class WatchCheck(Timer):
     """Reply to reads that have waited long enough for a change, or to all if the state is old."""
 
 
+class ServeDue(Timer):
+    """Look up the next reads that are due, since a step looks up only some."""
+
+
 class HandOverLate(Timer):
     """Stop the hand-over of ``ballot`` from waiting for slots under way."""
 

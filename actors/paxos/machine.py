@@ -103,6 +103,13 @@ class Machine(Protocol):
         """
         ...
 
+    def changed_keys(self, name: str, version: int) -> Iterable[str] | None:
+        """Return the keys of object ``name`` that changed after ``version``.
+
+        None means that any of them may have changed.
+        """
+        ...
+
     def snapshot(self) -> Iterator[Part | None]:
         """Freeze the state now, and return it in parts.
 

@@ -69,10 +69,16 @@ Watches
 Objects that can be watched (`WATCHED_KINDS` in ``api/changes.py``) have a history: the table keeps
 their last changes (``table/history.py``), each under a version from one counter. A watch is a read
 that waits. The proxy passes `ReadChanges` to the replica of its node as a `ReadMachine` that names
-the object (``watched``). If nothing has changed, the read is parked here. After each slot,
-`Machine.changed_since` names the objects that have changed, and the replica answers their parked
-reads. The client sends the next request with the version of the reply. So no state of a watch is
-replicated, and a change costs only its watchers.
+the object (``watched``). If nothing has changed, the read is parked here, under the prefix of the
+keys that it is about. After each slot, `Machine.changed_since` names the objects that have changed,
+and `Machine.changed_keys` their keys. The reads under the beginnings of these keys fall due; the
+others have seen this change, which is not about them. The replica looks up at most `DUE_MAX` reads
+in one step, the others after a pause. The client sends the next request with the version of the
+reply. So no state of a watch is replicated, and a change costs only its watchers.
+
+Invariants:
+    seen-or-due  No key of a parked read has changed after the read's version and up to ``seen``,
+        unless the read is due. One that is due is looked up from what was seen before.
 
 Bounds
 ------
@@ -89,7 +95,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -107,6 +113,7 @@ from fencelock.actors.paxos.event import (
     MachineRead,
     ReadAgain,
     ReadMachine,
+    ServeDue,
     Unreadable,
     WatchCheck,
 )
@@ -115,6 +122,10 @@ from fencelock.actors.paxos.message import NO_BALLOT, Heartbeat, ReadIndex, Read
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
+
+
+DUE_MAX = 200
+"""Watched reads that are looked up in one step: some milliseconds."""
 
 
 READ_MS_MAX = 15_000
@@ -133,7 +144,16 @@ PENDING_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
 
 
-ReadEvent = ReadMachine | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck | WatchCheck
+ReadEvent = (
+    ReadMachine
+    | ReadIndex
+    | ReadIndexReached
+    | Fresh
+    | ReadAgain
+    | AgeCheck
+    | WatchCheck
+    | ServeDue
+)
 """Events that `Reads` handles."""
 
 
@@ -185,9 +205,11 @@ class Reads:
         self.parked = ParkedReads()
         """Reads that wait for a change."""
         self.seen = 0
-        """The version up to which changes were reported to them."""
+        """The version up to which their changes are known: see seen-or-due."""
         self.checking = False
         """Whether the `WatchCheck` timer runs."""
+        self.serving = False
+        """Whether the `ServeDue` timer runs."""
         self.last: tuple[int, Event, Event] | None = None
         """The last query and its reply, and the first slot that was not applied then: many queries
         are about one lock."""
@@ -206,6 +228,9 @@ class Reads:
                 return self._on_age_check(now)
             case WatchCheck():
                 return self._on_watch_check(now)
+            case ServeDue():
+                self.serving = False
+                return self._serve_due(now)
             case ReadIndex() | ReadIndexReached():
                 node = node_of(sender)
                 if sender != replica_of(node) or node not in self.config.nodes:
@@ -230,9 +255,9 @@ class Reads:
         """Answer the reads that waited for the slots applied now."""
         if self.freshness.pending:
             self.freshness.progress(self.config.applied)
-        served = self._serve_parked(now) if self.parked.by_object else []
+        served = self._serve_parked(now) if self.parked else []
         waited_for = self._is_waited_for()
-        self.waiting = waited_for or bool(self.freshness.pending or self.parked.by_object)
+        self.waiting = waited_for or bool(self.freshness.pending or self.parked)
         return [*served, *self._serve(now), *self._request(now)] if waited_for else served
 
     def follow(self, leader: str, now: Instant) -> list[Effect]:
@@ -311,7 +336,7 @@ class Reads:
         """Answer a read if its object has changed, or let it wait for a change."""
         if _is_news(self._look_up(read.query)):
             return [self._reply(read, self.age_ms(now), now)]
-        if not self.parked.by_object:
+        if not self.parked:
             self.seen, _ = self.machine.changed_since(self.seen)
         self.parked.add(read)
         if self.checking:
@@ -320,30 +345,42 @@ class Reads:
         return [Wake(CHECK_MS, WatchCheck())]
 
     def _serve_parked(self, now: Instant) -> list[Effect]:
-        """Answer the reads that wait for one of the objects that have changed."""
+        """Answer reads whose keys have changed."""
+        before = self.seen
+        self.seen, changed = self.machine.changed_since(before)  # seen-or-due
+        if changed is None:
+            self.parked.fall_due(self.parked.of(None), before)
+        else:
+            for name in changed:
+                if name in self.parked.by_object:
+                    keys = self.machine.changed_keys(name, before)
+                    self.parked.fall_due(self.parked.of(name, keys), before)
+        return self._serve_due(now)
+
+    def _serve_due(self, now: Instant) -> list[Effect]:
+        """Look up the next reads that are due, unless a pause has begun."""
+        if self.serving or not self.parked.due:
+            return []
+        age_ms = self.age_ms(now)
         effects: list[Effect] = []
-        self.seen, changed = self.machine.changed_since(self.seen)
-        age_ms = None
-        for read in self.parked.of(changed):
-            age_ms = self.age_ms(now) if age_ms is None else age_ms
-            reply = self._look_up(read.query)
-            if _is_news(reply):
+        for read in self.parked.take_due(DUE_MAX):
+            if _is_news(self._look_up(read.query)) or _is_late(read, now):
                 self.parked.end(read)
                 effects.append(self._reply(read, age_ms, now))
             else:
-                self.parked.go_on(read, reply)
+                self.parked.park(read)
+        if self.parked.due:
+            self.serving = True
+            effects.append(Wake(1, ServeDue()))
         return effects
 
     def _on_watch_check(self, now: Instant) -> Effects:
         """Answer the reads that have waited for long enough; refuse all if the state is too old."""
         age_ms = self.age_ms(now)
-        effects: list[Effect] = []
-        for read in self.parked.late(now):
-            self.parked.end(read)
-            effects.append(self._reply(read, age_ms, now))
+        self.parked.fall_due(self.parked.late(now), self.seen)
+        effects = self._serve_due(now)
         if age_ms == NOTHING_PROVEN or age_ms > WATCH_AGE_MS:
-            for read in self.parked.of(None):
-                self.parked.end(read)
+            for read in self.parked.take_all():
                 effects.append(self._refuse(read, now))
         self.checking = bool(self.parked)
         return [*effects, Wake(CHECK_MS, WatchCheck())] if self.checking else effects
@@ -451,10 +488,13 @@ class Read(Struct, frozen=True):
 
 
 class ParkedReads:
-    """The reads that wait, by object, in the order of arrival."""
+    """The reads that wait for a change."""
 
     def __init__(self) -> None:
-        self.by_object: dict[str, dict[Key, Read]] = {}
+        self.by_object: dict[str, dict[str, dict[Key, Read]]] = {}
+        """Those that are not due, by object and by the prefix of the keys that they are about."""
+        self.due: dict[Key, int] = {}
+        """Those to be looked up, in the order of their turns, and the version seen before that."""
         self._order: OrderedDict[Key, Read] = OrderedDict()
         """All reads, in the order of arrival."""
 
@@ -462,35 +502,82 @@ class ParkedReads:
         return len(self._order)
 
     def add(self, read: Read) -> None:
-        """Add a read that has to wait."""
-        self.by_object.setdefault(read.watched, {})[read.client, read.number] = read
-        self._order[read.client, read.number] = read
+        """Add a read that has to wait, in place of an earlier one with its number."""
+        key = read.client, read.number
+        if (known := self._order.pop(key, None)) and self.due.pop(key, None) is None:
+            self._take_out(known)
+        self.park(read)
 
-    def of(self, changed: Iterable[str] | None) -> list[Read]:
-        """Return the reads of the objects that have ``changed``, or all reads for None."""
-        names = self.by_object if changed is None else changed
-        return [read for name in names for read in self.by_object.get(name, {}).values()]
+    def park(self, read: Read) -> None:
+        """Let a read wait: a new one, or one that `take_due` returned, which keeps its place."""
+        key = read.client, read.number
+        self.by_object.setdefault(read.watched, {}).setdefault(_prefix_of(read), {})[key] = read
+        self._order[key] = read
 
-    def go_on(self, read: Read, seen: Event) -> None:
-        """Let a read wait for changes after those that its answer ``seen`` has covered."""
-        query = read.query
-        if not isinstance(query, ReadChanges) or not isinstance(seen, ChangesRead):
-            return
-        if query.after != seen.version:
-            query = replace(query, after=seen.version)
+    def of(self, watched: str | None, keys: Iterable[str] | None = None) -> list[Read]:
+        """Return the reads about ``keys`` of an object, all for None, that are not due.
+
+        Its cost follows the length of the keys, however many reads are about other ones.
+        """
+        if watched is None:
+            return [read for name in self.by_object for read in self.of(name)]
+        by_prefix = self.by_object[watched]
+        if keys is None:
+            prefixes: Iterable[str] = by_prefix
+        else:
+            starts = (key[:end] for key in keys for end in range(len(key) + 1))
+            prefixes = dict.fromkeys(start for start in starts if start in by_prefix)
+        return [read for prefix in prefixes for read in by_prefix[prefix].values()]
+
+    def fall_due(self, reads: Iterable[Read], seen: int) -> None:
+        """Let ``reads`` be looked up for changes after version ``seen``, unless they are due."""
+        for read in reads:
             key = read.client, read.number
-            now = self._order[key] = replace(read, query=query)
-            self.by_object[read.watched][key] = now
+            if key not in self.due:
+                self.due[key] = seen
+                self._take_out(read)
+
+    def take_due(self, most: int) -> list[Read]:
+        """Return the first ``most`` reads that are due, with what they have seen in their queries.
+
+        Each of them must then `end` or be parked.
+        """
+        first = [*islice(self.due, most)]
+        return [_after(self._order[key], self.due.pop(key)) for key in first]
 
     def end(self, read: Read) -> None:
-        """Remove a read that has been answered."""
-        waiting = self.by_object[read.watched]
-        del waiting[read.client, read.number], self._order[read.client, read.number]
-        if not waiting:
-            del self.by_object[read.watched]
+        """Remove a read that `take_due` returned."""
+        del self._order[read.client, read.number]
+
+    def take_all(self) -> list[Read]:
+        """Remove all reads."""
+        reads = [*self._order.values()]
+        self.by_object, self.due, self._order = {}, {}, OrderedDict()
+        return reads
 
     def late(self, now: Instant) -> list[Read]:
         return list(takewhile(lambda read: _is_late(read, now), self._order.values()))
+
+    def _take_out(self, read: Read) -> None:
+        by_prefix, prefix = self.by_object[read.watched], _prefix_of(read)
+        waiting = by_prefix[prefix]
+        del waiting[read.client, read.number]
+        if not waiting:
+            del by_prefix[prefix]
+        if not by_prefix:
+            del self.by_object[read.watched]
+
+
+def _prefix_of(read: Read) -> str:
+    return read.query.prefix if isinstance(read.query, ReadChanges) else ""
+
+
+def _after(read: Read, seen: int) -> Read:
+    """Return ``read`` for the changes after version ``seen``, if it is about earlier ones, too."""
+    query = read.query
+    if not isinstance(query, ReadChanges) or query.after is None or query.after >= seen:
+        return read
+    return replace(read, query=replace(query, after=seen))
 
 
 def _is_news(reply: Event) -> bool:

@@ -116,12 +116,26 @@ class Histories:
         return page[-1].version if more else max(after, self.version), page
 
     def changed_since(self, version: int) -> Iterable[str] | None:
-        """Return the objects that have changed after ``version``; None if some are forgotten."""
-        if version < self.forgotten:
+        """Return the objects that have changed after ``version``; None if some are forgotten.
+
+        Before the first change, none of the lost versions up to ``origin`` is known as such.
+        """
+        if version < max(self.forgotten, self.origin):
             return None
         latest = reversed(self.by_object.items())
         newer = takewhile(lambda one: one[1].changes[-1].version > version, latest)
         return [lock for lock, _ in newer][::-1]
+
+    def changed_keys(self, lock: str, version: int) -> Iterable[str] | None:
+        """Return the keys of ``lock`` that changed after ``version``; None if some are forgotten.
+
+        The latest comes first.
+        """
+        history = self.by_object.get(lock)
+        if history is None or version < history.since:
+            return None
+        newer = takewhile(lambda change: change.version > version, reversed(history.changes))
+        return dict.fromkeys(change.key for change in newer)
 
     def noted(self) -> list[tuple[str, int, int, tuple[Change, ...]]]:
         """Return a copy for `records_of`, which costs little for each change."""

@@ -136,6 +136,9 @@ class LockMachine:
         histories = self.table.histories
         return histories.version, histories.changed_since(version)
 
+    def changed_keys(self, name: str, version: int) -> Iterable[str] | None:
+        return self.table.histories.changed_keys(name, version)
+
     def snapshot(self) -> Iterator[Part | None]:
         frozen = self.table.freeze()
         return (None if part is None else _TableContent(part) for part in frozen)

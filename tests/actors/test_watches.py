@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 from support.expect import present
@@ -23,10 +25,10 @@ from fencelock.actors.api.election import Lead
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Wake
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds
-from fencelock.actors.paxos.reads import CHECK_MS, Reads
+from fencelock.actors.paxos.reads import CHECK_MS, DUE_MAX, Reads
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import Quotas
 from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS
@@ -43,16 +45,27 @@ ASKER = address_of("a", "proxy")
 A, B, ME, USER = Address("a/proxy"), Address("b/proxy"), Address("c/session"), Address("c/ask-1")
 
 
+class CountedMachine(LockMachine):
+    """A table that counts the queries that it answers."""
+
+    queries = 0
+
+    def read(self, query: Event) -> Event:
+        self.queries += 1
+        return super().read(query)
+
+
 class ReadsHarness:
     """The reads of a node whose table the test changes. At 0 ms its state is 0 ms old."""
 
-    def __init__(self) -> None:
-        self.machine = LockMachine()
+    def __init__(self, *, changed: bool = True) -> None:
+        self.machine = CountedMachine()
         self.config = config_of()
         self.reads = Reads("a", self.machine, LogBounds("a", self.config), 100)
         self.config.applied = 5
         self.fresh(0)
-        self.change(T, 0)
+        if changed:
+            self.change(T, 0)
 
     def fresh(self, ms: int) -> None:
         self.reads.handle(REPLICA, events.Fresh(since=at(ms), slot=self.config.applied), at(ms))
@@ -65,10 +78,21 @@ class ReadsHarness:
         self.config.applied += 1
         return self.reads.progress(at(ms)) if self.reads.waiting else []
 
-    def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
-        query = ReadChanges(lock=S, after=after)
-        request = events.ReadMachine(number=number, query=query, age_ms=None, watched=S)
+    def watch(
+        self, after: int, ms: int = 0, number: int = 1, lock: str = S, prefix: str = ""
+    ) -> Effects:
+        query = ReadChanges(lock=lock, after=after, prefix=prefix)
+        request = events.ReadMachine(number=number, query=query, age_ms=None, watched=lock)
         return self.reads.handle(ASKER, request, at(ms))
+
+    def put(self, *keys: str, ms: int = 0) -> Effects:
+        """Change entries of a map within one slot."""
+        for key in keys:
+            self.machine.table.histories.add(M, key, b"v", 0, ms)
+        return self.apply(ms)
+
+    def serve(self, ms: int = 0) -> Effects:
+        return self.reads.handle(ASKER, events.ServeDue(), at(ms))
 
     def check(self, ms: int) -> Effects:
         return self.reads.handle(ASKER, events.WatchCheck(), at(ms))
@@ -156,6 +180,120 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
     reads.machine.table.histories.add(M, "a1", b"v", 0, 0)
     assert answers(reads.apply(20)) == [(1, [7]), (2, [7])]
     assert reads.check(WATCH_MS) == []
+
+
+def test_a_change_looks_up_no_read_of_other_keys(reads: ReadsHarness) -> None:
+    for number in range(1_000):
+        reads.watch(1, number=number, lock=M, prefix=f"other{number}")
+    reads.watch(1, number=1_000, lock=M, prefix="k")
+    reads.machine.queries = 0
+    assert answers(reads.put("k1", "k2", "l")) == [(1_000, [2, 3])]
+    assert reads.put("l") == []
+    assert reads.machine.queries == 1
+    assert answers(reads.put("other77x")) == [(7, [6]), (77, [6])]
+
+
+def test_a_step_looks_up_a_bounded_number_of_reads_and_none_misses_a_change(
+    reads: ReadsHarness,
+) -> None:
+    many = 3 * DUE_MAX
+    for number in range(many):
+        reads.watch(1, number=number, lock=M, prefix="a" * (number % 7))
+    reads.machine.queries = 0
+    effects = reads.put("a" * 7)
+    assert effects[-1] == Wake(1, events.ServeDue())
+    found = answers(effects)
+    assert reads.put("a" * 8) == [], "the rest waits for its turn"
+    assert reads.machine.queries <= DUE_MAX
+    while Wake(1, events.ServeDue()) in effects:
+        effects = reads.serve()
+        assert len(answers(effects)) <= DUE_MAX
+        found += answers(effects)
+    assert sorted(number for number, _ in found) == [*range(many)]
+    assert [versions for _, versions in found] == [[2]] * DUE_MAX + [[2, 3]] * (many - DUE_MAX)
+    assert not reads.reads.parked
+    assert reads.put("a") == []
+
+
+def test_reads_that_have_waited_long_enough_are_answered_in_bounded_steps(
+    reads: ReadsHarness,
+) -> None:
+    for number in range(DUE_MAX + 1):
+        reads.watch(1, number=number, lock=M, prefix=f"x{number}")
+    reads.fresh(WATCH_MS)
+    effects = reads.check(WATCH_MS)
+    assert answers(effects) == [(number, []) for number in range(DUE_MAX)]
+    assert Wake(1, events.ServeDue()) in effects
+    assert answers(reads.serve(WATCH_MS + 1)) == [(DUE_MAX, [])]
+    assert not reads.reads.parked
+
+
+def test_a_read_that_was_looked_up_in_vain_keeps_its_place(reads: ReadsHarness) -> None:
+    reads.watch(9, number=1, lock=M, prefix="k")  # It is ahead of this node.
+    reads.watch(1, number=2, ms=20_000, lock=M, prefix="z")
+    assert reads.put("k", ms=20_000) == []
+    reads.fresh(WATCH_MS)
+    assert answers(reads.check(WATCH_MS)) == [(1, [])]
+    reads.fresh(WATCH_MS + 20_000)
+    assert answers(reads.check(WATCH_MS + 20_000)) == [(2, [])]
+
+
+def test_a_read_that_is_sent_again_waits_once(reads: ReadsHarness) -> None:
+    for prefix in ("a", "b", "b"):
+        reads.watch(1, lock=M, prefix=prefix)
+    assert len(reads.reads.parked) == 1
+    assert reads.put("a") == []
+    assert answers(reads.put("b")) == [(1, [3])]
+    assert reads.put("a", "b") == []
+
+
+def test_a_read_from_before_a_loss_of_everything_is_answered_at_the_first_change() -> None:
+    """It may come before the node learns of the versions that were lost."""
+    reads = ReadsHarness(changed=False)
+    assert reads.watch(after=1_000, lock=M, prefix="a") != ()
+    reads.machine.table.apply(1, ExtendSessions(leader="a", fence_floor=2_000))
+    reads.machine.table.histories.add(S, "", b"v", 1, 0, above=2_000)
+    (answer,) = sent(reads.apply(10), events.MachineRead, ASKER)
+    assert isinstance(answer.reply, ChangesRead)
+    assert answer.reply.resync
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_watch_gets_each_change_of_its_keys_once_and_in_order(
+    seed: int, reads: ReadsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """no-gap, as clients see it: each sends its next read with the version of the last reply."""
+    monkeypatch.setattr("fencelock.actors.paxos.reads.DUE_MAX", 2)
+    rng = Random(seed)
+    keys = ["", "a", "ab", "abc", "b", "ba"]
+    prefixes = {number: rng.choice(keys) for number in range(12)}
+    wanted: dict[int, list[int]] = {number: [] for number in prefixes}
+    found: dict[int, list[int]] = {number: [] for number in prefixes}
+
+    def take(effects: Effects) -> None:
+        for one in sent(effects, events.MachineRead, ASKER):
+            assert isinstance(one.reply, ChangesRead)
+            assert not one.reply.resync
+            found[one.number] += [change.version for change in one.reply.changes]
+            number, prefix = one.number, prefixes[one.number]
+            take(reads.watch(one.reply.version, ms, number=number, lock=M, prefix=prefix))
+
+    ms = 0
+    for number, prefix in prefixes.items():
+        take(reads.watch(1, number=number, lock=M, prefix=prefix))
+    for _ in range(300):
+        ms += rng.choice((1, 1, 700))
+        reads.fresh(ms)
+        changed = rng.choices(keys, k=rng.choice((0, 0, 1, 1, 5)))
+        first = reads.machine.table.histories.version + 1
+        for version, key in enumerate(changed, first):
+            for number, prefix in prefixes.items():
+                wanted[number] += [version] * key.startswith(prefix)
+        take(reads.put(*changed, ms=ms))
+        take(rng.choice((reads.serve, reads.check))(ms) if rng.random() < 0.7 else ())
+    while reads.reads.parked.due:
+        take(reads.serve(ms))
+    assert found == wanted
 
 
 def test_a_reply_has_so_many_changes_as_fit_and_at_least_one() -> None:

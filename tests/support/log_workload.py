@@ -121,6 +121,10 @@ class LogCounter:
         """Return nothing: there is nothing to watch."""
         return version, ()
 
+    def changed_keys(self, name: str, version: int) -> tuple[str, ...]:
+        """Return nothing, as `changed_since`."""
+        return ()
+
     def snapshot(self) -> Iterator[Part | None]:
         """Return hash and count in small parts, after some work."""
         content = self.hash.ljust(16, b"-") + b"%d" % self.count

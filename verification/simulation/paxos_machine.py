@@ -197,6 +197,9 @@ class Register:
         """Return nothing, because no client watches this machine."""
         return version, ()
 
+    def changed_keys(self, name: str, version: int) -> Iterable[str] | None:
+        return ()
+
     def snapshot(self) -> Iterator[Part | None]:
         """Freeze the state, and return it in small parts, with work between them."""
         text = self.frozen()
@@ -289,6 +292,9 @@ class LockRegister(Register):
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
         return self.locks.changed_since(version)
+
+    def changed_keys(self, name: str, version: int) -> Iterable[str] | None:
+        return self.locks.changed_keys(name, version)
 
     def snapshot(self) -> Iterator[Part | None]:
         marked = ((LIST_MARK, super().snapshot()), (LOCKS_MARK, self.locks.snapshot()))
