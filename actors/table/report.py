@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import nsmallest
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change, ChangesRead, ReadChanges
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, Inspect, LockStatus
-from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
 from fencelock.actors.api.session_message import ListedLock, ListedObject, ListLocks, LockList
 from fencelock.actors.message import Local
 from fencelock.actors.table.resource import TableHold, TableObject
 
 if TYPE_CHECKING:
+    from fencelock.actors.table.map import SortedKeys
     from fencelock.actors.table.state import TableState
 
 CONTENDERS_SHOWN_MAX = 1_000
@@ -30,6 +31,9 @@ LOCKS_SHOWN_MAX = 100
 PAGE_BYTES_MAX = 64 << 10
 """Size above which a page of a list takes no more lines (bytes): to make one takes some 3 ms, in
 which others wait."""
+
+AFTER_KIND = chr(ord(KIND_END) + 1)
+"""A kind that this follows comes after all names of that kind."""
 
 
 class DescribeLocks(Local):
@@ -116,10 +120,10 @@ def size_of(contender: Contender) -> int:
 
 def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
     """Return the first locks and other objects by name, with as many waiters as fit."""
-    names = (*_held(table, "", "", LOCKS_SHOWN_MAX), *_unheld(table, "", "", LOCKS_SHOWN_MAX))
+    names = merge(table.held_names.within("", ""), _unheld(table, "", ""))
     statuses: list[LockStatus] = []
     left = SHOWN_BYTES_MAX
-    for name in nsmallest(LOCKS_SHOWN_MAX, names):
+    for name in islice(names, LOCKS_SHOWN_MAX):
         if left <= 0:
             break
         status = _status(table, name, left)
@@ -131,19 +135,16 @@ def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
 
 
 def list_locks(table: TableState, query: ListLocks) -> LockList:
-    """Return a page of the held locks and other held objects, or of the objects nobody can hold.
-
-    It is for people, not for the log, because it reads every name.
-    """
-    wanted = query.prefix, query.after, query.most + 1
+    """Return a page of the held locks and other held objects, or of the objects nobody can hold."""
     if query.unheld:
-        found = (_listed_object(table.objects[name]) for name in _unheld(table, *wanted))
+        names = _unheld(table, query.prefix, query.after)
+        found = (_listed_object(table.objects[name]) for name in names)
         objects, more = page_of(
             found, PAGE_BYTES_MAX, lambda one: len(one.lock.encode()) + 16, query.most
         )
         return LockList(lines=(), objects=objects, more=more)
     lines, more = page_of(
-        (_listed_lock(table, name) for name in _held(table, *wanted)),
+        (_listed_lock(table, name) for name in table.held_names.within(query.prefix, query.after)),
         PAGE_BYTES_MAX,
         lambda one: size_of(one.holder) + len(one.lock.encode()) + 16,
         query.most,
@@ -162,25 +163,22 @@ def _listed_lock(table: TableState, name: str) -> ListedLock:
     return ListedLock(name, holder, resource.waiting)
 
 
-def _held(table: TableState, prefix: str, after: str, most: int) -> list[str]:
-    """Return the first ``most`` names after ``after`` of what is held, that begin with ``prefix``.
-
-    A prefix without a kind is that of the plain names, so that it finds those of all kinds.
-    """
-    plain = str if KIND_END in prefix else plain_name
-    held = (name for name, resource in table.resources.items() if resource.held is not None)
-    found = (name for name in held if name > after and plain(name).startswith(prefix))
-    return nsmallest(most, found)
-
-
-def _unheld(table: TableState, prefix: str, after: str, most: int) -> list[str]:
-    """Return the same of objects that nobody can hold; with a kind, it looks at no others."""
+def _unheld(table: TableState, prefix: str, after: str) -> Iterator[str]:
+    """Return the names above ``after`` of what nobody can hold, as `HeldNames.within` does."""
     if KIND_END in prefix:
-        within = table.names.within(prefix, after)
-    else:
-        names = table.names.after(after)
-        within = (name for name in names if plain_name(name).startswith(prefix))
-    return [*islice(within, most)]
+        return table.names.within(prefix, after)
+    kinds = _kinds_in(table.names)
+    found = (table.names.within(object_name(kind, prefix), after) for kind in kinds)
+    return chain.from_iterable(found)
+
+
+def _kinds_in(names: SortedKeys) -> Iterator[str]:
+    """Return the kinds of ``names``, in order; each name has one."""
+    name = next(names.after(""), None)
+    while name is not None:
+        kind = kind_of(name)
+        yield kind
+        name = next(names.after(kind + AFTER_KIND), None)
 
 
 def read_changes(table: TableState, query: ReadChanges) -> ChangesRead:

@@ -235,6 +235,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     for one in table.objects.values():
         one.check_restored(table)
     _check_resources(table)
+    table.held_names.settle()
     for record in whole.histories:
         histories.restore(record)
     for entry in whole.entries:
@@ -336,6 +337,8 @@ def _fill_hold(
             raise ValueError(
                 f"the snapshot has {held} of {resource.capacity} held of {titled(name)}"
             )
+        if resource.held is None:
+            table.held_names.recent[name] = None
         resource.add(hold, fence)
     if isinstance(hold, KeyHold):
         add_key(table, hold)

@@ -18,6 +18,7 @@ from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost,
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold, Deadlines, begin_leased
+from fencelock.actors.table.held_names import HeldNames
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.key import KeyHold, begin_key, end_key, key_session
 from fencelock.actors.table.map import Maps, SortedKeys
@@ -76,6 +77,7 @@ class TableState:
         fence: the last fence given.
         tickets: the last ticket given, to a wait or to an item that falls due.
         resources: what is held or awaited by claims, by name.
+        held_names: the names of those ``resources`` that are held.
         objects: the objects that nobody can hold, by name.
         names: the names of all ``objects``.
         maps: all maps.
@@ -113,6 +115,7 @@ class TableState:
         self.sessions = Sessions(self.accounts)
         self.key_session = key_session()
         self.resources: dict[str, Resource] = {}
+        self.held_names = HeldNames()
         self.objects: dict[str, TableObject] = {}
         self.names = SortedKeys()
         self.maps = Maps()
@@ -161,12 +164,15 @@ class TableState:
                 granted_count=count,
             )
         owner_state.hold = hold
-        resources = self.resources
+        resources, recent = self.resources, self.held_names.recent
         for name in details.locks or (owner_state.key[1],):
             resource = resources.get(name)
             if resource is None:
                 resources[name] = Resource(capacity=capacity, free=capacity - amount, held=hold)
+                recent[name] = None
             else:
+                if resource.held is None:
+                    recent[name] = None
                 resource.grant(hold, fence)
             fence += 1
         if details.locks:
@@ -504,15 +510,21 @@ class TableState:
             self._note_leader(hold, None)
         if details.span:
             end_span(self, hold)
-        resources, shared = self.resources, False
+        resources, recent, shared = self.resources, self.held_names.recent, False
         objects = details.locks or (owner_state.key[1],)
         for name in objects:
             resource = resources[name]
             if resource.held is hold and not resource.queue:
                 del resources[name]  # free-leaves-nothing
+                ended = True
             else:
                 resource.remove(hold, fence)
-                shared = True
+                ended, shared = resource.held is None, True
+            if ended:
+                if name in recent:  # Nearly always: a call would cost every end 1 %.
+                    del recent[name]
+                else:
+                    self.held_names.remove_sorted(name)
             fence += 1
         if shared:
             self.serve(objects, out)

@@ -77,6 +77,7 @@ from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import snapshot
+from fencelock.actors.table.held_names import RECENT_MAX
 from fencelock.actors.table.poison import LOCAL_ERRORS, SKIPPER, PoisonError, named
 from fencelock.actors.table.requests import deny, record
 from fencelock.actors.table.rules import RULES
@@ -169,6 +170,8 @@ class LockTable(TableState):
         if time_ms <= self.time_ms:
             return out  # All that was due by then is done, and no command adds to it.
         self.time_ms = now = min(time_ms, TIME_MS_MAX)
+        if len(self.held_names.recent) > RECENT_MAX:
+            self.held_names.settle()  # So that no read has to sort so many.
         items, sessions = self.timeouts.heap, self.sessions.heap
         # An entry of a heap may be earlier than its item's deadline, and never later.
         due = (items and items[0][0] <= now) or (sessions and sessions[0][0] <= now)

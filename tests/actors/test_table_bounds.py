@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import held, lines_of, text_of
+from support.table_scene import held, lines_of, text_of, unheld
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
+from fencelock.actors.api.counter import AddToCounter
+from fencelock.actors.api.lock_all import LOCKS_MAX, AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table import session
+from fencelock.actors.table.report import DescribeLocks, describe_locks
 from fencelock.actors.table.resource import SLACK, TableHold
 from fencelock.actors.table.retained import RECALLS_MAX
 from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
@@ -425,3 +428,55 @@ def test_a_prefix_is_that_of_a_name_and_not_of_its_kind(table: LockTable) -> Non
     assert listed("") == everything
     assert ListLocks(prefix="s").reach == ("s",)
     assert ListLocks(prefix=kind).reach == ("",)
+
+
+def reads_of(table: LockTable) -> list[int]:
+    """Return the costs of the reads that show names, but for names that are new to them."""
+    kind, other = object_name(SEMAPHORE, ""), object_name("other", "")
+    pages = [("", ""), ("none", ""), ("held 1", ""), ("", "held 3"), (kind, ""), (other, "x")]
+    held(table)
+    return [
+        *(lines_of(partial(held, table, prefix, after, 5)) for prefix, after in pages),
+        *(lines_of(partial(unheld, table, prefix, after, 5)) for prefix, after in pages),
+        lines_of(partial(describe_locks, table, DescribeLocks())),
+    ]
+
+
+def full(size: int) -> LockTable:
+    """Return a table with ``size`` names of each kind, held, not held, and only awaited."""
+    table = LockTable()
+    table.apply(0, Open(session="s", ttl_ms=TTL_MS))
+    table.apply(0, acquire(1, "z"))
+    for i in range(size):
+        table.apply(0, acquire(1, f"held {i}"))
+        for command in (
+            AcquirePermits(semaphore=f"held {i}", permits=2, session="s.1", owner="o", request=1),
+            AddToCounter(counter=f"held {i}", amount=1, session="s.1", owner="o", request=1),
+        ):
+            table.apply(0, command)
+    awaited = [f"a{i}" for i in range(size)]
+    for at in range(0, size, LOCKS_MAX - 1):
+        locks = ("z", *awaited[at : at + LOCKS_MAX - 1])
+        table.apply(0, AcquireAll(locks=locks, session="s.1", owner=f"w{at}", request=1))
+    return table
+
+
+def test_no_read_costs_more_for_more_names() -> None:
+    """Lines of Python: a read looks at what it shows, not at the names that it does not show."""
+    small, large = reads_of(full(200)), reads_of(full(2_000))
+    assert [more <= 1.2 * less for less, more in zip(small, large, strict=True)] == [True] * 13
+
+
+def test_no_read_meets_many_names_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are sorted when they are many, or when somebody reads them."""
+    monkeypatch.setattr("fencelock.actors.table.table.RECENT_MAX", 10)
+
+    def first(size: int) -> list[int]:
+        table = LockTable()
+        table.apply(0, Open(session="s", ttl_ms=TTL_MS))
+        for i in range(size):
+            table.apply(i, acquire(1, f"held {i:04}"))
+        copy = LockTable.restore(table.snapshot())
+        return [lines_of(partial(held, one, "none")) for one in (table, copy)]
+
+    assert max(first(2_005)) <= max(first(15)) + 20
