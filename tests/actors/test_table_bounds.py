@@ -198,11 +198,11 @@ def test_the_owners_of_all_sessions_of_a_key_are_bounded(monkeypatch: pytest.Mon
     by_id = table.sessions.by_id
     assert [len(by_id[one].idle) for one in sessions] == [100, *[session.IDLE_LEAST] * 3]
     assert len(by_id["till@9.5"].idle) == 100
-    for one in (table, LockTable.restore(table.snapshot())):
-        assert one.accounts.of("shop").owners == 100 + 3 * session.IDLE_LEAST
-        for name in sessions:
-            one.apply(0, End(session=name))
-        assert "shop" not in one.accounts.by_name
+    for copy in (table, LockTable.restore(table.snapshot())):
+        assert copy.accounts.of("shop").owners == 100 + 3 * session.IDLE_LEAST
+        for one in sessions:
+            copy.apply(0, End(session=one))
+        assert "shop" not in copy.accounts.by_name
 
 
 def give_up(session: str, owner: str, request: int) -> LogCommand:
