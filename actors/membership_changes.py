@@ -372,7 +372,7 @@ class MemberChanges(ABC):
 
 def _awaits_journal(node: str) -> Step:
     """Return the step that waits until ``node`` has described itself since the request."""
-    return Step(f"{node} is to name its journal again, which it may have lost since it last did")
+    return Step(f"waiting for {node} to report whether it still has its journal")
 
 
 def unchanged(

@@ -383,7 +383,7 @@ def purge(
     parts = (f"{kind}: {count:,}" for kind, count in deleted.items() if kind != REDIS_KEY)
     done(
         {"key": name, "deleted": deleted},
-        f"Deleted what key {name} had. {', '.join(parts)}. Holds and waits through Redis doors: "
-        f"{deleted[REDIS_KEY]:,}.",
+        f"Deleted what key {name} had. {', '.join(parts)}. Detached holds, and holds and waits "
+        f"through Redis doors: {deleted[REDIS_KEY]:,}.",
         as_json=as_json,
     )

@@ -408,7 +408,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
         messages = {send.to: send.message for send in sends(effects)}
         answer = checked(MembersChanged, messages.pop(members_of("b")))
         assert not answer.done
-        assert ("d is to name its journal again" in answer.detail) == (not messages)
+        assert ("waiting for d to report" in answer.detail) == (not messages)
         return list(messages.values())
 
     assert proposed("one", 0, learner(journal=9), 100) == []
