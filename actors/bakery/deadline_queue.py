@@ -14,6 +14,10 @@ STALE_MAX = 1_000
 for days, and most are released long before."""
 
 
+ENDS_MAX = 200
+"""Items of a queue that one tick takes: thousands may be due at once, and each takes some 20 us."""
+
+
 class DeadlineQueue(Generic[T]):
     """Items, each at most once, the soonest first; ties are in the order in which they were set."""
 
@@ -35,9 +39,13 @@ class DeadlineQueue(Generic[T]):
                 self.heap = [one for one in self.heap if self.at.get(one[2]) == one[0]]
                 heapq.heapify(self.heap)
 
+    def is_due(self, now: Instant) -> bool:
+        """Return whether an item may be due."""
+        return bool(self.heap) and self.heap[0][0] <= now
+
     def take_due(self, now: Instant) -> T | None:
         """Remove an item that is due, and return it; None if none is."""
-        while self.heap and self.heap[0][0] <= now:
+        while self.is_due(now):
             at, _, item = heapq.heappop(self.heap)
             if self.at.get(item) == at:
                 del self.at[item]

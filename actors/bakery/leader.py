@@ -19,6 +19,7 @@ from fencelock.actors.bakery.config import (
     leader_of,
     proxy_of,
 )
+from fencelock.actors.bakery.deadline_queue import ENDS_MAX
 from fencelock.actors.bakery.epochs import EpochLimit, EpochState, Refusals
 from fencelock.actors.bakery.event import (
     Connected,
@@ -248,8 +249,9 @@ class Leader(Role[Received]):
     def _on_due(self, now: Instant) -> list[Effect]:
         effects: list[Effect] = []
         if ms_between(self.swept_at, now) >= SWEEP_MS:
-            self.swept_at = now
-            gone = self.tickets.forget_old(now)
+            gone = self.tickets.forget_old(now, ENDS_MAX)
+            if not self.tickets.ends.is_due(now):  # Else the next tick goes on.
+                self.swept_at = now
             if gone:
                 effects.append(Observe("bakery.copies_forgotten", gone))
             if self.epoch_state.serving:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -488,11 +489,10 @@ class TicketTable:
         """Return a time within which all leases in the table end (ms)."""
         return ms_between(now, max(self.ends.at.values(), default=now)) + 1
 
-    def forget_old(self, now: Instant) -> int:
-        gone = 0
-        while (entry := self.ends.take_due(now)) is not None:
-            gone += self.forget(entry, now)
-        return gone
+    def forget_old(self, now: Instant, most: int | None = None) -> int:
+        """Remove entries that have ended, and return their number; look at ``most`` of them."""
+        due = iter(partial(self.ends.take_due, now), None)
+        return sum(self.forget(entry, now) for entry in islice(due, most))
 
     def forget(self, entry: TicketEntry, now: Instant) -> bool:
         """Remove ``entry`` if it has ended; return whether it had."""

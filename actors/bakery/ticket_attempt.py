@@ -87,10 +87,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from itertools import islice
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS
-from fencelock.actors.bakery.deadline_queue import DeadlineQueue
+from fencelock.actors.bakery.deadline_queue import ENDS_MAX, DeadlineQueue
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -518,8 +520,9 @@ class TicketAttempts:
         return [*epoch_state.send_to_all(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
+        """Go on with attempts that are due, `ENDS_MAX` at most; later ticks take the rest."""
         effects: list[Effect] = []
-        while (attempt := self.due.take_due(now)) is not None:
+        for attempt in islice(iter(partial(self.due.take_due, now), None), ENDS_MAX):
             effects += self._on_due(attempt, now)
         return effects
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
-from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio, merge, put_hold
+from support.leader_trio import (
+    ANN,
+    FENCE,
+    HOLD_MS,
+    LIVES,
+    NOW,
+    LeaderTrio,
+    lock_request,
+    merge,
+    put_hold,
+)
 
+from fencelock.actors.bakery import ticket_attempt
 from fencelock.actors.bakery.bounds import PART, impossible_records
 from fencelock.actors.bakery.config import election_of, leader_of
 from fencelock.actors.bakery.deadline_queue import STALE_MAX
@@ -23,6 +34,7 @@ from fencelock.actors.bakery.message import (
     LockFailed,
     MaxTicket,
     Seating,
+    Unlocking,
 )
 from fencelock.actors.bakery.message import Table as Handed
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import
@@ -221,3 +233,29 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
         FENCE,
         ticket().turn,
     )
+
+
+def test_holds_whose_durations_end_together_are_handled_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticket_attempt, "ENDS_MAX", 3)
+    trio = LeaderTrio()
+    for number in range(10):
+        trio.ask("n1", lock_request(lock=f"x{number}"))
+        trio.settle()
+    assert len(trio.received(Locked)) == 10
+    warned: list[int] = []
+    for ms in (HOLD_MS, 0, 0, 0, 0):
+        trio.pass_time(ms)
+        warned.append(len(trio.received(Unlocking)))
+    assert warned == [3, 6, 9, 10, 10]
+
+
+def test_holds_that_ended_together_are_forgotten_in_steps() -> None:
+    table = TicketTable()
+    for number in range(10):
+        put_hold(table, ticket(lock=f"x{number}"))
+    over = later(NOW, 10_000)
+    assert [table.forget_old(over, 4) for _ in range(3)] == [4, 4, 2]
+    assert not table.ends.is_due(over)
+    assert list(table.entries()) == []
