@@ -196,7 +196,9 @@ def attach(table: TableState, command: Attach, out: list[Result]) -> None:
     resource = table.resources.get(command.lock)
     hold = None if resource is None else next(iter(resource.holds), None)
     digest = digest_of(command.secret)
-    if not isinstance(hold, KeyHold) or hold.key.detached_by is None or hold.key.value != digest:
+    key = hold.key if isinstance(hold, KeyHold) else None
+    is_right = key is not None and key.detached_by is not None and key.value == digest
+    if hold is None or not is_right:
         why = Why(Cause.NOT_DETACHED, obstacle=table.state_of(command.lock))
         deny(table, owner_state, Reason.NOT_HELD, why, out)
         return

@@ -342,7 +342,7 @@ def costs_beside_holds(size: int, retained: int) -> list[int]:
 
 @pytest.mark.parametrize("all_retained", [False, True], ids=["one retained", "all retained"])
 def test_no_command_costs_more_for_more_holds_of_an_object(*, all_retained: bool) -> None:
-    """Rule noted-once. If all are retained, `RECALLS_MAX` of them are recalled in either table."""
+    """See noted-once in `retained`. Of all retained, `RECALLS_MAX` are recalled in either table."""
     small, large = (
         costs_beside_holds(size, size if all_retained else 1) for size in (RECALLS_MAX + 20, 2_000)
     )
