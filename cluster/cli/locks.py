@@ -527,7 +527,7 @@ def sessions_table(found: Sequence[ListedSession]) -> Rows:
 
 def audit_table(found: Sequence[ListedEviction]) -> Rows:
     columns = [Column("lock"), Column("fence", right=True)]
-    columns += [Column("taken from, or changed"), Column("by"), Column("when", right=True)]
+    columns += [Column("who / what"), Column("by"), Column("when", right=True)]
     rows = [
         (
             object_shown(one.lock) if one.lock else printable(f"session {one.holder.session}"),
