@@ -64,35 +64,34 @@ class Writer:
         by: dict[str, Any] = {"session": S, "owner": pick("opqr"), "request": self.number}
         wait: dict[str, Any] = {"wait_ms": pick([None, 0, 100, 1_000])}
         hold_ms = pick([0, 0, 500])
-        return pick(
-            [
-                Acquire(lock=NAME, limit=pick([0, 1, 2]), hold_ms=hold_ms, **by, **wait),
-                Release(lock=lock, fence=fence, **by),
-                Release(lock=lock, fence=fence, **by),
-                Renew(lock=NAME, fence=fence, hold_ms=hold_ms, **by),
-                AcquirePermits(semaphore=NAME, permits=size, amount=pick([1, 2]), **by, **wait),
-                ReleasePermits(semaphore=NAME, fence=fence, amount=pick([0, 1]), **by),
-                ResizeSemaphore(semaphore=NAME, permits=size, size=pick([1, 2, 3, 5]), **by),
-                AcquireReadWrite(rwlock=NAME, write=pick([False, True]), **by, **wait),
-                AcquireAll(locks=(NAME, "z"), **by, **wait),
-                AcquireRetained(lock=NAME, span=pick([1, 5]), **by, **wait),
-                Detach(lock=NAME, fence=fence, digest=digest_of(SECRET), ttl_ms=500, **by),
-                Attach(lock=NAME, secret=pick([SECRET, b"other"]), **by),
-                Cancel(lock=lock, **by),
-                Cancel(lock=lock, **by),
-                CountDown(latch=NAME, count=2, keep_ms=pick([0, 300]), **by),
-                AwaitLatch(latch=NAME, count=2, **by, **wait),
-                AwaitBarrier(barrier=NAME, parties=pick([3, 5]), **by, **wait),
-                AwaitBarrier(barrier=NAME, parties=5, **by),
-                TakePermits(pool=NAME, size=size, amount=pick([1, 2]), **by, **wait),
-                GivePermits(pool=NAME, amount=1, **by),
-                ResizePool(pool=NAME, permits=size, size=pick([1, 2, 3, 5]), **by),
-                AddToCounter(counter=NAME, amount=pick([1, -1]), **by),
-                PutEntry(map=NAME, entry_key="k", value=b"", guard=NAME, fence=fence, **by),
-                KeepAlive(session=S, request=self.number),
-                Evict(lock=lock, fence=fence, operator="op", session="x", request=self.number),
-            ]
-        )
+        commands: list[Command] = [
+            Acquire(lock=NAME, limit=pick([0, 1, 2]), hold_ms=hold_ms, **by, **wait),
+            Release(lock=lock, fence=fence, **by),
+            Release(lock=lock, fence=fence, **by),
+            Renew(lock=NAME, fence=fence, hold_ms=hold_ms, **by),
+            AcquirePermits(semaphore=NAME, permits=size, amount=pick([1, 2]), **by, **wait),
+            ReleasePermits(semaphore=NAME, fence=fence, amount=pick([0, 1]), **by),
+            ResizeSemaphore(semaphore=NAME, permits=size, size=pick([1, 2, 3, 5]), **by),
+            AcquireReadWrite(rwlock=NAME, write=pick([False, True]), **by, **wait),
+            AcquireAll(locks=(NAME, "z"), **by, **wait),
+            AcquireRetained(lock=NAME, span=pick([1, 5]), **by, **wait),
+            Detach(lock=NAME, fence=fence, digest=digest_of(SECRET), ttl_ms=500, **by),
+            Attach(lock=NAME, secret=pick([SECRET, b"other"]), **by),
+            Cancel(lock=lock, **by),
+            Cancel(lock=lock, **by),
+            CountDown(latch=NAME, count=2, keep_ms=pick([0, 300]), **by),
+            AwaitLatch(latch=NAME, count=2, **by, **wait),
+            AwaitBarrier(barrier=NAME, parties=pick([3, 5]), **by, **wait),
+            AwaitBarrier(barrier=NAME, parties=5, **by),
+            TakePermits(pool=NAME, size=size, amount=pick([1, 2]), **by, **wait),
+            GivePermits(pool=NAME, amount=1, **by),
+            ResizePool(pool=NAME, permits=size, size=pick([1, 2, 3, 5]), **by),
+            AddToCounter(counter=NAME, amount=pick([1, -1]), **by),
+            PutEntry(map=NAME, entry_key="k", value=b"", guard=NAME, fence=fence, **by),
+            KeepAlive(session=S, request=self.number),
+            Evict(lock=lock, fence=fence, operator="op", session="x", request=self.number),
+        ]
+        return pick(commands)
 
 
 @pytest.mark.parametrize("few", [False, True], ids=["usual", "few owners remembered"])
