@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Generic, TypeVar
 
 from fencelock.actors.message import Instant
@@ -51,3 +54,7 @@ class DeadlineQueue(Generic[T]):
                 del self.at[item]
                 return item
         return None
+
+    def each_due(self, now: Instant, most: int | None = None) -> Iterator[T]:
+        """Remove and yield the items that are due, at most ``most``."""
+        return islice(iter(partial(self.take_due, now), None), most)

@@ -312,7 +312,7 @@ class InFlightRequests:
 
     def due(self, now: Instant) -> list[InFlightRequest]:
         found: list[InFlightRequest] = []
-        while (pending := self._due.take_due(now)) is not None:
+        for pending in self._due.each_due(now):
             pending.redirected = False
             found.append(pending)
         return found

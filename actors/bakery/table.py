@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -491,8 +490,7 @@ class TicketTable:
 
     def forget_old(self, now: Instant, most: int | None = None) -> int:
         """Remove entries that have ended, and return their number; look at ``most`` of them."""
-        due = iter(partial(self.ends.take_due, now), None)
-        return sum(self.forget(entry, now) for entry in islice(due, most))
+        return sum(self.forget(entry, now) for entry in self.ends.each_due(now, most))
 
     def forget(self, entry: TicketEntry, now: Instant) -> bool:
         """Remove ``entry`` if it has ended; return whether it had."""

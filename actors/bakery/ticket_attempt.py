@@ -87,8 +87,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from itertools import islice
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS
@@ -522,7 +520,7 @@ class TicketAttempts:
     def tick(self, now: Instant) -> list[Effect]:
         """Go on with attempts that are due, `ENDS_MAX` at most; later ticks take the rest."""
         effects: list[Effect] = []
-        for attempt in islice(iter(partial(self.due.take_due, now), None), ENDS_MAX):
+        for attempt in self.due.each_due(now, ENDS_MAX):
             effects += self._on_due(attempt, now)
         return effects
 

@@ -284,13 +284,12 @@ class TableState:
         if len(self.audit) > AUDIT_MAX:
             self.forget_forced(next(iter(self.audit)))
 
-    def forget_forced(self, key: tuple[str, int]) -> Evicted | None:
-        """Remove an entry of the audit, if it has that, and return it."""
+    def forget_forced(self, key: tuple[str, int]) -> None:
+        """Remove an entry of the audit, if it has that."""
         entry = self.audit.pop(key, None)
         self.purges.pop(key, None)
         if entry is not None and (skipped := skipped_in(entry)):
             self.skipped.discard(skipped)
-        return entry
 
     def next_ticket(self) -> int:
         """Return a number above all tickets so far."""
