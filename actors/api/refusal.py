@@ -83,6 +83,10 @@ class Cause(IntEnum):
     """Numbers: how often the owner holds the lock, which it would detach."""
     NOT_DETACHED = 33
     """The lock is not detached with the secret that was shown."""
+    SESSION_WAITS = 34
+    """Numbers: the waits of the session, and the limit."""
+    QUEUE = 35
+    """Numbers: the waits for an object, and the limit. Texts: the object."""
 
 
 class Obstacle(NamedTuple):

@@ -11,6 +11,7 @@ from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
+    deny,
     deny_obstructed,
     deny_size,
     has_object_room,
@@ -33,11 +34,14 @@ class Barrier(TableObject, eq=False):
         parties: the number of parties. Each arrival names it, and all arrivals must agree.
         generation: its number. It is taken from the tickets of the table, so that generations rise
             although a barrier without waits leaves no state.
+        broken: whether a party has left it. Its waits then end at once, or, if one command breaks
+            many barriers, at the next log times; nobody passes in between.
 
     """
 
     parties: int
     generation: int
+    broken: bool = False
 
     KIND = BARRIER
     RECORD = BarrierRecord
@@ -47,7 +51,7 @@ class Barrier(TableObject, eq=False):
 
     def mark(self) -> int:
         about = f"{self.name}\n{self.account.name}\n{self.parties}\n{self.generation}"
-        return crc32(about.encode())
+        return crc32(f"{about}\n{self.broken}".encode())
 
     def progress(self) -> tuple[int, int]:
         return self.parties - self.waiting, self.parties
@@ -59,10 +63,22 @@ class Barrier(TableObject, eq=False):
         if not 0 < self.waiting < self.parties:
             arrived = f"{self.waiting} of {self.parties} parties"
             raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")
+        if self.broken:
+            first = next(iter(self.waits))
+            table.unserved[first.ticket] = first
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Break the generation, since a party has left it."""
-        self.remove(table, Why(Cause.PARTY_LEFT), out)
+        with table.altering(self):
+            self.broken = True
+        self.serve(table, out)
+
+    def serve(self, table: TableState, out: list[Result]) -> None:
+        """Refuse all waits of a broken generation; each counts as one that is served."""
+        first = next(iter(self.waits), None)
+        if self.broken and (first is None or table.may_serve(first)):
+            table.budget -= self.waiting
+            self.remove(table, Why(Cause.PARTY_LEFT), out)
 
     def remove(self, table: TableState, why: Why, out: list[Result]) -> None:
         """Refuse all parties that wait, and remove the generation."""
@@ -79,6 +95,9 @@ def await_barrier(
     arrived = 0 if barrier is None else barrier.waiting
     if barrier is not None and barrier.parties != command.parties:
         deny_size(table, owner_state, barrier.parties, command.parties, out)
+    elif barrier is not None and barrier.broken:
+        why = Why(Cause.PARTY_LEFT, (barrier.generation, barrier.parties))
+        deny(table, owner_state, Reason.BROKEN, why, out)
     elif arrived + 1 == command.parties:
         _pass(table, barrier, owner_state, out)
     elif command.wait_ms == 0:
@@ -87,7 +106,7 @@ def await_barrier(
         if barrier is not None:
             barrier.remove(table, Why(Cause.PARTY_DID_NOT_WAIT), out)
     elif (barrier is not None or has_object_room(table, owner_state, out)) and has_room(
-        table, owner_state, out
+        table, owner_state, out, (command.lock,)
     ):
         if barrier is None:
             account = owner_state.session.account

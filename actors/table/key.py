@@ -205,7 +205,7 @@ def attach(table: TableState, command: Attach, out: list[Result]) -> None:
     assert resource is not None
     hold.account.claims -= 1  # The new hold takes its room.
     table.claims -= 1
-    has = has_room(table, owner_state, out)
+    has = has_room(table, owner_state, out, (command.lock,), waits=False)
     hold.account.claims += 1
     table.claims += 1
     if has:

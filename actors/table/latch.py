@@ -143,7 +143,7 @@ def await_latch(
         conclude(table, owner_state, _passed(owner_state), out)
     elif command.wait_ms == 0:
         deny_obstructed(table, owner_state, latch.obstacle(), out)
-    elif has_room(table, owner_state, out):
+    elif has_room(table, owner_state, out, (command.lock,)):
         begin_wait(table, owner_state, command, out)
     if latch.left == latch.count and not latch.queue:
         table.drop(latch)

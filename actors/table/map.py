@@ -269,8 +269,6 @@ class Maps:
         session = entry.session
         if session is not None:
             session.attached.pop(entry.ticket, None)
-            if not session.attached:
-                table.departed.pop(session.number, None)
 
     def why_full(self, name: str, key: str, value: bytes, account: Account) -> Why | None:
         """Return why there is no room for an entry of ``account``; None if there is room.

@@ -68,10 +68,10 @@ class Pool(TableObject, eq=False):
 
     def check_restored(self, table: TableState) -> None:
         head = next(iter(self.waits), None)
-        if (
-            not (1 <= self.size <= PERMITS_MAX and 0 <= self.taken <= PERMITS_MAX)
-            or (head is None and not self.taken)
-            or (head is not None and head.amount <= self.free)
+        if head is not None and head.amount <= self.free:
+            table.unserved[head.ticket] = head
+        if not (1 <= self.size <= PERMITS_MAX and 0 <= self.taken <= PERMITS_MAX) or (
+            head is None and not self.taken
         ):
             raise ValueError(
                 f"the snapshot has a wrong {titled(self.name)}: {self.taken} of {self.size} are "
@@ -89,6 +89,8 @@ class Pool(TableObject, eq=False):
     def serve(self, table: TableState, out: list[Result]) -> None:
         """Let the first waits take what is free; drop the pool if it is in no use any more."""
         while (head := next(iter(self.waits), None)) is not None and head.amount <= self.free:
+            if not table.may_serve(head):
+                return
             self.change(table, self.size, self.taken + head.amount)
             owner_state = head.owner_state
             taken = PermitsTaken(**owner_state.fields(), amount=head.amount)
@@ -117,7 +119,7 @@ def take_permits(
     assert pool is not None
     if command.wait_ms == 0:
         deny_obstructed(table, owner_state, pool.obstacle(), out)
-    elif has_room(table, owner_state, out):
+    elif has_room(table, owner_state, out, (command.lock,)):
         begin_wait(table, owner_state, command, out, amount=amount)
 
 

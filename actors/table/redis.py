@@ -124,9 +124,9 @@ def _begin_wait(
     dated = command.ttl_ms > 0
     if isinstance(command, ChangeKeys):
         dated = command.expiry in {Expiry.AFTER, Expiry.FURTHER}
-    count, reserved = len(command.keys), isinstance(command, AwaitKey)
+    reserved = isinstance(command, AwaitKey)
     ttl_ms = command.ttl_ms if dated else None
-    if has_room(table, owner_state, out, count, command.account):
+    if has_room(table, owner_state, out, command.keys, command.account):
         key = KeyRecord(command.value, command.account, reserved, ttl_ms)
         details = ClaimDetails(command.label, locks=command.keys, key=key)
         begin_wait(table, owner_state, command, out, details, capacity=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.election import Lead
@@ -20,6 +20,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
+from fencelock.actors.api.name import plain_name
 from fencelock.actors.api.object_request import (
     GuardedRequest,
     PartRequest,
@@ -41,7 +42,7 @@ from fencelock.actors.table.retained import (
     may_come_back,
     recall_first,
 )
-from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
+from fencelock.actors.table.session import SESSION_CLAIMS_MAX, WAITS_MAX, OwnerState, Session
 from fencelock.actors.table.wire import Queued, Result
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def claiming(details_of: Callable[[Any], ClaimDetails]) -> Rule:
             return
         amount, capacity, count = command.amount, command.permits, command.granted_count
         free, resources = True, table.resources
-        for name in details.locks or (owner_state.key[1],):
+        names = details.locks or (owner_state.key[1],)
+        for name in names:
             resource = resources.get(name)
             if resource is not None:
                 if resource.capacity != capacity:
@@ -87,7 +89,7 @@ def claiming(details_of: Callable[[Any], ClaimDetails]) -> Rule:
         waits = table.retained and not drains  # A try that waits for what is retained.
         if tries and not (waits and may_come_back(table, owner_state, details, amount)):
             deny_obstructed(table, owner_state, table.obstacle(owner_state.lock, details), out)
-        elif has_room(table, owner_state, out, len(details.locks) or 1):
+        elif has_room(table, owner_state, out, names, waits=not free):
             if free:
                 table.grant(owner_state, details, amount, capacity, count, out)
             else:
@@ -431,14 +433,16 @@ def has_room(
     table: TableState,
     owner_state: OwnerState,
     out: list[Result],
-    wanted: int = 1,
+    names: Sequence[str],
     charged: str | None = None,
+    *,
+    waits: bool = True,
 ) -> bool:
-    """Count ``wanted`` holds or waits; deny the claim and return False if a limit is reached.
+    """Count a hold or a wait of each object; deny the claim and return False if a limit is reached.
 
-    They are charged to the account of that name, or to that of the session.
+    They are charged to the account of the name ``charged``, or to that of the session.
     """
-    session = owner_state.session
+    session, wanted = owner_state.session, len(names)
     account = session.account if charged is None else table.accounts.of(charged)
     if session.claims + wanted > SESSION_CLAIMS_MAX:
         why: Why | None = Why(Cause.SESSION_CLAIMS, (session.claims, SESSION_CLAIMS_MAX))
@@ -446,6 +450,8 @@ def has_room(
         why = account.why_over("claims", wanted)
     elif table.claims + wanted > CLAIMS_MAX:
         why = Why(Cause.CLAIMS, (table.claims, CLAIMS_MAX))
+    elif waits and (over := _why_no_wait(table, session, names)):
+        why = over
     else:
         table.changing = True
         session.claims += wanted
@@ -456,6 +462,16 @@ def has_room(
     table.accounts.leave(account)
     deny(table, owner_state, Reason.OVERLOADED, why, out)
     return False
+
+
+def _why_no_wait(table: TableState, session: Session, names: Sequence[str]) -> Why | None:
+    if session.waits + len(names) > WAITS_MAX:
+        return Why(Cause.SESSION_WAITS, (session.waits, WAITS_MAX))
+    for name in names:
+        awaited = table.awaited(name)
+        if awaited is not None and awaited.waiting >= WAITS_MAX:
+            return Why(Cause.QUEUE, (awaited.waiting, WAITS_MAX), (plain_name(name),))
+    return None
 
 
 def has_object_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:

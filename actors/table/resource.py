@@ -406,6 +406,10 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
         name, *own, charged = record
         table.put(cls(name, table.accounts.of(charged), *own))
 
+    def serve(self, table: Any, out: list[Result]) -> None:
+        """Let the first waits have what is free, if it has something that can be free."""
+        del table, out
+
     @abstractmethod
     def check_restored(self, table: TableState) -> None:
         """Check it after all waits of a snapshot are in the table.

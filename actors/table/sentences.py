@@ -71,6 +71,8 @@ SENTENCES = {
     Cause.DELETED: "it was deleted by {text}",
     Cause.NO_SESSION: "session {quoted} is not open: it has ended, or was never opened",
     Cause.SESSION_CLAIMS: "{0} holds and waits, a session may have {1}",
+    Cause.SESSION_WAITS: "{0} waits, a session may have {1}",
+    Cause.QUEUE: "{0} waits for {quoted}, an object may have {1}",
     Cause.CLAIMS: "{0} holds and waits in all, {1} are allowed",
     Cause.SESSIONS: "{0} sessions are open, no more are allowed",
     Cause.OBJECTS: f"this cluster has {{0}} {_LISTED}, {{1}} are allowed",

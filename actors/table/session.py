@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
+from typing import NamedTuple
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -18,10 +19,14 @@ from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.resource import SLACK, Attached, TableHold, Wait
 
 DEPARTED = -1
-"""In place of the deadline of a session that has ended, while entries that end with it are left."""
+"""In place of the deadline of a session that has ended, while something of it is left."""
 
 SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
+
+WAITS_MAX = 20_000
+"""Waits of one session, and waits for one object: they may have to end in one step, which then
+takes some 0.1 s."""
 
 IDLE_MAX = 4_096
 """Owner states of a session without a hold or wait whose last outcome is kept.
@@ -142,6 +147,7 @@ class Session:
         account: the account that is charged for it, and for its holds and waits.
         floor: the highest request of a forgotten owner state.
         claims: number of its holds and waits.
+        waits: number of its waits.
         kept_ms: log time of the last keep-alive. Another one within the same millisecond
             changes nothing.
         idle: the owners without a hold, a wait or an unreported loss, the oldest first, with the
@@ -165,6 +171,7 @@ class Session:
     account: Account
     floor: int = 0
     claims: int = 0
+    waits: int = 0
     owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
     kept_ms: int = -1
     idle: OrderedDict[Key, int] = field(default_factory=OrderedDict[Key, int])
@@ -217,6 +224,13 @@ class Session:
         key = self.idle.popitem(last=False)[0]
         self.account.owners -= 1
         self.floor = max(self.floor, self.owner_states.pop(key).request)
+
+
+class Departed(NamedTuple):
+    """A session that has ended, and its holds that still end with it, in the order of fences."""
+
+    session: Session
+    holds: deque[TableHold]
 
 
 class Sessions:
@@ -289,21 +303,24 @@ class Sessions:
         self.extended_ms = max(self.extended_ms, now_ms)
 
     def drop(self, session: Session) -> None:
-        """Forget ``session``; its id is never given again."""
+        """Let ``session`` be found no more; its id is never given again."""
         del self.by_id[session.id]
         del self.by_name[session.name]
         del self.by_number[str(session.number)]
         self.marks -= session.mark()
-        session.account.sessions -= 1  # charges-add-up
+        if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Amortized over as many drops.
+            self.heap = [(self.deadline(s), s.number, s.id) for s in self.by_id.values()]
+            heapq.heapify(self.heap)
+
+    def forget(self, session: Session) -> None:
+        """Forget ``session``, which was dropped and has nothing any more."""
+        assert session.claims == 0  # charges-add-up
+        session.account.sessions -= 1
         session.account.owners -= len(session.owner_states)
-        session.account.claims -= session.claims
         self.accounts.leave(session.account)
         session.owner_states.clear()  # They point back, and must not wait for the collector.
         session.idle.clear()
         session.losses.clear()
-        if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Amortized over as many drops.
-            self.heap = [(self.deadline(s), s.number, s.id) for s in self.by_id.values()]
-            heapq.heapify(self.heap)
 
     def deadline(self, session: Session) -> int:
         return max(session.deadline_ms, self.extended_ms + session.ttl_ms)

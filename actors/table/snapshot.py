@@ -229,8 +229,9 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
         if known.session not in numbered:
             raise ValueError(f"the snapshot has no session {known.session}")
         _fill_claimant(table, _owner_state(numbered[known.session], known), known, waits)
+    by_id = {session.id: session for session in numbered.values()}
     for reply in whole.replies:
-        _fill_reply(table, reply)
+        _fill_reply(by_id.get(reply.session), reply)
     _fill_queues(table, waits)
     for one in table.objects.values():
         one.check_restored(table)
@@ -248,9 +249,6 @@ def _fill_attached(table: TableState, sessions: Iterable[Session]) -> None:
     for session in sessions:
         session.attached = dict(sorted(session.attached.items()))
         if session.deadline_ms == DEPARTED:
-            if not session.attached or session.owner_states:
-                text = f"session {session.id!a}, of which nothing is left"
-                raise ValueError(f"the snapshot has {text}")
             table.depart(session)
 
 
@@ -375,8 +373,7 @@ def _resource(table: TableState, name: str, capacity: int) -> Resource:
     return resource
 
 
-def _fill_reply(table: TableState, reply: KeptReply) -> None:
-    session = table.sessions.by_id.get(reply.session)
+def _fill_reply(session: Session | None, reply: KeptReply) -> None:
     known = None if session is None else session.owner_states.get((reply.owner, reply.lock))
     if known is None or (known.request, known.outcome) != (reply.request, None):
         raise ValueError(f"the snapshot has a reply without a request of owner {reply.owner!a}")
@@ -392,14 +389,9 @@ def _fill_objects(table: TableState, part: TablePart) -> None:
 
 
 def _check_resources(table: TableState) -> None:
-    """Order the holds of each resource by fence, note those for which others wait.
-
-    Raises:
-        ValueError: nothing keeps a wait waiting.
-
-    """
+    """Order the holds of each resource by fence, note what others wait for, and who is next."""
     resources = table.resources
-    for name, resource in resources.items():
+    for resource in resources.values():
         if isinstance(resource.held, dict):
             resource.held = dict(sorted(resource.held.items()))
         spans = resource.spans
@@ -409,7 +401,7 @@ def _check_resources(table: TableState) -> None:
                 note_awaited(hold)
         head = resource.next_wait()
         if head is not None and all(resources[one].next_wait() is head for one in head.objects):
-            raise ValueError(f"the snapshot has a wait for {titled(name)}, which is free")
+            table.unserved[head.ticket] = head
 
 
 def _fill_queues(table: TableState, waits: list[tuple[Wait, int]]) -> None:
@@ -456,7 +448,7 @@ def _fill_session(
     if record.number in numbered or record.name in table.sessions.by_name:
         raise ValueError(f"the snapshot has session {session.id!a} twice")
     if record.deadline_ms == DEPARTED:
-        table.accounts.leave(session.account)
+        session.account.sessions += 1
     else:
         table.sessions.add(session)
     return session
@@ -493,7 +485,7 @@ def _note(table: TableState) -> list[Notes]:
             (
                 *((table.key_session,) if table.key_session.owner_states else ()),
                 *table.sessions.by_id.values(),
-                *table.departed.values(),
+                *(departed.session for departed in table.departed.values()),
             ),
             key=lambda session: session.number,
         )

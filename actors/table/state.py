@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from itertools import islice
@@ -34,13 +34,17 @@ from fencelock.actors.table.resource import (
     Wait,
 )
 from fencelock.actors.table.retained import begin_span, end_span, recall_since
-from fencelock.actors.table.session import DEPARTED, OwnerState, Session, Sessions
+from fencelock.actors.table.session import DEPARTED, Departed, OwnerState, Session, Sessions
 from fencelock.actors.table.wire import KeyRecord, Result
 
 ENDS_MAX = 100
 """Maximum number of ends at one log time. The others follow at the next, so that ends which fall
 due together delay other commands only for a moment: an end takes some 20 us, and a request has to
 wait for those of several slots."""
+
+SERVED_MAX = 1_000
+"""Maximum number of waits that one command serves, for the same reason: one end may make room for
+all that wait for permits, or break many barriers. The others are served at the next log times."""
 
 AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
@@ -93,7 +97,10 @@ class TableState:
         grants_checksum: the sum of what every grant ever added to ``holds_checksum`` in this
             process.
         deadlines: the state that the deadlines of all holds share.
-        departed: the sessions that have ended and still have entries in ``maps``, by number.
+        departed: the sessions that have ended, and of which holds or entries of ``maps`` are left,
+            by number.
+        budget: how many waits this command may still serve.
+        unserved: the first waits that can be served, but for `SERVED_MAX`, by ticket.
         skipped: the commands in the audit that an operator skipped, by class and key.
         faults: exceptions that cost one command; the owner of the table takes them from here.
         begun: the owner of the command that is being applied, once its request is the last one.
@@ -122,7 +129,9 @@ class TableState:
         self.marked = 0
         self.timeouts = Timeouts()
         self.deadlines = Deadlines()
-        self.departed: dict[int, Session] = {}
+        self.departed: dict[int, Departed] = {}
+        self.budget = SERVED_MAX
+        self.unserved: dict[int, Wait] = {}
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
         self.purges: dict[tuple[str, int], None] = {}
         self.skipped: set[tuple[str, Key]] = set()
@@ -261,6 +270,7 @@ class TableState:
                 awaited = self.resources[name] = Resource(capacity=capacity, free=capacity)
             awaited.enqueue(wait)
         self.waits += len(objects)
+        owner_state.session.waits += len(objects)
         owner_state.wait = wait
         self.waits_checksum += (owner_state.mark or owner_state.marked()) * wait.ticket
         if wait.due_ms is not None:
@@ -402,14 +412,13 @@ class TableState:
         request: int,
         out: list[Result],
         operator: str = "",
-    ) -> None:
-        """End a session in one step: its waits, itself, its holds, the next grants.
+    ) -> int:
+        """End a session and its waits in one step, and then what it has; return how much.
 
-        More entries of maps than `ENDS_MAX` end with it a little later; see `end_departed`.
+        Of its holds and its entries of maps, those beyond `ENDS_MAX` end a little later; see
+        `end_departed`. Its client may not count on any of them from now on.
         """
-        owner_states = session.owner_states.values()
-        waits = [one.wait for one in owner_states if one.wait is not None]
-        holds = [one.hold for one in owner_states if one.hold is not None]
+        waits = [one.wait for one in session.owner_states.values() if one.wait is not None]
         waits.sort(key=lambda wait: wait.ticket)
         self.changing = True
         for wait in waits:
@@ -418,36 +427,43 @@ class TableState:
             why = Why(Cause.SESSION_ENDED, texts=(session.id,))
             out.append(wait.owner_state.denied(Reason.SESSION_EXPIRED, why))
         self.sessions.drop(session)
-        self.claims -= session.claims
         out.append(ended(session.id, reason, request, operator))
         for wait in waits:  # Smaller claims may have waited behind them.
             self.serve(wait.objects, out)
             self._note_end(wait, out)
-        for hold in sorted(holds, key=lambda hold: hold.fence):
-            hold.owner_state.hold = None
-            self._pass_on(hold, out)
-        if len(session.attached) > ENDS_MAX:
-            self.depart(session)
-            return
-        for _, attached in sorted(session.attached.items()):
-            attached.end_with_session(self, out)
-        session.attached.clear()
+        self.depart(session)
+        return len(waits) + self._end_rest(self.departed[session.number], ENDS_MAX, out)
 
     def depart(self, session: Session) -> None:
-        """Let the entries of ``session``, which has ended, end in the order of their tickets."""
+        """Let what ``session`` has end with it: its holds by fence, its entries by ticket."""
         session.deadline_ms = DEPARTED
-        self.departed[session.number] = session
+        holds = (one.hold for one in session.owner_states.values() if one.hold is not None)
+        in_order = deque(sorted(holds, key=lambda hold: hold.fence))
+        session.attached = dict(sorted(session.attached.items()))
+        self.departed[session.number] = Departed(session, in_order)
 
     def end_departed(self, most: int, out: list[Result]) -> int:
         """End up to ``most`` items of sessions that have ended, in their order; return how many."""
         left = most
         while self.departed and left > 0:
-            session = self.departed[min(self.departed)]
-            items = [*islice(session.attached.values(), left)]
-            for attached in items:
-                attached.end_with_session(self, out)  # The last one removes the session.
-            left -= len(items)
+            left -= self._end_rest(self.departed[min(self.departed)], left, out)
         return most - left
+
+    def _end_rest(self, departed: Departed, most: int, out: list[Result]) -> int:
+        """End up to ``most`` items of a session, and forget it after the last; return how many."""
+        (session, holds), left = departed, most
+        while holds and left > 0:
+            hold = holds.popleft()
+            if hold.owner_state.hold is hold:  # An operator may have taken it.
+                self.end_hold(hold, out)
+            left -= 1
+        items = [*islice(session.attached.values(), left)]
+        for attached in items:
+            attached.end_with_session(self, out)
+        if not holds and not session.attached:
+            del self.departed[session.number]
+            self.sessions.forget(session)
+        return most - left + len(items)
 
     def first_due(self) -> tuple[int, Due | Session] | None:
         """Return the next item that falls due, and its time; sessions come last at equal times."""
@@ -466,7 +482,10 @@ class TableState:
             one.note_end(self, wait, out)
 
     def serve(self, objects: Iterable[str], out: list[Result]) -> None:
-        """Grant what is free to the heads of the queues, in order; drop free resources."""
+        """Grant what is free to the heads of the queues, in order; drop free resources.
+
+        Those beyond `SERVED_MAX` are granted a little later; see `serve_rest`.
+        """
         resources, before = self.resources, self.fence
         blocked: Wait | None = None  # Grants only take, so it stays blocked in this step.
         for name in objects:
@@ -479,6 +498,8 @@ class TableState:
                 locks = wait.details.locks
                 if locks and any(resources[one].next_wait() is not wait for one in locks):
                     blocked = wait  # It is not the next wait of all its objects (all-at-once).
+                    break
+                if not self.may_serve(wait):
                     break
                 if wait.details.key is not None:
                     self._grant_door(wait, out)
@@ -495,6 +516,26 @@ class TableState:
                 recall_since(resource, resource.spans, before, out)
             if resource.held is None and not resource.queue:
                 del resources[name]  # free-leaves-nothing
+
+    def may_serve(self, wait: Wait) -> bool:
+        """Count a wait that this command serves; return False if it is for a later one."""
+        if self.budget <= 0:
+            self.unserved[wait.ticket] = wait
+            return False
+        self.budget -= 1
+        return True
+
+    def serve_rest(self, out: list[Result]) -> None:
+        """Serve waits that earlier commands left, the oldest first, `SERVED_MAX` at most."""
+        self.budget = SERVED_MAX
+        for ticket in sorted(self.unserved):
+            if self.budget <= 0:
+                return
+            wait = self.unserved.pop(ticket, None)
+            if wait is not None:  # It was not served with one before it.
+                self.serve(wait.objects, out)
+                if one := self.objects.get(wait.owner_state.lock):
+                    one.serve(self, out)
 
     def _pass_on(self, hold: TableHold, out: list[Result]) -> None:
         """Grant what an ended hold had to the heads of the queues, or drop its resources."""
@@ -532,7 +573,11 @@ class TableState:
         """Note that ``wait`` has left its queues; return its owner."""
         owner_state = wait.owner_state
         owner_state.wait = None
-        self.waits -= len(wait.details.locks) or 1
+        count = len(wait.details.locks) or 1
+        self.waits -= count
+        owner_state.session.waits -= count
+        if self.unserved:
+            self.unserved.pop(wait.ticket, None)
         self.waits_checksum -= owner_state.mark * wait.ticket
         if wait.due_ms is not None:
             self.timeouts.drop(wait)

@@ -3,8 +3,9 @@
 Every member applies the same commands with the same log times, and so has the same table and the
 same outcomes. The table reads no clock and no random numbers, and iterates in order. The cost of a
 command does not depend on the number of names, sessions, holds or waiters (heaps and searches
-aside: O(log n)); closing a session costs in proportion to its holds and waits, and a first wait in
-proportion to the retained holds that it notes (`retained.py`). The rules are those of Hazelcast's
+aside: O(log n)); closing a session costs in proportion to its waits, and a first wait in proportion
+to the retained holds that it notes (`retained.py`). What a command ends or grants beyond a bounded
+number is left to later log times (`ENDS_MAX`, `SERVED_MAX`). The rules are those of Hazelcast's
 FencedLock; ``rules.md`` in this folder lists the differences.
 
 **What is in it.** A *session* is one client's liveness: it expires when its TTL of log time has
@@ -53,7 +54,8 @@ resource, or of several locks at once. This is the state of an owner and an obje
   because tickets order them alike everywhere.
 - *Ends.* A hold, a wait or a session ends by a command, or because log time has reached its
   deadline. What falls due is done before the command whose batch has that time. Who is granted
-  next is decided in the same step, so a free object with a queue is never seen.
+  next is decided in the same step; only beyond `SERVED_MAX` grants is a free object with a queue
+  seen, for a moment, in which nobody else gets it.
 - *No leader, no time.* Time without a leader does not count for sessions and for the deadlines of
   holds: a new leader first extends them. It counts for the timeouts of waits.
 - *A rule checks first and changes after*, so a command that raises before its first change is
@@ -83,7 +85,7 @@ from fencelock.actors.table.requests import deny, record
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart
-from fencelock.actors.table.state import ENDS_MAX, TableState
+from fencelock.actors.table.state import ENDS_MAX, SERVED_MAX, TableState
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result, TableSnapshot
 
 TIME_MS_MAX = 1 << 53
@@ -115,7 +117,7 @@ class LockTable(TableState):
         if self.skipped and (type(command).__name__, command.key) in self.skipped:
             out.append(refused(command, Reason.INTERNAL, why=Why(Cause.SKIPPED)))
             return out
-        self.begun, self.changing = None, False
+        self.begun, self.changing, self.budget = None, False, SERVED_MAX
         try:
             RULES[type(command)](self, command, out)
         except LOCAL_ERRORS:
@@ -175,7 +177,7 @@ class LockTable(TableState):
         items, sessions = self.timeouts.heap, self.sessions.heap
         # An entry of a heap may be earlier than its item's deadline, and never later.
         due = (items and items[0][0] <= now) or (sessions and sessions[0][0] <= now)
-        if not due and not self.departed:
+        if not due and not self.departed and not self.unserved:
             return out
         try:
             self._end_due(out)
@@ -186,12 +188,12 @@ class LockTable(TableState):
         return out
 
     def _end_due(self, out: list[Result]) -> None:
+        self.serve_rest(out)
         left = ENDS_MAX - self.end_departed(ENDS_MAX, out)
         while left > 0 and (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending, before = due[1], len(out)
             if isinstance(ending, Session):
-                left -= len(ending.attached)
-                self.close(ending, CloseReason.EXPIRED, 0, out)
+                left -= self.close(ending, CloseReason.EXPIRED, 0, out)
             else:
                 ending.fall_due(self, out)
             left -= 1 + len(out) - before
@@ -201,7 +203,7 @@ class LockTable(TableState):
 
         With ``before``, also return None for a time that is not earlier. That is quick.
         """
-        if self.departed:
+        if self.departed or self.unserved:
             return self.time_ms if before is None or self.time_ms < before else None
         if before is not None:
             items, sessions = self.timeouts.heap, self.sessions.heap

@@ -220,6 +220,7 @@ class BarrierRecord(NamedTuple):
     lock: str
     parties: Int64
     generation: Int64
+    broken: bool
     account: str
 
 

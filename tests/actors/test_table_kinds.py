@@ -240,7 +240,7 @@ def test_an_operator_takes_a_hold_once_its_owner_learns_it(table: LockTable, kin
 
 @all_kinds
 def test_the_end_of_a_session_ends_its_wait(table: LockTable, kind: Kind) -> None:
-    """Rule close-is-one-step."""
+    """Rule close-ends-waits-first."""
     make_wait(table, kind, kind.claim(B))
     assert kind.waiters(table) == [(B, 1)]
     outcomes = applied(table, End(session=B))
@@ -250,7 +250,7 @@ def test_the_end_of_a_session_ends_its_wait(table: LockTable, kind: Kind) -> Non
 
 @held_kinds
 def test_the_end_of_a_session_frees_what_it_holds_in_one_step(table: LockTable, kind: Kind) -> None:
-    """Rule close-is-one-step."""
+    """Rule close-ends-waits-first."""
     make_wait(table, kind, replace(kind.claim(A, 2), owner="p"), kind.claim(B))
     ended, closed, held = applied(table, End(session=A))
     assert (ended, closed) == (f"{A} SESSION_EXPIRED", "Ended")

@@ -10,10 +10,13 @@ from support.expect import only
 from support.table_scene import held, restored, status_of, text_of
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.account import NO_KEY
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.name import TTL_MS_MAX, object_name, without_secret
+from fencelock.actors.api.pool import GivePermits, PermitsTaken, TakePermits
+from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -27,7 +30,8 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
     ended,
 )
-from fencelock.actors.table import state
+from fencelock.actors.table import requests, state
+from fencelock.actors.table import table as whole
 from fencelock.actors.table.rules import list_records
 from fencelock.actors.table.state import ENDS_MAX
 from fencelock.actors.table.table import LockTable
@@ -165,7 +169,7 @@ def test_a_new_leader_may_raise_the_fences_and_never_lowers_them(table: LockTabl
 
 @pytest.mark.parametrize("reason", CloseReason)
 def test_a_close_ends_waits_then_holds_then_grants(table: LockTable, reason: CloseReason) -> None:
-    """Rules outcomes-are-kept, close-is-one-step: and none of its own waits is granted."""
+    """Rules outcomes-are-kept, close-ends-waits-first: and none of its own waits is granted."""
     dying, other = opened(table, "dying"), opened(table, "other", ttl_ms=TTL_MS * 9)
     for request, lock in ((1, "L"), (2, "M")):
         table.apply(0, acquire(dying, request, lock))
@@ -295,16 +299,21 @@ def test_nothing_is_left_of_a_session_whose_last_entries_others_delete() -> None
         delete = DeleteEntry(session="s1.2", request=number + 1, map="m", entry_key=f"k{number}")
         table.apply(1, delete)
     assert restored(table).due_ms() == table.due_ms()
+    steps_until_idle(table, 2)
     assert not table.departed
+    assert table.accounts.by_name[NO_KEY].sessions == 1
 
 
 @pytest.mark.parametrize(
-    "ends", ["sessions", "entries", "entries of a session", "holds", "barriers"]
+    "ends",
+    ["sessions", "entries", "entries of a session", "holds", "holds of a session", "barriers"],
 )
 def test_deadlines_at_one_time_end_a_thousand_at_a_time(ends: str) -> None:
     table = table_of(MANY if ends == "sessions" else 1)
     for number in range(MANY if ends != "sessions" else 0):
-        if ends == "holds":
+        if ends == "holds of a session":
+            table.apply(0, acquire("s0.1", number + 1, f"l{number}"))
+        elif ends == "holds":
             table.apply(0, acquire("s0.1", number + 1, f"l{number}", hold_ms=100, grace_ms=100))
         elif ends == "barriers":
             party = AwaitBarrier(barrier=f"b{number}", parties=2, wait_ms=500)
@@ -320,7 +329,7 @@ def test_deadlines_at_one_time_end_a_thousand_at_a_time(ends: str) -> None:
 
     done = steps_until_idle(table, due_ms)
 
-    assert sum(done) == MANY + (ends == "entries of a session")
+    assert sum(done) == MANY + ends.endswith("of a session")
     assert max(done) <= ENDS_MAX + 1
     assert len(done) <= MANY // (ENDS_MAX // 2) + 1
 
@@ -397,6 +406,120 @@ def test_all_sessions_end_at_once_without_the_bound(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("fencelock.actors.table.table.ENDS_MAX", 1 << 60)
     monkeypatch.setattr(state, "ENDS_MAX", 1 << 60)
     assert steps_until_idle(table_of(MANY), LONG_TTL_MS) == [MANY]
+
+
+def test_the_holds_of_an_ended_session_end_in_steps_and_are_its_own_no_more() -> None:
+    """Rule close-ends-waits-first."""
+    table, granted = table_of(2), list[api.Granted]()
+    for number in range(MANY):
+        table.apply(0, acquire("s0.1", number + 1, f"l{number}"))
+    table.apply(0, acquire("s1.2", 1, f"l{MANY - 1}", owner="next"))
+
+    only(Ended, table.apply(1, End(session="s0.1", request=MANY + 1)))
+
+    assert table.claims == MANY - ENDS_MAX + 1
+    late = api.Release(session="s0.1", owner="o", request=MANY + 2, lock="l200", fence=201)
+    assert denials(table.apply(1, late)) == [("s0.1", api.Reason.SESSION_EXPIRED)]
+    taken = Evict(operator="root", session="x", request=1, lock=f"l{MANY - 2}", fence=MANY - 1)
+    table.apply(1, taken)
+    assert (table.is_held(f"l{MANY - 2}", MANY - 1), table.claims) == (False, MANY - ENDS_MAX)
+    while (due := table.due_ms()) is not None and due <= table.time_ms:
+        granted += [one for one in table.advance(table.time_ms + 1) if isinstance(one, api.Granted)]
+    assert [one.owner for one in granted] == ["next"]
+    assert (table.claims, table.departed) == (1, {})
+    assert table.accounts.by_name[NO_KEY].used[3:] == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "pool"])
+def test_what_one_end_makes_room_for_is_granted_in_steps_in_the_order_of_the_queue(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Rule queue-in-log-order."""
+    for module in (state, whole):
+        monkeypatch.setattr(module, "SERVED_MAX", 10)
+    table, served = table_of(1), list[str]()
+
+    def take(owner: str, request: int, amount: int) -> LogCommand:
+        by: dict[str, Any] = {"session": "s0.1", "owner": owner, "request": request}
+        if kind == "pool":
+            return TakePermits(pool="p", size=40, amount=amount, wait_ms=None, **by)
+        return AcquirePermits(semaphore="p", permits=40, amount=amount, wait_ms=None, **by)
+
+    def note(outcomes: list[Result]) -> None:
+        served.extend(one.owner for one in outcomes if isinstance(one, (api.Granted, PermitsTaken)))
+
+    table.apply(0, take("all", 1, 40))
+    for number in range(25):
+        table.apply(0, take(f"o{number:02}", 2 + number, 1))
+    by: dict[str, Any] = {"session": "s0.1", "owner": "all", "request": 50}
+    lock = object_name("semaphore", "p")
+    give = GivePermits(pool="p", amount=40, **by)
+    note(table.apply(1, give if kind == "pool" else api.Release(lock=lock, fence=1, **by)))
+    assert len(served) == 10
+    note(table.apply(1, take("late", 60, 1)))
+    while (due := table.due_ms()) is not None and due <= table.time_ms:
+        twin, now_ms = restored(table), table.time_ms + 1
+        outcomes = table.advance(now_ms)
+        assert twin.advance(now_ms) == outcomes
+        assert len(outcomes) <= 10
+        note(outcomes)
+    assert served == [*(f"o{number:02}" for number in range(25)), "late"]
+
+
+def test_barriers_that_one_end_breaks_refuse_in_steps_and_nobody_passes_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (state, whole):
+        monkeypatch.setattr(module, "SERVED_MAX", 1)
+    table, broken = table_of(3), list[str]()
+    for number in range(5):
+        wait = AwaitBarrier(barrier=f"b{number}", parties=3, wait_ms=None, owner=f"o{number}")
+        for session in ("s0.1", "s1.2"):
+            table.apply(0, replace(wait, session=session, request=number + 1))
+
+    def note(outcomes: list[Result]) -> None:
+        refusals = [one for one in outcomes if isinstance(one, api.Refused)]
+        broken.extend(one.owner for one in refusals if one.reason is api.Reason.BROKEN)
+
+    note(table.apply(1, End(session="s0.1", request=9)))
+    assert broken == ["o0"]
+    for parties in (2, 3):  # The number that is left would be complete with it, or one is missing.
+        late = AwaitBarrier(barrier="b4", parties=parties, wait_ms=None, owner="late")
+        arrival = replace(late, session="s2.3", request=parties)
+        refusal = only(api.Refused, table.apply(1, arrival))
+        wanted = api.Reason.INVALID if parties == 2 else api.Reason.BROKEN
+        assert refusal.reason is wanted
+    while (due := table.due_ms()) is not None and due <= table.time_ms:
+        twin, now_ms = restored(table), table.time_ms + 1
+        outcomes = table.advance(now_ms)
+        assert twin.advance(now_ms) == outcomes
+        note(outcomes)
+    assert broken == [f"o{number}" for number in range(5)]
+    assert table.objects == {}
+
+
+@pytest.mark.parametrize("full", ["session", "queue"])
+def test_waits_have_a_limit_by_session_and_by_object(
+    monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    monkeypatch.setattr(requests, "WAITS_MAX", 2)
+    table = table_of(4)
+    table.apply(0, acquire("s0.1", 1, "l", owner="holder"))
+    table.apply(0, acquire("s0.1", 2, "m", owner="holder"))
+    for number in range(2):
+        session = "s0.1" if full == "session" else f"s{number + 1}.{number + 2}"
+        table.apply(0, acquire(session, 3 + number, "l", owner=f"o{number}"))
+    before = table.claims
+    last = acquire("s0.1" if full == "session" else "s3.4", 9, "m" if full == "session" else "l")
+    refusal = only(api.Refused, table.apply(0, last))
+    assert refusal.reason is api.Reason.OVERLOADED
+    limit = "2 waits, a session may have 2"
+    if full == "queue":
+        limit = "2 waits for 'l', an object may have 2"
+    assert limit in text_of(refusal)
+    assert table.claims == before
+    table.apply(0, acquire("s3.4", 10, "free"))  # Who need not wait is granted.
+    assert table.claims == before + 1
 
 
 SECRET = "~" + "0123456789abcdef" * 2

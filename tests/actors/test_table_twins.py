@@ -1,7 +1,8 @@
 """A table and copies of it: what is restored from a snapshot answers all later commands alike.
 
-The commands are of one session with four owners, about one name, so they meet each other; some are
-sent again. With so few owners remembered, the table forgets some in the middle of everything.
+The commands are of a few sessions with four owners, about one name, so they meet each other; some
+are sent again. With few owners remembered, the table forgets some in the middle of everything; with
+few ends and grants at a time, nearly everything ends in steps.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from fencelock.actors.api.semaphore import (
     ReleasePermits,
     ResizeSemaphore,
 )
-from fencelock.actors.api.session_message import Evict, Open, Renew
-from fencelock.actors.table import session
+from fencelock.actors.api.session_message import End, Evict, Open, Opened, Renew
+from fencelock.actors.table import session, state
+from fencelock.actors.table import table as whole
 from fencelock.actors.table.table import LockTable
 
-S, NAME = "s.1", "a"
+NAME = "a"
 KINDS = ["", SEMAPHORE, RWLOCK, LATCH, BARRIER, POOL, COUNTER]
 SECRET = b"secret"
 STEPS = 120
@@ -47,6 +49,7 @@ class Writer:
         self.chance = Random(seed)
         self.number = 0
         self.fences = [1]
+        self.sessions = ["s.1"]
         self.written: list[Command] = []
 
     def command(self) -> Command:
@@ -61,7 +64,8 @@ class Writer:
         pick = self.chance.choice
         lock = object_name(kind, NAME) if (kind := pick(KINDS)) else NAME
         fence, size = pick(self.fences[-6:]), pick([2, 3, 3])
-        by: dict[str, Any] = {"session": S, "owner": pick("opqr"), "request": self.number}
+        one = pick(self.sessions[-3:])
+        by: dict[str, Any] = {"session": one, "owner": pick("opqr"), "request": self.number}
         wait: dict[str, Any] = {"wait_ms": pick([None, 0, 100, 1_000])}
         hold_ms = pick([0, 0, 500])
         commands: list[Command] = [
@@ -88,21 +92,34 @@ class Writer:
             ResizePool(pool=NAME, permits=size, size=pick([1, 2, 3, 5]), **by),
             AddToCounter(counter=NAME, amount=pick([1, -1]), **by),
             PutEntry(map=NAME, entry_key="k", value=b"", guard=NAME, fence=fence, **by),
-            KeepAlive(session=S, request=self.number),
+            KeepAlive(session=one, request=self.number),
+            KeepAlive(session=self.sessions[-1], request=self.number),
+            Open(session=pick("st"), ttl_ms=1_500, request=self.number),
+            End(session=one, request=self.number),
             Evict(lock=lock, fence=fence, operator="op", session="x", request=self.number),
         ]
         return pick(commands)
 
 
-@pytest.mark.parametrize("few", [False, True], ids=["usual", "few owners remembered"])
+BOUNDS: dict[str, dict[tuple[Any, str], int]] = {
+    "usual": {},
+    "few owners remembered": {(session, "IDLE_MAX"): 1, (session, "LOSSES_MAX"): 1},
+    "few ends": {(module, "ENDS_MAX"): 2 for module in (state, whole)},
+    "few grants": {(module, "SERVED_MAX"): 1 for module in (state, whole)},
+    "one end, one grant": {
+        (module, most): 1 for module in (state, whole) for most in ("ENDS_MAX", "SERVED_MAX")
+    },
+}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
 @pytest.mark.parametrize("seed", log_seeds(60))
 def test_a_table_and_its_restored_copies_answer_alike(
-    monkeypatch: pytest.MonkeyPatch, seed: int, *, few: bool
+    monkeypatch: pytest.MonkeyPatch, seed: int, bounds: str
 ) -> None:
     """Rules snapshots-are-complete, outcomes-are-bounded."""
-    if few:
-        monkeypatch.setattr(session, "IDLE_MAX", 1)
-        monkeypatch.setattr(session, "LOSSES_MAX", 1)
+    for (module, name), most in BOUNDS[bounds].items():
+        monkeypatch.setattr(module, name, most)
     writer, table, now_ms = Writer(seed), LockTable(), 0
     table.apply(0, Open(session="s", ttl_ms=1_500))
     copies: list[LockTable] = []
@@ -113,6 +130,7 @@ def test_a_table_and_its_restored_copies_answer_alike(
         for copy in copies:
             assert copy.apply(now_ms, command) == outcomes, command
             assert copy.numbers() == table.numbers()
+        writer.sessions += [one.assigned for one in outcomes if isinstance(one, Opened)]
         writer.fences += [fence for one in outcomes if (fence := getattr(one, "fence", 0))]
         if writer.chance.random() < 0.1:
             copies = [LockTable.restore(table.snapshot())]

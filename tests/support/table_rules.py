@@ -59,7 +59,8 @@ RULES = {
     "requests-keep-alive": "Every request keeps its session alive. Without one it ends after its "
     "TTL, and not before.",
     "leaders-extend-sessions": "A new leader gives every session at least one more TTL.",
-    "close-is-one-step": "A session ends in one step: its waits, its holds, then the next grants.",
+    "close-ends-waits-first": "A session and its waits end in one step; then its holds end, "
+    "a hundred at a time, each with the grants that follow.",
     # Redis doors.
     "value-proves": "A hold through a Redis door ends or changes only by a request that expects "
     "its value or accepts any, by force, by its deadline, or by an operator.",

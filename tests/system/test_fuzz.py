@@ -107,9 +107,9 @@ def whatever(name: str) -> bool:
 
 
 @as_plant
-def a_rule_that_raises(sound: Any, table: Any, owner_state: Any, *how: Any) -> bool:
+def a_rule_that_raises(sound: Any, table: Any, owner_state: Any, *how: Any, **more: Any) -> bool:
     assert owner_state.owner.isascii(), "planted bug"
-    return bool(sound(table, owner_state, *how))
+    return bool(sound(table, owner_state, *how, **more))
 
 
 @as_plant

@@ -1,4 +1,4 @@
-"""The longest step of the table when many sessions, entries of maps or barriers end together.
+"""The longest step of the table when much ends together, or one end makes room for many waits.
 
     python verification/programs/mass_ends.py  # a line for each kind; status 1 if one is too long
     python verification/programs/mass_ends.py --live  # three nodes with fsync, and a client
@@ -22,16 +22,23 @@ from pathlib import Path
 
 from attackers import OPEN, Asker
 from beside import Pairs
+from msgspec.structs import replace
 
 from fencelock.actors.api.barrier import PARTIES_MAX, AwaitBarrier
 from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
+from fencelock.actors.table.session import SESSION_CLAIMS_MAX, WAITS_MAX
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 SESSIONS = 100_000
 ENTRIES = 100_000
 WAITS = 100_000
+SMALL = 10
+"""Waits behind each that ends, where one end makes room for others."""
 LIVE_SESSIONS = 10_800
 TTL_MS = 10_000
 STEP_S_MAX = 0.2
@@ -59,13 +66,78 @@ def with_sessions() -> LockTable:
     return table
 
 
+def with_open(sessions: int, ttl_ms: int) -> LockTable:
+    """Return a table with a session that expires after `TTL_MS`, and others that last ``ttl_ms``.
+
+    The second one may have waits numbered from 0, and each other one the next `WAITS_MAX`.
+    """
+    table = LockTable()
+    for number in range(sessions):
+        table.apply(0, Open(session=f"s{number}", ttl_ms=ttl_ms if number else TTL_MS))
+    return table
+
+
+def session_of(wait: int) -> str:
+    number = wait // WAITS_MAX + 1
+    return f"s{number}.{number + 1}"
+
+
+def with_holds(*, awaited: bool) -> LockTable:
+    """Return a table of one session that has all holds that it may, for which others may wait."""
+    table = with_open(WAITS // WAITS_MAX + 1, 10 * TTL_MS)
+    for number in range(SESSION_CLAIMS_MAX):
+        lock = Acquire(lock=f"l{number}", session="s0.1", owner="o", request=number + 1)
+        table.apply(0, lock)
+        if awaited:
+            waiting = {"session": session_of(number), "owner": "o", "request": number + 1}
+            table.apply(0, replace(lock, wait_ms=None, **waiting))
+    return table
+
+
+def with_readers() -> LockTable:
+    """Return a table with a writer, and with all readers that may wait for it."""
+    table = with_open(2, 10 * TTL_MS)
+    read = AcquireReadWrite(rwlock="r", session="s1.2", wait_ms=None)
+    table.apply(0, replace(read, write=True, session="s0.1", owner="o", request=1))
+    for number in range(WAITS_MAX):
+        table.apply(0, replace(read, owner=f"o{number}", request=number + 1))
+    return table
+
+
+def with_large_claims() -> LockTable:
+    """Return a table whose first session waits for many semaphores, in front of other waits."""
+    table = with_open(WAITS // WAITS_MAX + 2, 10 * TTL_MS)
+    many = WAITS // SMALL
+    for number in range(many):
+        claim = AcquirePermits(semaphore=f"p{number}", permits=2 * SMALL, amount=1, owner="o")
+        holder = {"session": session_of(WAITS), "request": number + 1}
+        table.apply(0, replace(claim, **holder))
+        large = {"session": "s0.1", "request": number + 1, "amount": 2 * SMALL}
+        table.apply(0, replace(claim, wait_ms=None, **large))
+        for place in range(number * SMALL, (number + 1) * SMALL):
+            small = {"session": session_of(place), "owner": f"o{place}", "request": number + 1}
+            table.apply(0, replace(claim, wait_ms=None, **small))
+    return table
+
+
+def with_parties() -> LockTable:
+    """Return a table whose first session waits at many barriers, as do others."""
+    table = with_open(WAITS // WAITS_MAX + 1, 10 * TTL_MS)
+    for number in range(WAITS // SMALL):
+        wait = AwaitBarrier(barrier=f"b{number}", parties=SMALL + 2, owner="o", wait_ms=None)
+        table.apply(0, replace(wait, session="s0.1", request=number + 1))
+        for place in range(number * SMALL, (number + 1) * SMALL):
+            other = {"session": session_of(place), "owner": f"o{place}", "request": number + 1}
+            table.apply(0, replace(wait, **other))
+    return table
+
+
 def with_barriers(parties: int) -> LockTable:
     """Return a table with barriers that lack a party, and whose waits time out together."""
-    table = LockTable()
-    table.apply(0, Open(session="s", ttl_ms=10 * TTL_MS))
+    table = with_open(WAITS // WAITS_MAX + 1, 10 * TTL_MS)
     for number in range(WAITS):
         wait = AwaitBarrier(
-            session="s.1",
+            session=session_of(number),
             owner=f"o{number}",
             request=1,
             barrier=f"b{number // (parties - 1)}",
@@ -194,6 +266,11 @@ def main() -> int:
         (f"{ENTRIES:,} entries of a session", lambda: with_entries(ephemeral=True)),
         (f"{WAITS:,} barriers of {few} parties", lambda: with_barriers(few)),
         (f"{WAITS:,} waits at barriers of {many:,}", lambda: with_barriers(many)),
+        (f"{SESSION_CLAIMS_MAX:,} holds of a session", lambda: with_holds(awaited=False)),
+        (f"{SESSION_CLAIMS_MAX:,} holds, others wait", lambda: with_holds(awaited=True)),
+        (f"{WAITS_MAX:,} readers of a writer that ends", with_readers),
+        (f"{WAITS:,} waits behind {WAITS // SMALL:,} that end", with_large_claims),
+        (f"{WAITS:,} parties of {WAITS // SMALL:,} that end", with_parties),
     ]
     for name, make in tables:
         steps = steps_of(make())
