@@ -19,7 +19,7 @@ below has ``R`` once for each round trip in it:
                                   a sync of a slow disk.
 
 A leader is lost on its own if round trips take longer than `lease_ms` less a heartbeat. The
-failure detector measures them on heartbeats, and warns if they exceed ``R``.
+failure detector measures them on heartbeats, and warns if they exceed ``R`` (`round_trips.py`).
 """
 
 from __future__ import annotations

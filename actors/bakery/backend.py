@@ -614,9 +614,8 @@ class BakeryBackend(MembersBackend):
             return None
         readiness = self.in_flight.readiness
         leaders = tuple(self.in_flight.leaders())
-        detail = readiness.detail
-        if self.why_no_vote and self.why_no_vote != detail:
-            detail = f"{detail}; {self.why_no_vote}"
+        problems = [self.why_no_vote] if self.why_no_vote != readiness.detail else []
+        detail = "; ".join(filter(None, (readiness.detail, *problems, self.why_times)))
         locks = self.tickets.locks
         if not self.tickets.serving and not readiness.ready:
             locks = self._awaited(now)

@@ -97,7 +97,8 @@ class Beat(Message, tag=0x40):
 
     ``echo`` is the number of the receiver's last beat that arrived, in its life ``echo_life``
     (both 0 if none did). A receiver that gets its own numbers back is connected both ways, and
-    knows that the sender had not promised more than its ``promised`` when that beat arrived.
+    knows that the sender had not promised more than its ``promised`` when that beat arrived. The
+    time since it sent that beat, without ``echo_age_ms``, is a round trip.
     """
 
     number: Int64
@@ -106,6 +107,8 @@ class Beat(Message, tag=0x40):
     echo: Int64
     member: Member
     """The sender."""
+    echo_age_ms: Int64 | None = None
+    """Time for which the echoed beat waited for this one (ms), rounded up; None if not known."""
 
 
 class Propose(Message, tag=0x41):

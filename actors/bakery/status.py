@@ -14,6 +14,7 @@ from fencelock.actors.bakery.config import (
     BakeryTiming,
     election_of,
     leader_of,
+    proxy_of,
     status_of,
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
@@ -23,9 +24,11 @@ from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen, Mem
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.membership import MEMBERS_MAX
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import LinkDown
+from fencelock.actors.role_message import Level, LinkDown, notice
+from fencelock.actors.round_trips import RoundTrips
 
 NEVER = Instant(0)
 """An instant before every clock reading."""
@@ -47,6 +50,8 @@ class PeerBeats:
     last_life: int = 0
     last_number: int = 0
     """The last beat that came, of any life, which the next beat echoes."""
+    last_at: Instant = NEVER
+    """The time at which it came."""
     member: Member | None = None
     """According to the last beat that echoed ours, so it is of a life that runs, and not of one
     that ended."""
@@ -75,6 +80,9 @@ class ClusterStatus(VotingRole[Received]):
     could be elected that cannot reply. A non-voting member is connected like any other, and counts
     in no majority. Neither does a *guest*: a node that is neither configured nor a member, and may
     become one. What its beats say of leaders is ignored.
+
+    The echoes also show how long round trips to the members are. A warning is reported if they are
+    longer than the times of this node allow.
     """
 
     def __init__(
@@ -90,6 +98,9 @@ class ClusterStatus(VotingRole[Received]):
     ) -> None:
         super().__init__(address, host, voting)
         self.silent_ms = timing.silent_ms
+        self.round_trips = RoundTrips("bakery", timing.round_trip_ms)
+        self.times_warning = ""
+        """The warning about times that was last reported; empty if nothing is wrong."""
         self.life = life
         self.priority = priority
         self.pid = pid
@@ -119,7 +130,7 @@ class ClusterStatus(VotingRole[Received]):
             case BeatContents():
                 self.contents = event
                 self._follow(event, now)
-                return [*self._beat(now), *self._report(now)]
+                return [*self._beat(now), *self._report_times(), *self._report(now)]
             case Serving():
                 self.serving = event.epoch
                 return [*self._beat(now), *self._report(now)]
@@ -143,6 +154,7 @@ class ClusterStatus(VotingRole[Received]):
         for name, peer in list(self.peers.items()):
             if not self.is_known(name) and ms_between(peer.received_at, now) >= GUEST_MS:
                 del self.peers[name]
+        self.round_trips.keep([name for name in self.peers if self.is_known(name)])
 
     def _beat(self, now: Instant) -> list[Effect]:
         self.number += 1
@@ -158,6 +170,7 @@ class ClusterStatus(VotingRole[Received]):
                     echo_life=peer.last_life,
                     echo=peer.last_number,
                     member=own,
+                    echo_age_ms=1 + ms_between(peer.last_at, now) if peer.last_number else None,
                 ),
             )
             for name, peer in self.peers.items()
@@ -206,7 +219,7 @@ class ClusterStatus(VotingRole[Received]):
             return (Observe("bakery.guest_ignored"),)
         if (member.life, beat.number) == (peer.last_life, peer.last_number):
             return (Observe("bakery.beat_repeated"),)
-        peer.last_life, peer.last_number = member.life, beat.number
+        peer.last_life, peer.last_number, peer.last_at = member.life, beat.number, now
         sent_at = self.sent_at.get(beat.echo) if beat.echo_life == self.life else None
         if sent_at is None:
             return ()
@@ -217,9 +230,27 @@ class ClusterStatus(VotingRole[Received]):
                 return (Observe("bakery.late_beat"),)
         peer.member, peer.number, peer.echo = member._replace(node=node), beat.number, beat.echo
         peer.received_at, peer.sent_at, peer.down = now, sent_at, False
+        effects = [*self._measure(node, beat.echo_age_ms, now - sent_at), *self._report(now)]
         if member.voter and not self._votes(peer.member):
-            return [Observe("bakery.unregistered_vote"), *self._report(now)]
-        return self._report(now)
+            return [Observe("bakery.unregistered_vote"), *effects]
+        return effects
+
+    def _measure(self, node: str, echo_age_ms: int | None, since_ns: int) -> list[Effect]:
+        """Note a round trip: ``since_ns`` ago this node sent the beat that ``node`` echoed."""
+        if echo_age_ms is None or not self.is_known(node):
+            return []
+        took_ns = max(0, since_ns - echo_age_ms * NS_PER_MS)
+        return self._report_times() if self.round_trips.measure(node, took_ns) else []
+
+    def _report_times(self) -> list[Effect]:
+        """Report which round trips are too long, if that has changed."""
+        why = self.round_trips.warning()
+        if why == self.times_warning:
+            return []
+        self.times_warning = why
+        text = why or "round trips to the members fit the times again"
+        line = notice(self.node, Level.WARNING if why else Level.INFO, text)
+        return [line, Send(proxy_of(self.node), TimesUnfit(why=why))]
 
     def _votes(self, member: Member) -> bool:
         registered = self.voting.registers(member.node, member.voter, self.electorate)
@@ -285,7 +316,7 @@ def _sound(beat: Beat, members: Collection[str]) -> bool:
     member, reaches = beat.member, beat.member.reaches
     return (
         beat.number > 0
-        and min(beat.echo, member.pid) >= 0
+        and min(beat.echo, beat.echo_age_ms or 0, member.pid) >= 0
         and 1 <= member.priority <= OFF
         and max(member.promised, member.serving, member.seating.epoch) <= EPOCH_MAX
         and min(member.promised, member.serving) >= 0

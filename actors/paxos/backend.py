@@ -48,7 +48,6 @@ from fencelock.actors.paxos.event import (
     MachineRead,
     Skipped,
     SlotOutcomes,
-    TimesUnfit,
 )
 from fencelock.actors.paxos.in_flight import (
     BYTES_MAX,
@@ -143,8 +142,6 @@ class PaxosBackend(MembersBackend):
         """Whether this node leads without a majority."""
         self.why_diverged = ""
         """Description of the members' differences; empty if none is known."""
-        self.why_times = ""
-        """The reason why this node's times do not fit; empty if none is known."""
         self.requests = {
             Command: self._take,
             AcquireReadWrite: self._on_read_write,
@@ -167,7 +164,6 @@ class PaxosBackend(MembersBackend):
             Skipped: self._on_skipped,
             VotingStatus: self._on_voting_status,
             Divergence: self._on_divergence,
-            TimesUnfit: self._on_times_unfit,
             **self.member_events,
         }
         self.expired = 0
@@ -445,10 +441,6 @@ class PaxosBackend(MembersBackend):
         self.why_diverged = event.why
         if event.quarantined:
             self.closed = event.why
-        return ()
-
-    def _on_times_unfit(self, sender: Address, event: TimesUnfit, now: Instant) -> Effects:
-        self.why_times = event.why
         return ()
 
     def serving(self) -> tuple[bool, str]:

@@ -113,15 +113,6 @@ class Isolated(Local):
     isolated: bool
 
 
-class TimesUnfit(Local):
-    """Failure detector to the listener: this node's times do not fit the leader or the network.
-
-    ``why`` says what is wrong; it is empty once nothing is.
-    """
-
-    why: str
-
-
 class Divergence(Local):
     """Replica to its listener: members' states differ. ``why`` is empty once they agree again."""
 

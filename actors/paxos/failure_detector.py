@@ -49,16 +49,16 @@ from fencelock.actors.paxos.event import (
     SteppedDown,
     Succeed,
     Suspect,
-    TimesUnfit,
     ViewChanged,
     Withdraw,
 )
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator, LocatorEvent, MemberFacts
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, TakeOver
-from fencelock.actors.paxos.round_trips import RoundTrips
 from fencelock.actors.paxos.slow_disk import DiskComparison
+from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, notice
+from fencelock.actors.round_trips import RoundTrips
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import Timing
 
@@ -138,7 +138,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.timing = timing = self.config.timing
         self.differing = ""
         """The differences between the leader's times and these; empty if there are none."""
-        self.round_trips = RoundTrips(timing)
+        self.round_trips = RoundTrips("paxos", timing.round_trip_ms)
+        """The answers to earlier leaderships count as well: on a network that is much too slow a
+        leader has stepped down before the first answer arrives."""
         self.times_warning = ""
         """The warning about times that was last reported; empty if nothing is wrong."""
         self.drift_ppm = drift_ppm
@@ -298,7 +300,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _on_view_changed(self, now: Instant) -> Effects:
         """Count the lease in the new views, and ask their members at once."""
-        learnt = self.locator.turn(now)
+        self.round_trips.keep(self.config.members)
+        learnt = [*self.locator.turn(now), *self._report_times()]
         leadership, lease = self.leadership, self.lease
         if leadership is None or lease is None:
             return learnt

@@ -14,7 +14,7 @@ from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.proxy.backend import Backend, Handler
-from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
+from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed, TimesUnfit
 
 ANNOUNCED_MAX = 500
 """Maximum clients that are sent new members per tick: it takes a few milliseconds."""
@@ -39,6 +39,8 @@ class MembersBackend(Backend):
         """The members with their endpoints."""
         self.why_no_vote = ""
         """The reason why this node does not vote, empty if it does."""
+        self.why_times = ""
+        """The reason why this node's times do not fit; empty if none is known."""
         self.unannounced: deque[str] = deque()
         """The clients that must still be sent these."""
         self.member_requests: dict[type[Request], Handler] = {
@@ -48,6 +50,7 @@ class MembersBackend(Backend):
         self.member_events: dict[type[Event], Handler] = {
             MembersKnown: self.on_members_known,
             Relayed: self._on_relayed,
+            TimesUnfit: self._on_times_unfit,
         }
 
     def alive(self, request: KeepAlive) -> Alive:
@@ -85,6 +88,10 @@ class MembersBackend(Backend):
                     Send(client.address, self.alive(KeepAlive(session=client.session)))
                 )
         return announced
+
+    def _on_times_unfit(self, sender: Address, event: TimesUnfit, now: Instant) -> Effects:
+        self.why_times = event.why
+        return ()
 
     def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
         """Leave a request about the members to the role that changes them."""

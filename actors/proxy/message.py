@@ -160,6 +160,15 @@ class MembersKnown(Local):
     members: tuple[NodeAddress, ...]
 
 
+class TimesUnfit(Local):
+    """To the proxy: this node's times do not fit those of the leader, or the network.
+
+    ``why`` says what is wrong; it is empty once nothing is.
+    """
+
+    why: str
+
+
 class Relay(Local):
     """Answer ``request`` of ``client`` by a `Relayed`: another role than the proxy decides."""
 

@@ -293,6 +293,7 @@ ROWS = (
         {
             "number": (0, -1),
             "echo": (-1,),
+            "echo_age_ms": (-1,),
             "member": variants(BEAT.member, **IMPOSSIBLE_MEMBER),
         },
     ),

@@ -44,6 +44,7 @@ from fencelock.actors.paxos.message import (
     TakeOver,
 )
 from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
@@ -470,13 +471,13 @@ def test_a_member_reports_once_that_the_leaders_times_differ_and_once_that_they_
     why = "the times of b differ from this node's: lease_ms is 500 there and 250 here"
     assert times_seen(role, 500) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=why)),
-        Send(LISTENER, events.TimesUnfit(why=why)),
+        Send(LISTENER, TimesUnfit(why=why)),
     ]
     assert times_seen(role, 500) == []
     again = "the times are the same on the leader and fit the network again"
     assert times_seen(role, LEASE_MS) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=again)),
-        Send(LISTENER, events.TimesUnfit(why="")),
+        Send(LISTENER, TimesUnfit(why="")),
     ]
 
 

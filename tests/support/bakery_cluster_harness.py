@@ -20,6 +20,7 @@ from fencelock.actors.api.message import (
     Cancelled,
     Granted,
     LockStatus,
+    NodeStatus,
     Refused,
     Release,
     Released,
@@ -36,6 +37,7 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
+from fencelock.verification.simulation.faults import CALM, Faults
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.world import World
 from support.expect import checked
@@ -54,7 +56,7 @@ class SendMessage(Local):
     message: Message
 
 
-News = Cancelled | ClusterUp | ClusterDown | MembersChanged | MembersRead
+News = NodeStatus | Cancelled | ClusterUp | ClusterDown | MembersChanged | MembersRead
 UserEvent = (
     SendMessage | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
 )
@@ -84,6 +86,7 @@ class ClusterHarness:
         settings: for these roles.
         seed: fixes all chance.
         make_roles: sets up the roles of a member.
+        faults: those of frames, disks and clocks.
 
     """
 
@@ -91,12 +94,13 @@ class ClusterHarness:
     settings: ProtocolSettings = TERMS
     seed: int = 1
     make_roles: MakeRoles = bakery
+    faults: Faults = CALM
     world: World = field(init=False)
     judge: BakeryJudge = field(init=False)
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.world = World(self.seed)
+        self.world = World(self.seed, self.faults)
         for name in self.names:
             self.world.add(name, self.make_roles, member=True, settings=self.settings)
         self.world.add("u", self._user, member=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fencelock.actors.message import NS_PER_MS
-from fencelock.actors.timing import ROUND_TRIP_MS_MAX, Timing
+from fencelock.actors.timing import ROUND_TRIP_MS_MAX
 
 SAMPLES = 20
 """Answers of a member that are compared at a time. The quickest of them counts: others may have
-waited for a busy processor or a slow disk. A leader sends as many heartbeats in a second."""
+waited for a busy processor or a slow disk. A leader of `paxos` sends as many heartbeats in a
+second, a member of `bakery` as many beats in two."""
 
 TOLERANCE_PERCENT = 110
 """Round trips may be a tenth longer than configured: the times have that much in reserve."""
@@ -17,18 +20,17 @@ STEP_MS = 50
 
 
 class RoundTrips:
-    """Measures round trips by the answers to heartbeats, and warns if they are too long.
-
-    Answers to earlier leaderships of this node count as well: on a network that is much too slow
-    a leader has stepped down before the first answer arrives.
+    """Compares the round trips that its owner measures, and warns if they are too long.
 
     Args:
-        timing: the times of this member.
+        section: the section of the configuration that has ``round_trip_ms``.
+        round_trip_ms: the longest round trip that the times of this node allow.
 
     """
 
-    def __init__(self, timing: Timing) -> None:
-        self._timing = timing
+    def __init__(self, section: str, round_trip_ms: int) -> None:
+        self._section = section
+        self._round_trip_ms = round_trip_ms
         self._samples: dict[str, list[int]] = {}
         """The last round trips to each member (ns), fewer than `SAMPLES`."""
         self._long: dict[str, int] = {}
@@ -42,11 +44,17 @@ class RoundTrips:
             return False
         least_ms = -(-min(samples) // NS_PER_MS)
         samples.clear()
-        if 100 * least_ms > TOLERANCE_PERCENT * self._timing.round_trip_ms:
+        if 100 * least_ms > TOLERANCE_PERCENT * self._round_trip_ms:
             known = member in self._long
             self._long.setdefault(member, least_ms)
             return not known
         return self._long.pop(member, None) is not None
+
+    def keep(self, members: Collection[str]) -> None:
+        """Forget the nodes that are not among ``members``."""
+        for known in (self._samples, self._long):
+            for member in known.keys() - members:
+                del known[member]
 
     def warning(self) -> str:
         """Return which members are too far away, and what to do; empty if none is."""
@@ -55,8 +63,8 @@ class RoundTrips:
         longest = max(self._long.values())
         far = ", ".join(f"{member} {self._long[member]} ms" for member in sorted(self._long))
         text = (
-            f"round trips take longer than [paxos] round_trip_ms = {self._timing.round_trip_ms} "
-            f"allows ({far}): leaders may be lost and locks granted late; "
+            f"round trips take longer than [{self._section}] round_trip_ms = "
+            f"{self._round_trip_ms} allows ({far}): leaders may be lost and locks granted late; "
         )
         if longest > ROUND_TRIP_MS_MAX:
             return f"{text}at most {ROUND_TRIP_MS_MAX} ms can be configured"
