@@ -24,6 +24,9 @@ class Quotas(Struct, frozen=True, kw_only=True):
     """Open sessions that were opened through this node; more are refused (`paxos` only)."""
     unread_kib: int = 2_048
     """Replies that the client has not read (KiB); then its frames are dropped until it reads."""
+    tickets: int = 25_000
+    """Holds and waits, through all nodes, of all clients with one key; more are refused by the
+    leaders (`bakery` with keys only). They have a quarter of the table, as keys have on `paxos`."""
     watches: int = 1_000
     """Reads in flight that wait for a change of an object; more are refused (`paxos` only)."""
 

@@ -57,6 +57,7 @@ from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.quota import DEFAULT_QUOTAS
 from fencelock.actors.role import Facts, Host, Role, Summary
 
 TICK_MS = 25
@@ -100,6 +101,7 @@ class Leader(Role[Received]):
         terms: Terms,
         limit: EpochLimit | None = None,
         timing: BakeryTiming = BAKERY_TIMING,
+        share: int = DEFAULT_QUOTAS.tickets,
     ) -> None:
         super().__init__(address, host)
         self.members = set(members)
@@ -110,7 +112,7 @@ class Leader(Role[Received]):
         self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
         self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
-        self.requests = LeaderRequests(self.attempts, terms)
+        self.requests = LeaderRequests(self.attempts, terms, share)
         self.transfer = StateTransfer(self.attempts, self.requests)
         self.ticking = False
         self.swept_at = Instant(0)

@@ -7,8 +7,9 @@ from heapq import nsmallest
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.account import NO_KEY
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import kind_of, titled
+from fencelock.actors.api.name import account_of, kind_of, quoted, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms
 from fencelock.actors.bakery.message import (
@@ -83,17 +84,29 @@ class LeaderRequests:
     While this leader does not serve, it refers locks, releases and renewals to others, and ignores
     `UnlockAll`. To reply to a query it needs to be trusted only.
 
+    Each key has a share of the table, so that one cannot fill it. A leader compares the share with
+    all tickets of the key that it knows, whoever owns them, and refuses a request before any other
+    leader learns of it. So leaders need not agree on a refusal. A key exceeds its share only by
+    requests that several leaders take at the same time. Even without any message between them its
+    tickets are at most three shares, which is less than the table by default. Only new requests
+    are refused: a leader votes for every ticket of another leader, and takes over every hold.
+
+    Args:
+        share: maximum tickets of one key. Clients without a key share the whole table: an id that
+            nobody has proved limits nobody.
+
     Attributes:
         pending: the releases and renewals in flight, by this leader's own numbers.
         asked: these numbers, by proxy and its number.
 
     """
 
-    def __init__(self, attempts: TicketAttempts, terms: Terms) -> None:
+    def __init__(self, attempts: TicketAttempts, terms: Terms, share: int) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
         self.terms = terms
+        self.share = share
         self.pending: dict[int, PendingChange] = {}
         self.asked: dict[tuple[Address, int], int] = {}
         self.count = 0
@@ -164,6 +177,10 @@ class LeaderRequests:
             same = same or number == asked.request
         if same:
             return None
+        key = account_of(asked.who.session)
+        has = self.tickets.by_account.get(key, 0)
+        if key != NO_KEY and has >= self.share:
+            return Error.OVERFLOW, f"{lock}: {over_share(key, has, self.share)}"
         if len(self.tickets) >= TICKETS_MAX:
             return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
         queue = self.tickets.queues.get(asked.lock)
@@ -348,6 +365,14 @@ class LeaderRequests:
         """Drop all: the epoch is over, and proxies repeat their requests."""
         self.pending.clear()
         self.asked.clear()
+
+
+def over_share(key: str, has: int, share: int) -> str:
+    return (
+        f"key {quoted(key)} has {has} holds and waits, and the quota tickets is {share}: release "
+        "locks, or give up waits, or let an operator raise tickets under [limits] in the "
+        "configuration of all nodes"
+    )
 
 
 def not_held_here(number: int) -> HoldRenewed:

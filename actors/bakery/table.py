@@ -16,6 +16,7 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
+from fencelock.actors.api.name import account_of
 from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.ticket import (
     TICKET_NUMBER_MAX,
@@ -281,6 +282,8 @@ class TicketTable:
         default_factory=dict[str, dict[TicketEntry, None]]
     )
     """Tickets of each session."""
+    by_account: dict[str, int] = field(default_factory=dict[str, int])
+    """Number of tickets that are charged to each key, by its name; see `account_of`."""
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -368,6 +371,15 @@ class TicketTable:
         queue = self.queues.setdefault(entry.ticket.lock, TicketQueue())
         queue.of.setdefault(who, []).append(entry)
         self.sessions.setdefault(who.session, {})[entry] = None
+        self._charge(who.session, 1)
+
+    def _charge(self, session: str, tickets: int) -> None:
+        account = account_of(session)
+        has = self.by_account.get(account, 0) + tickets
+        if has:
+            self.by_account[account] = has
+        else:
+            del self.by_account[account]
 
     def _is_outdated(self, ticket: Ticket) -> bool:
         """Remove earlier waits of the same owner; return whether it has a later one."""
@@ -460,6 +472,7 @@ class TicketTable:
         del self.sessions[who.session][entry]
         if not self.sessions[who.session]:
             del self.sessions[who.session]
+        self._charge(who.session, -1)
         self.ends.set(entry, None)
         if not queue.of:
             del self.queues[lock]

@@ -282,6 +282,7 @@ class _Limits(Strict):
     queries: Quota = DEFAULT_QUOTAS.queries
     sessions: Quota = DEFAULT_QUOTAS.sessions
     unread_kib: Quota = DEFAULT_QUOTAS.unread_kib
+    tickets: Quota = DEFAULT_QUOTAS.tickets
     watches: Quota = DEFAULT_QUOTAS.watches
 
 
@@ -624,6 +625,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # queries = 256  # reads without a reply
 # sessions = 10000  # open sessions of all clients with one key
 # unread_kib = 2048  # replies that it has not read; then its frames are dropped until it reads
+# tickets = 25000  # holds and waits of all clients with one key (bakery), at all nodes together
 # watches = 1000  # reads that wait for a change of an object
 
 [log]

@@ -251,6 +251,7 @@ def bakery(context: NodeContext) -> RoleSet:
                 "life": context.boot,
                 "terms": terms,
                 "limit": limit,
+                "share": settings.quotas.tickets,
                 **timing,
             },
         ),

@@ -398,6 +398,7 @@ OTHERS = {
     "limits.sessions": "15",
     "limits.unread_kib": "14",
     "limits.watches": "16",
+    "limits.tickets": "17",
     "security.keys": '"secret"',
     "security.insecure": "true",
     "log.level": '"TRACE"',

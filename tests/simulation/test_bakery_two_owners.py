@@ -41,6 +41,7 @@ from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts
 from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Instant, later
+from fencelock.actors.quota import DEFAULT_QUOTAS
 
 ANN, BEN = Who("c", "ann"), Who("c", "ben")
 NOW = Instant(10**12)
@@ -58,7 +59,7 @@ class TwoOwners:
         self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
         self.voting = Voting(epoch_state, self.table, self.attempts)
-        self.requests = LeaderRequests(self.attempts, Terms(least_ms=1))
+        self.requests = LeaderRequests(self.attempts, Terms(least_ms=1), DEFAULT_QUOTAS.tickets)
         self.transfer = StateTransfer(self.attempts, self.requests)
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:

@@ -59,13 +59,17 @@ class LeaderTrio:
     """Three leaders that serve epoch 1 and are trusted, n1 first in rank.
 
     They receive each other's messages in order, except for those that a test drops.
+
+    Args:
+        options: those of `Leader`, beside the defaults of `lock_leader`.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.now = NOW
         self.leaders: dict[str, Leader] = {}
         for one in LIVES:
-            leader = lock_leader(one.node, life=one.life)
+            leader = lock_leader(one.node, life=one.life, **options)
             leader.epoch_state.take(Seating(1, LIVES, 10_000))
             leader.epoch_state.serving = True
             leader.epoch_state.trusted_at = NOW

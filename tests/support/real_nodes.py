@@ -184,13 +184,16 @@ def make_keys(folder: Path, nodes: tuple[str, ...] = NODES) -> None:
 
 @contextmanager
 def keyed_nodes(
-    folder: Path, protocol: str = "paxos", count: int = 3
+    folder: Path, protocol: str = "paxos", count: int = 3, more: str = ""
 ) -> Generator[KeyedNodes, None, None]:
-    """Run nodes with keys; stop them afterwards and check that none of them failed."""
+    """Run nodes with keys; stop them afterwards and check that none of them failed.
+
+    ``more`` is added to the configuration.
+    """
     addresses = loopback_addresses(count)
     make_keys(folder / "keys", tuple(addresses))
     text = starting_config(addresses, protocol=protocol).replace(f"# {KEYS_LINE}", KEYS_LINE)
-    config = parse(text, folder)
+    config = parse(text + more, folder)
     assert config.keys is not None
     with running(config) as nodes:
         yield KeyedNodes(nodes, config.keys)

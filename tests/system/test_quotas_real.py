@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
 from support.real_nodes import KeyedNodes, keyed_nodes
 from typer.testing import CliRunner
 
@@ -161,3 +163,30 @@ def test_a_key_lists_and_deletes_its_own_latches(cluster: KeyedNodes) -> None:
         assert "1 of 2 left" in listed
         assert "Deleted 1" in run(cluster, "till", "latch", "delete", "tills/gone", "--yes")
         assert not operator.objects("latch\x1ftills/gone")
+
+
+def test_a_key_of_bakery_is_refused_at_its_share_of_tickets_at_every_node(tmp_path: Path) -> None:
+    limits = f"\n[limits]\ntickets = {SHARE}\n"
+    with keyed_nodes(tmp_path, "bakery", more=limits) as cluster:
+        add_key(cluster.keys, Rights("till", CLIENT, ("tills/",)))
+        cluster.reload()
+        with ExitStack() as clients:
+            hostile = [
+                clients.enter_context(cluster.connect("shop", only=n)) for n in cluster.nodes
+            ]
+            other = clients.enter_context(cluster.connect("till"))
+            held: list[fencelock.Hold] = []
+
+            def acquire(number: int) -> None:
+                lock = hostile[number % len(hostile)].lock(f"orders/{number}", duration=60)
+                held.append(present(lock.acquire(timeout=PATIENCE_S)))
+
+            assert refusals(SHARE, acquire) == []
+            texts = refusals(len(hostile), acquire)
+            assert len(texts) == len(hostile)
+            assert all(f"key 'shop' has {SHARE} holds and waits, and the quota" in t for t in texts)
+            assert all("raise tickets under [limits]" in text for text in texts)
+            with other.lock("tills/1", timeout=PATIENCE_S):
+                pass
+            held[0].release()  # Through the node that is asked next.
+            assert refusals(1, acquire) == []
