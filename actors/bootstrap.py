@@ -11,8 +11,10 @@ each life.
 
 What moves. A node announces its start (`Join`) to all configured nodes, until each has replied. One
 that knows a group replies with it (`GroupConfig`), be it a founder, a later member or an
-observer. A node without a group also asks those that contact it. The first configured node *founds*
-a group, once it may, and once all others follow its journal (`JoinAck`).
+observer. A node without a group also asks those that contact it. It takes a group once two nodes
+have sent the same one, since one may be a rogue; `group_claims.py` has that rule, with its reasons
+and exceptions. The first configured node *founds* a group, once it may, and once all others follow
+its journal (`JoinAck`).
 
 A node that runs on an old copy of its journal must not vote, and one other member may be all that
 knows: the later life may have voted with that member alone. So the word of one member must do. But
@@ -30,7 +32,8 @@ cluster, and reach the same nodes. So a group is founded only by an act of an op
 2.  An act founds nothing if one of the configured nodes knows a group, or one that knows it reaches
     the first node: a node of a group announces itself to each node whose link comes up. All others
     must follow *after* the act, over links that stayed up, and only a node that knows no group
-    follows; one that knows a group replies with it, the first node takes it, and the act is void.
+    follows; one that knows a group replies with it, and the act is void. A node that a group was
+    named to follows no more, until it has taken that group or who named it has started empty.
     Each of them follows, and the first one founds, only after it has listened for ``greet_ms``: in
     that time members that joined later, which its configuration does not name, connect again.
     Only `Founding.AGAIN` ignores groups of others, and `Founding.NEW` knows that there are none.
@@ -58,7 +61,11 @@ member that is cut off for longer than ``greet_ms`` names its group too late. (b
 follows may learn of a group after it replied and before the new one is founded, or before the break
 of its link is noticed. Then it stays in the former group. (c) An old copy of a journal votes, if
 those that know of a later start do not answer for `GREET_MS` and the others are a majority with it;
-or if it was copied in the last `RENEW_MS` of the life that the journal ended with.
+or if it was copied in the last `RENEW_MS` of the life that the journal ended with. (d) Two rogues
+can let an empty node take an invented group; so can one, if it is the only other node that the
+operator has listed, or the first one while no other knows a group. Without keys, one program can
+pose as two nodes. A rogue that names a group keeps empty nodes from founding one until they are
+started again without it.
 """
 
 from __future__ import annotations
@@ -70,7 +77,6 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap_message import (
-    NUMBER_MAX,
     Found,
     Founding,
     GroupConfig,
@@ -97,6 +103,7 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
+from fencelock.actors.group_claims import FOUNDED_MS_MAX, GroupClaims, is_same, is_sound, text_of
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of
 from fencelock.actors.message import node_of as node_at
 from fencelock.actors.proxy.message import Relay, Relayed
@@ -133,9 +140,6 @@ FORMER_MAX = 64
 
 GUESTS_MAX = 64
 """Maximum nodes beyond its configuration that a node without a group asks for theirs."""
-
-FOUNDED_MS_MAX = 4_000_000_000_000
-"""A group is founded before this date (ms since 1970), in the year 2096."""
 
 
 Voters = Mapping[Address, int]
@@ -259,8 +263,8 @@ class Bootstrap(Role[BootstrapEvent]):
         """The end of the time for which an operator's request to found a group holds."""
         self.guests: dict[str, None] = {}
         """Nodes beyond the configuration from which a message came while no group was known."""
-        self.knowing: dict[str, None] = {}
-        """Nodes that belong to a group which this node does not know yet."""
+        self.claims = GroupClaims(self.node, members)
+        """The groups that others name while this node knows none."""
         self.parted: dict[str, None] = {}
         """Former members, as far as this node knows."""
         self.refused: dict[str, int] = {}
@@ -375,7 +379,7 @@ class Bootstrap(Role[BootstrapEvent]):
 
     def may_found(self, now: Instant) -> bool:
         """Return whether this node founds a group with those that follow it (one-group)."""
-        wanted = self._is_wanted(now) and self._has_listened(now) and not self.knowing
+        wanted = self._is_wanted(now) and self._has_listened(now) and not self.claims.knowing
         wanted = wanted or self.founding is Founding.AGAIN
         return wanted and self.group is None and self.later is None and self._is_first
 
@@ -479,6 +483,7 @@ class Bootstrap(Role[BootstrapEvent]):
         if self.group is not None:
             self.registered[self.voter(member)] = vote_id(self.group, member, start.journal)
         follows = self.group is None and member == self.members[0] and self.later is None
+        follows = follows and (not self.claims.knowing or self.founding is Founding.AGAIN)
         follows = follows and self._has_listened(now)
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
         announced = self._announce((member,)) if self._lacks_follower(member) else []
@@ -493,7 +498,7 @@ class Bootstrap(Role[BootstrapEvent]):
             case Join() if event.start.is_sound:
                 if self.group is not None:
                     return self._welcome(node, event)
-                if self.durable and len(self.guests) < GUESTS_MAX:
+                if self.durable and (node in self.guests or len(self.guests) < GUESTS_MAX):
                     self.guests[node] = None
                     self._note_group(node, event)
                     return self._announce((node,)) if event.group else ()
@@ -525,10 +530,8 @@ class Bootstrap(Role[BootstrapEvent]):
 
     def _note_group(self, node: str, join: Join) -> None:
         """Note whether ``node`` belongs to a group: then none is founded before it has replied."""
-        if self.group is None and join.group:
-            self.knowing[node] = None
-        else:
-            self.knowing.pop(node, None)
+        if self.group is None:
+            self.claims.name(node, join.group)
 
     def _lacks_follower(self, member: str) -> bool:
         """Return whether this first member waits for ``member`` to follow it."""
@@ -550,7 +553,9 @@ class Bootstrap(Role[BootstrapEvent]):
         if ack.to != self.own.boot or not ack.start.is_sound:
             return (Observe("bootstrap.ack_ignored"),)
         effects: list[Effect] = []
-        if ack.follows and self.group is None and self._is_first:
+        if not ack.follows:
+            self.followers.pop(member, None)  # Some node has named a group to it.
+        elif self.group is None and self._is_first:
             known = self.starts.get(member)
             if known is None or known.journal != ack.start.journal or known < ack.start:
                 if not self._note(member, ack.start):
@@ -631,33 +636,66 @@ class Bootstrap(Role[BootstrapEvent]):
         return replace(self.group, to=boot, removed=known and node not in self.journals)
 
     def _on_config(self, member: str, config: GroupConfig, now: Instant) -> Effects:
-        sound = 0 < config.founded_ms < FOUNDED_MS_MAX and 0 < config.group < NUMBER_MAX
-        if config.to != self.own.boot or not sound:
+        if config.to != self.own.boot:
             return (Observe("bootstrap.config_ignored"),)
+        sender = bootstrap_of(member)
+        if not is_sound(config):
+            text = "a group that nobody can have founded"
+            return self.impossible.report(sender, "bootstrap.impossible_config", text, now)
+        config = replace(config, to=0)
         if self.group is not None:
-            same = config.group == self.group.group
-            return self._on_removal(config) if same else (Observe("bootstrap.other_group"),)
-        registered = journals_of(config)
-        first = config.voters[0].member if config.voters else ""
-        mine = registered.get(self.node) == self.own.journal
-        if self.founding is Founding.AGAIN and not mine:
+            if not is_same(config, self.group):
+                text = f"{text_of(config)}, but {self.node} belongs to {text_of(self.group)}"
+                return self.impossible.report(sender, "bootstrap.other_group", text, now)
+            return self._on_removal(member, config)
+        if self.founding is Founding.AGAIN and not self._has_founded(config):
             return (Observe("bootstrap.given_up_group"),)
-        followed = self.starts.get(first)
-        if mine and (followed is None or followed.journal != registered.get(first)):
+        witnesses = self.claims.add(member, config)
+        if not self._is_believed(member, config, witnesses):
+            reported = self._report_conflict(member, now)
+            return [*reported, *self._go_on(now), Observe("bootstrap.group_unconfirmed")]
+        wrong = [one for one in self.claims.sent if one not in witnesses]
+        reported = [effect for one in wrong for effect in self._report_conflict(one, now)]
+        registered, first = journals_of(config), config.voters[0].member
+        if self._has_founded(config) and not self._follows(first, registered[first]):
             self.later = self.own  # It recorded the journal it followed, and this copy lacks that.
         # The configuration may list nodes that were never members: drop their reports of starts.
         self.starts = {one: start for one, start in self.starts.items() if one in registered}
-        self._take(replace(config, to=0), now)
-        return [*self._write(), *self._join(), *self._announce((member,)), *self._go_on(now)]
+        self._take(replace(config, removed=self.claims.take(witnesses)), now)
+        joined = [*self._write(), *self._join(), *self._announce((member,)), *self._go_on(now)]
+        return [*reported, *joined]
 
-    def _on_removal(self, config: GroupConfig) -> Effects:
+    def _is_believed(self, member: str, config: GroupConfig, witnesses: Sequence[str]) -> bool:
+        """Return whether to take a group that all ``witnesses`` have sent (two-witnesses)."""
+        is_founder = member == self.members[0] and self._has_founded(config)
+        founds = is_founder and self._follows(member, journals_of(config).get(member, 0))
+        return self.claims.suffice(witnesses) or (founds and self.claims.none_beside(member))
+
+    def _has_founded(self, config: GroupConfig) -> bool:
+        """Return whether this journal is registered since the founding."""
+        return journals_of(config).get(self.node) == self.own.journal
+
+    def _follows(self, member: str, journal: int) -> bool:
+        return member in self.starts and self.starts[member].journal == journal
+
+    def _report_conflict(self, member: str, now: Instant) -> list[Effect]:
+        """Log that ``member`` has sent another group than other nodes, if it has."""
+        if text := self.claims.conflict(member):
+            sender, counter = bootstrap_of(member), "bootstrap.conflicting_groups"
+            return self.impossible.report(sender, counter, text, now)
+        return []
+
+    def _on_removal(self, member: str, config: GroupConfig) -> Effects:
         """Learn that this node was removed, if it knows the members only from the founding.
 
-        A node with an empty journal may have its group from another such node.
+        A node with an empty journal may have its group from other such nodes.
         """
         assert self.group is not None
         removed = config.removed and not self.group.removed and not self.is_registered
         if not removed or self.journals != journals_of(self.group):
+            return ()
+        self.claims.removers[member] = None
+        if not self.claims.suffice(self.claims.removers):
             return ()
         self.group = replace(self.group, removed=True)
         return [*self._write(), *self._report(votes=False, why=self._why_not())]
@@ -725,6 +763,7 @@ class Bootstrap(Role[BootstrapEvent]):
         written: list[Effect] = []
         if self.is_registered and self.group.removed:
             self.group = replace(self.group, removed=False)
+            self.claims.removers.clear()
             written = self._write()
         self.others = tuple(sorted(self.journals.keys() - {self.node}))
         return [*written, *self._go_on(now), *self._stand_by()]
@@ -783,11 +822,11 @@ class Bootstrap(Role[BootstrapEvent]):
                 f"{self.node} was started from an old copy of its journal, and no cluster began "
                 "yet: stop it and start it with an empty folder"
             )
-        if self.knowing and self.founding is not Founding.AGAIN:
-            return f"{', '.join(self.knowing)} belongs to this cluster: waiting for its reply"
+        if self.claims.knowing and self.founding is not Founding.AGAIN:
+            return self.claims.what_is_awaited()
         waits = self.followers if self._is_first else self.acked
         missing = ", ".join(member for member in self.others if member not in waits)
-        if former := ", ".join(member for member in self.knowing if member not in waits):
+        if former := ", ".join(member for member in self.claims.knowing if member not in waits):
             return (
                 f"the former group is known to {former}: stop all its nodes, empty the folder of "
                 "each configured node, and start them again"

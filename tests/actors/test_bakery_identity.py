@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import PATIENCE_S, present
-from support.judged import clean, seen_in
+from support.judged import BelievesOne, clean, seen_in
 from support.leader_trio import (
     NAMES,
     beat,
@@ -115,11 +115,18 @@ def ask_with_n3(harness: ClusterHarness, replaced: str, ms: int) -> int:
 def lost(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, Granted, int]:
-    """Let n2 lose its disk, and connect it only with n3, which does not know the last epoch."""
+    """Let n2 lose its disk, and connect it only with n3, which does not know the last epoch.
+
+    Of all that it knew, n2 has learned again which group it belongs to.
+    """
     harness = town_of(seed, change, judged)
     first = elect_without_n3(harness)
     crash_both(harness)
-    harness.world.nodes["n2"].disk.lose()
+    disk = harness.world.nodes["n2"].disk
+    (group,) = (one for one in disk.records()["bootstrap"] if isinstance(one, GroupConfig))
+    disk.lose()
+    disk.append("bootstrap", group)
+    disk.sync()
     return harness, first, ask_with_n3(harness, "n2", 5_000)
 
 
@@ -410,7 +417,7 @@ def votes_anyway(spawn: Spawn) -> Spawn:
     return replace(spawn, arguments={**spawn.arguments, "voting": voting})
 
 
-class FoundedByMajority(Bootstrap):
+class FoundedByMajority(BelievesOne):
     """Founds a group with those that are there; any journal of the others will do."""
 
     def _found(self, now: Instant) -> list[Effect]:

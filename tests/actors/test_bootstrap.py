@@ -13,7 +13,6 @@ from fencelock.actors.api.membership_message import ChangeMembers, MemberAction,
 from fencelock.actors.bootstrap import (
     ACT_MS,
     FORMER_MAX,
-    FOUNDED_MS_MAX,
     GREET_MS,
     GREET_RETRY_MS,
     GREET_TRIPS,
@@ -52,6 +51,8 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
+from fencelock.actors.group_claims import FOUNDED_MS_MAX
+from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import acceptor_of
 from fencelock.actors.proxy.message import Relay, Relayed
@@ -124,6 +125,12 @@ def all_follow(role: Bootstrap, at_ms: int = 0) -> list[Effect]:
     """Let all others follow ``a``; return the effects."""
     messages = [(other, ack("a", other, follows=True)) for other in ("b", "c")]
     return [effect for other, one in messages for effect in receive(role, other, one, at_ms)]
+
+
+def both_send(role: Bootstrap, config: GroupConfig) -> list[Effect]:
+    """Let both other members send a group, as `two-witnesses` demands; return the effects."""
+    others = [other for other in JOURNALS if other != role.node]
+    return [effect for other in others for effect in receive(role, other, config)]
 
 
 def started(effects: Effects) -> list[Spawn]:
@@ -270,7 +277,7 @@ def test_a_group_of_another_journal_of_the_first_member_than_the_one_followed_ha
     receive(role, "a", join("a"))
     receive(role, "c", ack("b", "c"))
 
-    effects = receive(role, "c", group(20, a=9))
+    effects = both_send(role, group(20, a=9))
 
     assert started(effects) == list(make_roles(group(), False))
 
@@ -323,6 +330,7 @@ def test_a_node_with_an_empty_journal_learns_of_the_group_and_never_votes_in_it(
     assert sent(again, RoleNotice) == []
 
     role, _ = bootstrap("b", start=lost)
+    receive(role, "c", group(80))
     effects = receive(role, "a", group(80))
 
     assert started(effects) == list(make_roles(group(), False))
@@ -391,13 +399,13 @@ def test_an_old_copy_from_before_the_founding_reports_what_to_do_and_is_no_voter
     effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
 
     assert "start it with an empty folder" in why(effects)
-    assert started(receive(role, "c", group(20))) == list(make_roles(group(), False))
+    assert started(both_send(role, group(20))) == list(make_roles(group(), False))
 
 
 def test_a_founder_whose_copy_lacks_the_group_does_not_vote() -> None:
     role, _ = bootstrap("a")
 
-    assert started(receive(role, "c", group(10))) == list(make_roles(group(), False))
+    assert started(both_send(role, group(10))) == list(make_roles(group(), False))
 
 
 def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
@@ -415,21 +423,24 @@ def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
 # What others send
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [group(to=8), replace(group(20), founded_ms=FOUNDED_MS_MAX), replace(group(20), founded_ms=0)],
-)
-def test_a_group_that_is_for_another_life_or_none_is_dropped(wrong: GroupConfig) -> None:
+def test_a_group_that_is_for_another_life_is_dropped() -> None:
     role, _ = bootstrap("b")
 
-    assert receive(role, "a", wrong) == [Observe("bootstrap.config_ignored")]
+    assert receive(role, "a", group(to=8)) == [Observe("bootstrap.config_ignored")]
 
 
 def test_a_second_group_is_not_taken() -> None:
     role, _ = voter("b")
 
     other = replace(group(20), group=GROUP + 1)
-    assert receive(role, "a", other) == [Observe("bootstrap.other_group")]
+    for _ in range(2):
+        effects = both_send(role, other)
+        assert role.group == group()
+        assert Observe("bootstrap.other_group") in effects
+    fresh, _ = voter("b")
+    assert errors(receive(fresh, "a", other)) == [
+        "a sent group b of a, b, c, but b belongs to group a of a, b, c: it is ignored"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -502,11 +513,12 @@ def test_no_later_start_is_believed_without_a_disk() -> None:
 
 def test_nothing_is_written_without_a_disk() -> None:
     role, begun = bootstrap("b", durable=False)
-    effects = [*begun, *receive(role, "a", join("a")), *receive(role, "a", group(20))]
+    effects = [*begun, *receive(role, "a", join("a")), *both_send(role, group(20))]
+    assert role.group is not None
 
     assert not any(isinstance(effect, Checkpoint) for effect in effects)
     lost, _ = bootstrap("b", durable=False, start=Start(99, 1, 99))
-    assert "restarted without its memory" in why(receive(lost, "a", group(99)))
+    assert "restarted without its memory" in why(both_send(lost, group(99)))
 
 
 # What the fresh eyes of a review found
@@ -638,7 +650,10 @@ def test_an_act_founds_nothing_where_another_knows_a_group() -> None:
     role, _ = bootstrap("a", start=start_of("a", journal=9))
     receive(role, "b", ack("a", "b", follows=True))
     receive(role, "c", group(10))
+    receive(role, "c", ack("a", "c", follows=True))
+    assert role.group is None
 
+    receive(role, "b", group(10))
     assert role.group == group()
     assert role.standing is JournalStatus.NON_VOTING
 
@@ -648,7 +663,8 @@ def test_a_node_without_a_group_asks_each_node_that_contacts_it_and_takes_its_gr
     asked = role.handle(bootstrap_of("z"), join("a", group=GROUP), T0)
     assert [effect.to for effect in asked if isinstance(effect, Send)] == [bootstrap_of("z")]
 
-    effects = role.handle(bootstrap_of("z"), group(80), T0)
+    role.handle(bootstrap_of("z"), group(80), T0)
+    effects = receive(role, "c", group(80))
 
     assert role.group == group()
     assert JoinGroup(GROUP) in effects
@@ -662,6 +678,7 @@ def test_a_former_member_that_starts_empty_serves_no_client_until_it_is_a_member
     assert config.removed
 
     role, _ = bootstrap("b", start=lost)
+    receive(role, "c", config)
     effects = receive(role, "a", config)
     (status,) = sent(effects, VotingStatus)
     assert not status.serves
@@ -674,24 +691,25 @@ def test_a_former_member_that_starts_empty_serves_no_client_until_it_is_a_member
 def test_an_observer_does_not_call_another_one_in_its_configuration_a_former_member() -> None:
     role, _ = bootstrap("c", founding=Founding.NO)
     receive(role, "b", join("b"))
-    receive(role, "a", replace(group(30), voters=(Voter("a", 1),)))
+    both_send(role, replace(group(30), voters=(Voter("a", 1),)))
 
     (config,) = sent(role.handle(bootstrap_of("b"), join("b"), T0), GroupConfig)
     assert not config.removed
 
 
-@pytest.mark.parametrize("knows", ["c", "z"])
+@pytest.mark.parametrize("knows", ["c", "y"])
 def test_a_former_member_that_has_the_group_from_another_empty_node_learns_that_it_was_removed(
     knows: str,
 ) -> None:
     lost = start_of("b", journal=8, boot=80)
     role, _ = bootstrap("b", start=lost, founding=Founding.NO)
-    assert "b lost its journal" in why(receive(role, "a", group(80)))
+    assert "b lost its journal" in why(both_send(role, group(80)))
     peer, _ = bootstrap("c", records=[group()])
     peer.handle(peer.address, VotersChanged(voters=(Voter("c", 3), Voter("z", 4))), T0)
 
     known = join("b", group=GROUP, start=lost)
     (config,) = sent(peer.handle(bootstrap_of("b"), known, T0), GroupConfig)
+    assert receive(role, "z", config) == []
     effects = receive(role, knows, config)
 
     (status,) = sent(effects, VotingStatus)
@@ -712,7 +730,8 @@ def test_a_member_does_not_believe_others_that_it_was_removed() -> None:
 
 def test_founding_again_takes_no_group_of_others() -> None:
     role, _ = bootstrap("a", start=start_of("a", journal=9), founding=Founding.AGAIN)
-    assert receive(role, "c", group(10)) == [Observe("bootstrap.given_up_group")]
+    ignored = [Observe("bootstrap.given_up_group")]
+    assert [receive(role, one, group(10)) for one in "bc"] == [ignored, ignored]
     all_follow(role)
 
     assert role.group is not None
@@ -736,6 +755,7 @@ def test_no_group_is_founded_while_a_node_that_belongs_to_one_has_not_replied(kn
     assert f"{knows} belongs to this cluster" in why(effects)
 
     role.handle(bootstrap_of(knows), group(10), T0)
+    receive(role, "b", group(10))
     assert role.group == group()
 
 
@@ -770,7 +790,7 @@ def test_the_date_of_a_group_is_that_of_its_founding() -> None:
 
 def test_that_a_former_member_became_one_again_outlives_its_restart() -> None:
     role, _ = bootstrap("a", start=start_of("a", journal=9), founding=Founding.NO)
-    receive(role, "c", replace(group(10), removed=True))
+    both_send(role, replace(group(10), removed=True))
     voters = (Voter("a", 9), Voter("b", 2), Voter("c", 3))
     back = role.handle(bootstrap_of("a"), VotersChanged(voters=voters), T0)
     assert [one.removed for one in written(back) if isinstance(one, GroupConfig)] == [False]
@@ -779,3 +799,181 @@ def test_that_a_former_member_became_one_again_outlives_its_restart() -> None:
 def test_founding_again_reports_that_it_does_nothing_on_a_node_with_a_group() -> None:
     _, effects = bootstrap("a", records=[group()], founding=Founding.AGAIN)
     assert any("--found-again does nothing" in one.text for one in sent(effects, RoleNotice))
+
+
+# A group is believed once two nodes have sent it
+
+
+def forged(to: int = 0, sender: str = "c") -> GroupConfig:
+    """A group that nobody founded: its inventor is its only member."""
+    return GroupConfig(to=to, group=666, founded_ms=DATE_MS, voters=(Voter(sender, 9),))
+
+
+def empty(members: str = "abc") -> Bootstrap:
+    """A node with an empty journal, which waits for its group."""
+    lost = start_of("b", journal=8, boot=80)
+    return bootstrap("b", members=members, start=lost, founding=Founding.NO)[0]
+
+
+def errors(effects: Effects) -> list[str]:
+    return [one.text for one in sent(effects, RoleNotice) if one.level is Level.ERROR]
+
+
+@pytest.mark.parametrize("invented", [forged(80), replace(group(80), group=666), group(80, a=9)])
+@pytest.mark.parametrize("others", ["silent", "empty"])
+def test_one_node_that_invents_a_group_stops_no_node_that_waits(
+    invented: GroupConfig, others: str
+) -> None:
+    role = empty()
+    if others == "empty":
+        receive(role, "a", join("a"))
+    for _ in range(3):
+        effects = receive(role, "c", invented)
+        assert written(effects) == []
+        assert started(effects) == []
+    assert role.group is None
+
+    effects = receive(role, "a", group(80))
+    assert role.group is None
+    assert "a sent group a" in why(effects)
+    assert errors(effects)[0].startswith("a sent group a of a, b, c, but c sent group")
+
+
+def test_two_nodes_that_send_different_groups_are_both_named_and_neither_is_taken() -> None:
+    role = empty()
+    receive(role, "c", forged(80))
+    effects = receive(role, "a", group(80))
+
+    assert role.group is None
+    (error,) = errors(effects)
+    assert error == (
+        "a sent group a of a, b, c, but c sent group 29a of c: a cluster has one group, and one of "
+        "the two is forged or of another cluster: it is ignored"
+    )
+    assert why(effects) == (
+        "c sent group 29a, a sent group a: a cluster has one group, so one of them is forged or of "
+        "another cluster. Stop that node, and start b again"
+    )
+
+
+def test_the_group_that_two_nodes_send_is_taken_and_who_sent_another_is_named() -> None:
+    role = empty(members="abcd")
+    receive(role, "c", forged(80))
+    receive(role, "a", group(80))
+    effects = receive(role, "d", group(80))
+
+    assert role.group == group()
+    assert group() in written(effects)
+    (error,) = errors(effects)
+    assert error.startswith("c sent group 29a of c, but a, d sent group a of a, b, c")
+
+
+def test_a_node_that_repeats_itself_counts_once() -> None:
+    role = empty()
+    effects = [effect for _ in range(3) for effect in receive(role, "a", group(80))]
+    assert role.group is None
+    assert why(effects) == (
+        "a sent group a, and no other node has confirmed it: start or connect another node that "
+        "knows it; or list b and a only in the configuration of b"
+    )
+
+
+def test_a_node_that_starts_empty_confirms_no_longer_the_group_that_it_sent() -> None:
+    role = empty()
+    receive(role, "a", group(80))
+    receive(role, "a", join("a", start=start_of("a", journal=7, boot=70)))
+    receive(role, "c", group(80))
+    assert role.group is None
+
+
+def test_a_node_takes_the_group_of_the_only_other_node_in_its_configuration() -> None:
+    role = empty(members="ab")
+    role.handle(bootstrap_of("z"), join("a", group=666), T0)
+    role.handle(bootstrap_of("z"), forged(80, "z"), T0)
+    assert role.group is None
+
+    receive(role, "a", group(80))
+    assert role.group == group()
+
+
+@pytest.mark.parametrize("members", ["b", "bc"])
+def test_no_node_beyond_its_configuration_is_believed_alone(members: str) -> None:
+    role = empty(members=members)
+    role.handle(bootstrap_of("z"), join("a", group=666), T0)
+    role.handle(bootstrap_of("z"), forged(80, "z"), T0)
+    assert role.group is None
+
+
+def test_a_follower_takes_the_group_that_the_first_member_founds_if_no_other_knows_one() -> None:
+    role, _ = bootstrap("b")
+    receive(role, "a", join("a"))
+    receive(role, "a", group(20))
+    assert role.group is None  # c may know a group.
+
+    receive(role, "c", join("c"))
+    effects = receive(role, "a", group(20))
+    assert role.group == group()
+    assert started([*effects, *receive(role, "c", ack("b", "c"))]) == []
+    assert started(receive(role, "a", ack("b", "a"))) == list(make_roles(group(), True))
+
+
+def test_a_founding_is_not_believed_while_another_node_names_a_group() -> None:
+    role, _ = bootstrap("b")
+    receive(role, "a", join("a"))
+    receive(role, "c", join("c", group=7))
+    receive(role, "a", group(20))
+    assert role.group is None
+
+
+@pytest.mark.parametrize("founding", [Founding.NO, Founding.NEW])
+def test_nobody_follows_or_founds_while_one_node_has_sent_a_group(founding: Founding) -> None:
+    role, _ = bootstrap("b", founding=founding)
+    assert sent(receive(role, "a", join("a"), GREET_MS), JoinAck)[0].follows
+    role.handle(bootstrap_of("z"), join("a", group=GROUP), at(GREET_MS))
+    assert not sent(receive(role, "a", join("a"), GREET_MS), JoinAck)[0].follows
+
+    first, _ = bootstrap("a")
+    receive(first, "b", ack("a", "b", follows=True))
+    receive(first, "b", ack("a", "b", follows=False))  # b has learned that there is a group.
+    receive(first, "c", ack("a", "c", follows=True))
+    assert first.group is None
+
+
+@pytest.mark.parametrize(
+    "voters",
+    [
+        (),
+        (Voter("b", 2), Voter("a", 1)),
+        (Voter("a", 1), Voter("a", 2)),
+        (Voter("a", 0),),
+        (Voter("a", 1 << 63),),
+        (Voter("a/b", 1),),
+        tuple(Voter(f"n{number:03}", 1) for number in range(MEMBERS_MAX + 1)),
+    ],
+    ids=["none", "not sorted", "twice", "no journal", "far journal", "no name", "too many"],
+)
+def test_a_group_that_nobody_can_have_founded_is_named_and_dropped(
+    voters: tuple[Voter, ...],
+) -> None:
+    assert_impossible(replace(group(), voters=voters))
+
+
+@pytest.mark.parametrize("founded_ms", [-1, 0, FOUNDED_MS_MAX])
+def test_a_group_of_an_impossible_date_is_named_and_dropped(founded_ms: int) -> None:
+    assert_impossible(replace(group(), founded_ms=founded_ms))
+
+
+def assert_impossible(config: GroupConfig) -> None:
+    for role in (empty(members="ab"), voter("b")[0]):
+        effects = receive(role, "a", replace(config, to=role.own.boot))
+        assert errors(effects) == ["a sent a group that nobody can have founded: it is ignored"]
+        assert written(effects) == []
+
+
+def test_one_node_does_not_make_a_learner_believe_that_it_was_removed() -> None:
+    role, _ = bootstrap("b", records=[group()], start=start_of("b", journal=8))
+    for _ in range(2):
+        assert receive(role, "c", replace(group(20), removed=True)) == []
+
+    effects = receive(role, "a", replace(group(20), removed=True))
+    assert why(effects).startswith("b was removed from group a")

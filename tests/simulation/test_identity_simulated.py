@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from support.judged import clean, is_violated, votes_as_registered
+from support.judged import BelievesOne, clean, is_violated, votes_as_registered
 from support.log_workload import CounterJudge, logbook
 
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
@@ -47,7 +47,7 @@ class ComparesNoIncarnation(Bootstrap):
         return super()._on_join(member, join, now)
 
 
-class FoundsByMajority(Bootstrap):
+class FoundsByMajority(BelievesOne):
     """Founds a group as soon as a majority follows; a missing member may vote when it comes."""
 
     def _found(self, now: Instant) -> list[Effect]:

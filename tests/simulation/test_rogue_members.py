@@ -22,7 +22,7 @@ from fencelock.actors.bakery.message import Beat, Collected, Lead, MaxTicket, Me
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
 from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of
-from fencelock.actors.bootstrap_message import Join, Start, Superseded
+from fencelock.actors.bootstrap_message import GroupConfig, Join, Start, Superseded, Voter
 from fencelock.actors.clock import STAMP_MAX, Clock
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Instant
@@ -94,6 +94,60 @@ def test_an_invented_start_stops_no_member(
     plant(monkeypatch, Start, "is_proven", returning(True))
     with pytest.raises(AssertionError):
         all_vote_without(inventing, make_roles)
+
+
+class InventsGroups(Bootstrap):
+    """Sends each node that joins a group of its own invention, of which it is the only member."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        effects = super().handle(sender, event, now)
+        if not isinstance(event, Join):
+            return effects
+        alone = (Voter(ROGUE, 1),)
+        config = GroupConfig(to=event.start.boot, group=666, founded_ms=1, voters=alone)
+        return [Send(sender, config), *(one for one in effects if not is_config(one))]
+
+
+def is_config(effect: Effect) -> bool:
+    return isinstance(effect, Send) and isinstance(effect.message, GroupConfig)
+
+
+def finds_its_group_beside(inventing: MakeRoles, make_roles: MakeRoles) -> None:
+    """Let a member that lost its disk meet a rogue one first, and the honest one later.
+
+    The rogue one is honest after the next restart.
+    """
+    harness = ClusterHarness(3, make_roles=make_roles).start()
+    harness.run(3_000)
+    for name in harness.names:
+        harness.world.crash(name)
+    harness.world.nodes[LOST].disk.lose()
+    harness.world.nodes[ROGUE].make_roles = inventing
+    for name in (ROGUE, LOST, "n2"):
+        harness.world.power_on(name)
+        harness.run(2_000)
+    harness.world.crash(ROGUE)
+    harness.world.nodes[ROGUE].make_roles = make_roles
+    harness.world.power_on(ROGUE)
+
+    def groups() -> set[GroupConfig | None]:
+        return {harness.world.role_at(bootstrap_of(name)).group for name in harness.names}
+
+    harness.until(lambda: len(groups()) == 1, PATIENCE_MS)
+
+
+LOST = "n1"
+
+
+@pytest.mark.parametrize("make_roles", [bakery, paxos])
+def test_an_invented_group_keeps_no_empty_node_out(
+    make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventing = planted(make_roles, rogue("bootstrap", InventsGroups))
+    finds_its_group_beside(inventing, make_roles)
+    plant(monkeypatch, Bootstrap, "_is_believed", returning(True))
+    with pytest.raises(ViolationError, match="one-group"):
+        finds_its_group_beside(inventing, make_roles)
 
 
 class LeadsFarAhead(ElectionCoordinator):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pytest
 from msgspec.structs import replace
 
+from fencelock.actors.bootstrap import Bootstrap
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Timer
@@ -203,6 +205,13 @@ def demand_caught(
         plant(monkeypatch, *patch)
     seeds = range(first, first + SEEDS_FOR_A_MUTANT)
     assert seen_in(judge, (run_seed("paxos", seed, workload=workload) for seed in seeds))
+
+
+class BelievesOne(Bootstrap):
+    """Takes the group that any one node sends."""
+
+    def _is_believed(self, member: str, config: GroupConfig, witnesses: Sequence[str]) -> bool:
+        return True
 
 
 def votes_as_registered(spawn: Spawn) -> Spawn:

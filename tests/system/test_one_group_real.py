@@ -162,7 +162,8 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
 
         founders.start(*FOUNDERS)
         # Whether they learn of the group depends on which links to former members are left.
-        texts = ("no cluster is known", "serves nobody", "n1 lost its journal")
+        known = "no other node has confirmed it"
+        texts = ("no cluster is known", known, "serves nobody", "n1 lost its journal")
         until(
             lambda: any(one in founders.status("n1").detail for one in texts),
             "n1 reports what it knows",
@@ -173,7 +174,7 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
 
         founders.wipe("n1")
         founders.stop("n2", "n3")  # They may know the group, but not yet that n1 was replaced.
-        founders.start("n1", knows=(*FOUNDERS, "n4"))
+        founders.start("n1", knows=(*FOUNDERS, "n4", "n5"))  # It believes two.
         until(lambda: founders.group("n1") == group, "n1 does not know the group")
         founders.wait_for("n1", "serves nobody")
         assert not founders.status("n1").ready
@@ -269,8 +270,9 @@ def test_a_lock_is_not_granted_twice_if_a_member_lost_its_journal(paxos: Nodes) 
     paxos.start("n2", "n3", found=True)
 
     assert paxos.lock("a", "n3", timeout=1) is None
-    paxos.wait_for("n2", "n2 lost its journal")
+    paxos.wait_for("n2", "and no other node has confirmed it")
     paxos.start("n1", found=True)
+    paxos.wait_for("n2", "n2 lost its journal")
     assert paxos.lock("b", "n2") is not None  # It serves, and the other two decide.
     assert "does not vote" in paxos.status("n2").detail
 
