@@ -148,20 +148,24 @@ class MapList(TableReply, tag=0x78):
 
 
 class Purge(OperatorCommand, tag=0x79):
-    """Remove entries of maps, or other objects that nobody can hold, one step.
+    """Remove entries of maps, other objects that nobody can hold, or holds, one step.
 
     Answered by `Purged`. A step is small, so that other requests are served between two steps: it
-    looks at a bounded number of entries or objects. The reply says where the next step begins.
+    looks at a bounded number of entries, holds or objects. The reply says where the next step
+    begins.
 
     The objects are of ``kind``, and their names begin with ``prefix``; with ``exact``, only the
     object of that very name is meant, and of a map only the entries whose keys begin with
     ``entry_prefix``. If ``account`` is not None, only what is charged to that key is removed. The
     step begins after ``after``, and in that map after ``after_key``.
 
-    The kind `REDIS_KEY` is for holds and waits of Redis doors that are charged to ``account``.
+    The kind `REDIS_KEY` is for the holds that belong to no client: those of Redis doors, and
+    detached locks. The next claim in the queue of such a lock is granted it. The waits of Redis
+    doors that are charged to ``account`` end first if ``prefix`` is empty: then all that the key
+    has there is meant.
 
     A client may remove what its key allows it to name; the removal of what others made is audited.
-    Holds and waits of another key are for operators.
+    Holds and waits that are not charged to the client's own key are for operators.
     """
 
     kind: str
@@ -186,11 +190,6 @@ class Purge(OperatorCommand, tag=0x79):
     def check(self) -> None:
         if not is_kind(self.kind):
             raise InvalidRequestError(f"kind is {self.kind[:40]!a}, and must be that of an object")
-        if self.kind == REDIS_KEY and (self.account is None or self.prefix):
-            raise InvalidRequestError(
-                f"account is {self.account!a} and prefix {self.prefix!a}: a purge of the kind "
-                f"{self.kind} is of all that one key has"
-            )
         if self.exact and not self.prefix:
             raise InvalidRequestError("the name is empty, and exact needs one")
         if self.entry_prefix and not (self.exact and self.kind == MAP):

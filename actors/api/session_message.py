@@ -143,10 +143,11 @@ class ListLocks(PageQuery, tag=0x65):
     """Return one page of the held locks and other held objects, by name. Answered by `LockList`.
 
     A prefix with a kind selects objects of that kind. With ``unheld``, the page lists the objects
-    that nobody can hold instead.
+    that nobody can hold instead; with ``clientless``, the held locks that belong to no client.
     """
 
     unheld: bool = False
+    clientless: bool = False
 
     @property
     def reach(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 from fencelock.actors.api.account import (
     EVERY_KEY,
@@ -28,16 +28,20 @@ from fencelock.actors.api.name import REDIS_KEY, account_of, object_name, plain_
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
-from fencelock.actors.table.map import Entry
+from fencelock.actors.table.key import KeyHold
+from fencelock.actors.table.map import Entry, SortedKeys
 from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.requests import record
-from fencelock.actors.table.resource import TableObject
+from fencelock.actors.table.resource import TableObject, Wait
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import Result
 
+Purgeable = Entry | KeyHold | TableObject
+"""What a `Purge` removes; each is charged to an account."""
+
 PURGE_MAX = 500
-"""Maximum number of entries, or of objects and their waits, at which one `Purge` looks: some 5 ms,
-in which nothing else is decided."""
+"""Maximum number of entries, of holds, or of objects, and of waits, at which one `Purge` looks:
+some 5 ms, in which nothing else is decided."""
 
 LINE_BYTES = 128
 """Upper bound on the encoded size of a line of these pages without its name (bytes)."""
@@ -63,44 +67,37 @@ def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
 
 
 def purge(table: TableState, command: Purge, out: list[Result]) -> None:
-    """Remove a bounded number of entries, or of other objects with their waits."""
+    """Remove a bounded number of entries, of holds, or of other objects with their waits."""
     command.check()
-    if command.kind == REDIS_KEY:
-        return _purge_keys(table, command, out)
-    seen: Iterator[Entry] | Iterator[TableObject]
-    seen = _entries(table, command) if command.kind == MAP else _objects(table, command)
-    found: list[Entry | TableObject] = list(islice(seen, PURGE_MAX + 1))
-    own, looks = account_of(command.session), 0
-    removed: list[Entry | TableObject] = []
-    forced, after, after_key = False, command.after, command.after_key
-    for one in found[:PURGE_MAX]:
+    own, why = account_of(command.session), Why(Cause.DELETED, texts=(command.by,))
+    waits = _waits(table, command)
+    ended = _end_waits(table, waits, why, out)
+    looks, after, after_key = len(waits), command.after, command.after_key
+    found = [*islice(_seen(table, command), PURGE_MAX - looks + 1)]
+    removed: list[Purgeable] = []
+    for one in found[: PURGE_MAX - looks]:
         looks += 1 + (one.waiting if isinstance(one, TableObject) else 0)
         if looks > PURGE_MAX and removed:
             break  # The waits of this object are for the next step.
-        if isinstance(one, Entry):
-            after, after_key = one.name, one.key
-        else:
-            after = plain_name(one.name)
+        after, after_key = _place(one)
         if command.account is None or one.account.name == command.account:
-            forced = forced or _is_forced(one, own)
             removed.append(one)
-    last = found[-1] if found else None
-    more = last is not None and (after, after_key) != _place(last)
+    more = bool(found) and (after, after_key) != _place(found[-1])
+    more = more or len(waits) == PURGE_MAX  # There may be other waits.
+    forced = any(_is_forced(one, own) for one in removed)
+    forced = forced or (ended > 0 and (own == NO_KEY or command.account != own))
     for one in removed:
         if isinstance(one, Entry):
             table.maps.change(table, one.name, one.key, None)
+        elif isinstance(one, KeyHold):
+            table.take(one, why, out)
         else:
-            one.remove(table, Why(Cause.DELETED, texts=(command.by,)), out)
+            one.remove(table, why, out)
+    count = ended + len(removed)
     if forced:
-        _note_purge(table, command, len(removed))
-    return _purged(command, len(removed), more, after, after_key, out)
-
-
-def _purged(
-    command: Purge, removed: int, more: bool, after: str, after_key: str, out: list[Result]
-) -> None:
+        _note_purge(table, command, count)
     reply = Purged(
-        removed=removed,
+        removed=count,
         more=more,
         after=after,
         after_key=after_key,
@@ -110,33 +107,37 @@ def _purged(
     out.append(reply)
 
 
-def _purge_keys(table: TableState, command: Purge, out: list[Result]) -> None:
-    """End a bounded number of waits of Redis doors that are charged to a key, and then of holds."""
-    account = table.accounts.by_name.get(command.account or "")
-    why, removed = Why(Cause.DELETED, texts=(command.by,)), 0
-    waits = [] if account is None else [*islice(account.waits.values(), PURGE_MAX)]
+def _waits(table: TableState, command: Purge) -> list[Wait]:
+    """Return some of the waits of Redis doors that end with all else that a key has there."""
+    if command.kind != REDIS_KEY or command.prefix or command.account is None:
+        return []
+    account = table.accounts.by_name.get(command.account)
+    return [] if account is None else [*islice(account.waits.values(), PURGE_MAX)]
+
+
+def _end_waits(table: TableState, waits: list[Wait], why: Why, out: list[Result]) -> int:
+    ended = 0
     for wait in waits:
         if wait.owner_state.wait is wait:  # The end of another one may have granted it.
             table.end_wait(wait, Reason.CANCELLED, out, why)
-            removed += 1
-    left = PURGE_MAX - len(waits)
-    names = [*islice(table.key_session.names.after(command.after), left + 1)]
-    more, after = len(names) > left, names[:left][-1] if names[:left] else command.after
-    for name in names[:left]:
-        hold = table.key_session.owner_states["", name].hold
-        if hold is not None and hold.account is account:
-            table.take(hold, why, out)
-            removed += 1
-    if removed and (command.account == NO_KEY or command.account != account_of(command.session)):
-        _note_purge(table, command, removed)
-    _purged(command, removed, more, after, "", out)
+            ended += 1
+    return ended
 
 
-def _place(one: Entry | TableObject) -> tuple[str, str]:
-    return (one.name, one.key) if isinstance(one, Entry) else (plain_name(one.name), "")
+def _seen(table: TableState, command: Purge) -> Iterator[Purgeable]:
+    """Return what has the right kind and name, in order, from the beginning of the step."""
+    if command.kind == MAP:
+        return _entries(table, command)
+    return _holds(table, command) if command.kind == REDIS_KEY else _objects(table, command)
 
 
-def _is_forced(one: Entry | TableObject, own: str) -> bool:
+def _place(one: Purgeable) -> tuple[str, str]:
+    if isinstance(one, Entry):
+        return one.name, one.key
+    return one.owner_state.lock if isinstance(one, KeyHold) else plain_name(one.name), ""
+
+
+def _is_forced(one: Purgeable, own: str) -> bool:
     """Return whether somebody else than the key ``own`` may miss it."""
     waited = isinstance(one, TableObject) and one.waiting > 0
     return waited or own == NO_KEY or one.account.name != own
@@ -154,10 +155,20 @@ def _entries(table: TableState, command: Purge) -> Iterator[Entry]:
 def _objects(table: TableState, command: Purge) -> Iterator[TableObject]:
     prefix = object_name(command.kind, command.prefix)
     after = object_name(command.kind, command.after)
-    for name in table.names.after(max(prefix, after), also=after < prefix or not command.after):
-        if not (name == prefix if command.exact else name.startswith(prefix)):
-            return
-        yield table.objects[name]
+    return map(table.objects.__getitem__, _named(table.names, prefix, after, command))
+
+
+def _holds(table: TableState, command: Purge) -> Iterator[KeyHold]:
+    session = table.key_session
+    for name in _named(session.names, command.prefix, command.after, command):
+        hold = session.owner_states["", name].hold
+        assert isinstance(hold, KeyHold)
+        yield hold
+
+
+def _named(names: SortedKeys, prefix: str, after: str, command: Purge) -> Iterator[str]:
+    found = names.within(prefix, after)
+    return takewhile(prefix.__eq__, found) if command.exact else found
 
 
 def _note_purge(table: TableState, command: Purge, removed: int) -> None:

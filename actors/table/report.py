@@ -143,8 +143,9 @@ def list_locks(table: TableState, query: ListLocks) -> LockList:
             found, PAGE_BYTES_MAX, lambda one: len(one.lock.encode()) + 16, query.most
         )
         return LockList(lines=(), objects=objects, more=more)
+    held = table.key_session.names if query.clientless else table.held_names
     lines, more = page_of(
-        (_listed_lock(table, name) for name in table.held_names.within(query.prefix, query.after)),
+        (_listed_lock(table, name) for name in held.within(query.prefix, query.after)),
         PAGE_BYTES_MAX,
         lambda one: size_of(one.holder) + len(one.lock.encode()) + 16,
         query.most,

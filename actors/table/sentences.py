@@ -39,7 +39,11 @@ CHARGED = {
         _LISTED,
         'count latches down, or delete some ("fencelock latch delete")',
     ),
-    "claims": ("holds and waits", "release locks, or give up waits"),
+    "claims": (
+        "holds and waits",
+        "release locks, give up waits, or delete holds that clients left "
+        '("fencelock holds delete")',
+    ),
     "sessions": ("open sessions", "close clients, or let their sessions expire"),
 }
 """The name of each charge, and what its owner can do about it."""

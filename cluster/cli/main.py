@@ -26,6 +26,7 @@ HOMES = {
     "who": "locks",
     "release": "locks",
     "sessions": "locks:sessions_app",
+    "holds": "objects:holds_app",
     "audit": "locks",
     "map": "objects:map_app",
     "barrier": "objects:barrier_app",

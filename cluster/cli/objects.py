@@ -13,7 +13,8 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,11 +24,11 @@ from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import MAP, TTL_MS_MAX
-from fencelock.actors.api.name import INT_MAX, object_name
+from fencelock.actors.api.name import INT_MAX, REDIS_KEY, object_name, plain_name
 from fencelock.actors.api.pool import POOL
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import ListedObject
+from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, done, say
@@ -39,7 +40,7 @@ from fencelock.cluster.cli.lock import (
     WaitOption,
     hold_while,
 )
-from fencelock.cluster.cli.locks import listing
+from fencelock.cluster.cli.locks import held_table, listing
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
@@ -462,10 +463,59 @@ def _report(count: int, of: str, *, as_json: bool) -> None:
     done({"of": of, "deleted": count}, f"Deleted {count:,} of {of}.", as_json=as_json)
 
 
+class Staying(NamedTuple):
+    """What the commands `list` and `delete` are about: something that outlives its clients.
+
+    Attributes:
+        kind: the kind in a `Purge`.
+        command: the name of the group of commands.
+        one: the words for one of them.
+        find: returns those whose names begin with a text.
+        table: shows them.
+        about: what the list says of each.
+        end: what `delete` does to those that wait.
+
+    """
+
+    kind: str
+    command: str
+    one: str
+    find: Callable[[Client, str], Sequence[ListedLock | ListedObject]]
+    table: Callable[[Sequence[Any]], Rows]
+    about: str
+    end: str
+
+
+def objects_table(found: Sequence[ListedObject]) -> Rows:
+    columns = [Column("name"), Column("count"), Column("waiting", right=True)]
+    rows = [
+        (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found
+    ]
+    return Rows(columns, rows)
+
+
 def _objects_app(kind: str, text: str = "") -> typer.Typer:
     """Return the commands about the objects of one kind, of which ``text`` may say more."""
     stay = f"List and delete [bold]{plural(kind)}[/bold], which may outlive their clients."
-    app = group(kind, text or stay)
+
+    def find(asked: Client, prefix: str) -> Sequence[ListedObject]:
+        return asked.objects(object_name(kind, prefix))
+
+    objects = Staying(
+        kind,
+        kind,
+        kind,
+        find,
+        objects_table,
+        "with the count of each",
+        "Clients that wait for it get an error",
+    )
+    return _staying_app(objects, text or stay)
+
+
+def _staying_app(what: Staying, text: str) -> typer.Typer:
+    """Return a group of commands that list and delete."""
+    app = group(what.command, text)
 
     @asks_cluster
     def list_objects(
@@ -476,8 +526,8 @@ def _objects_app(kind: str, text: str = "") -> typer.Typer:
         as_json: ListJsonOption = False,
     ) -> None:
         def view(asked: Client) -> View:
-            found = tuple(asked.objects(object_name(kind, prefix)))
-            return listing(found, objects_table, f"No {kind} is in use.", as_json=as_json)
+            none = f"No {what.one} is in use."
+            return listing(what.find(asked, prefix), what.table, none, as_json=as_json)
 
         given.show(view)
 
@@ -501,49 +551,61 @@ def _objects_app(kind: str, text: str = "") -> typer.Typer:
         with given.connected() as asked:
             within = name or prefix or ""
             if not yes:
-                found = tuple(asked.objects(object_name(kind, within)))
+                found = what.find(asked, within)
                 if name is not None:
-                    found = tuple(one for one in found if one.lock == object_name(kind, name))
+                    found = tuple(one for one in found if plain_name(one.lock) == name)
                 waits = sum(one.waiting for one in found)
                 confirm_deletion(
-                    f"{len(found):,} of kind {kind}; {waits:,} clients wait", charged_to
+                    f"{len(found):,} {plural(what.one)}; {waits:,} clients wait", charged_to
                 )
             purge = Purge(
-                kind=kind,
+                kind=what.kind,
                 prefix=within,
                 operator=operator_named(operator),
                 exact=name is not None,
                 account=charged_to,
             )
             count = asked.purge(purge)
-        _report(count, f"{kind} {within}".rstrip(), as_json=as_json)
+        _report(count, f"{what.one} {within}".rstrip(), as_json=as_json)
 
     app.command(
         "list",
-        help="List by name, with the count of each.\n\nFor example:\n\n"
-        f"  [cyan]fencelock {kind} list --prefix orders/[/cyan]",
+        help=f"List by name, {what.about}.\n\nFor example:\n\n"
+        f"  [cyan]fencelock {what.command} list --prefix orders/[/cyan]",
     )(list_objects)
     app.command(
         "delete",
-        help=f"Delete one {kind}, or many in small steps. Clients that wait for it get an error, "
-        "and `fencelock audit` lists who did it.\n\nFor example:\n\n"
-        f"  [cyan]fencelock {kind} delete orders/42[/cyan]\n\n"
-        f"  [cyan]fencelock {kind} delete --prefix orders/ --charged-to shop --yes[/cyan]",
+        help=f"Delete one {what.one}, or many in small steps. {what.end}, and `fencelock audit` "
+        "lists who did it.\n\nFor example:\n\n"
+        f"  [cyan]fencelock {what.command} delete orders/42[/cyan]\n\n"
+        f"  [cyan]fencelock {what.command} delete --prefix orders/ --charged-to shop --yes[/cyan]",
     )(delete_objects)
     return app
 
 
-def objects_table(found: Sequence[ListedObject]) -> Rows:
-    columns = [Column("name"), Column("count"), Column("waiting", right=True)]
-    rows = [
-        (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found
-    ]
-    return Rows(columns, rows)
+def _clientless_holds(asked: Client, prefix: str) -> Sequence[ListedLock]:
+    return asked.clientless_holds(prefix)
 
 
 barrier_app, pool_app = _objects_app(BARRIER), _objects_app(POOL)
 latch_app = _objects_app(LATCH, "Count down, wait for, list and delete [bold]latches[/bold].")
 counter_app = _objects_app(COUNTER, "Read, change, list and delete [bold]counters[/bold].")
+holds_app = _staying_app(
+    Staying(
+        REDIS_KEY,
+        "holds",
+        "clientless hold",
+        _clientless_holds,
+        partial(held_table, shared={}),
+        "with the label of each, its fence, and who waits",
+        "The next client in the queue gets the lock",
+    ),
+    "List and delete [bold]holds that belong to no client[/bold]: those of Redis clients, and "
+    "detached locks.\n\n"
+    "They outlive the clients that made them (only paxos). With keys, `delete` is for operators, "
+    "or for a key that deletes what is charged to itself. `fencelock release` takes one lock under "
+    "its fence, and `fencelock keys purge` deletes all that one key has.",
+)
 
 
 @latch_app.command("down")

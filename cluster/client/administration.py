@@ -110,6 +110,16 @@ class Administration(BaseClient):
         return self._listed(prefix, read, max_age, lambda page: page.objects, unheld=True)
 
     @operation
+    def clientless_holds(
+        self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
+    ) -> Operation[tuple[ListedLock, ...]]:
+        """Return those of `locks` that belong to no client: detached, or held through Redis doors.
+
+        They outlive the clients that made them. `purge` with the kind ``"key"`` ends them.
+        """
+        return self._listed(prefix, read, max_age, lambda page: page.lines, clientless=True)
+
+    @operation
     def sessions(self) -> Operation[tuple[ListedSession, ...]]:
         """Return the open sessions of all clients, the oldest first.
 
@@ -243,9 +253,10 @@ class Administration(BaseClient):
 
     @operation
     def purge(self, purge: Purge) -> Operation[int]:
-        """Delete entries of maps, or latches and the like, in small steps; return their number.
+        """Delete entries of maps, latches and the like, or holds; return their number.
 
-        Clients that wait for what is deleted are refused. Other requests are served between the
+        Clients that wait for a deleted object are refused; the next one gets the lock of a hold
+        that ends. It works in small steps, and other requests are served between the
         steps. If an error ends the work, repeating it does no harm. `evictions` lists it, unless
         the client's key itself made all that was deleted.
 
@@ -321,10 +332,13 @@ class Administration(BaseClient):
         items: Callable[[LockList], Sequence[L]],
         *,
         unheld: bool = False,
+        clientless: bool = False,
     ) -> Operation[tuple[L, ...]]:
         age_ms = self._connection.age_ms(read, max_age)
         check_text_type("prefix", prefix)
-        asked = ListLocks(prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld)
+        asked = ListLocks(
+            prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld, clientless=clientless
+        )
 
         def ask(known: list[L]) -> ListLocks:
             return replace(asked, after=known[-1].lock if known else "")

@@ -37,7 +37,7 @@ from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.message import Reason, Refused, Release
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import REDIS_KEY, object_name
 from fencelock.actors.api.session_message import CloseSession, Evict, ListRecords, Open, Records
 from fencelock.actors.table import account_rules, snapshot
 from fencelock.actors.table.account import SHARE, WHOLE, Account, Accounts
@@ -294,12 +294,12 @@ class QuotaComposer(AllComposer):
                 account=account, quota=Quota(most[0], size, most[1], most[2], sessions), **about
             )
         if isinstance(made, Evict) or (isinstance(made, Release) and chance % 4 == 0):
-            exact = which % 3 == 0
+            exact, about_map = which % 3 == 0, what % 5 == 0
             return Purge(
-                kind=(MAP, LATCH, BARRIER, COUNTER)[what % 4],
+                kind=(MAP, LATCH, BARRIER, COUNTER, REDIS_KEY)[what % 5],
                 prefix="MNST"[which % 4] if exact or which % 2 else "",
                 exact=exact,
-                entry_prefix="xyz"[delay % 3] if exact and what % 4 == 0 and delay % 2 else "",
+                entry_prefix="xyz"[delay % 3] if exact and about_map and delay % 2 else "",
                 account=account if chance % 3 == 0 else None,
                 after="M" if delay % 5 == 0 else "",
                 **about,
@@ -354,6 +354,12 @@ def a_purge_ignores_the_key(sound: Any, table: TableState, command: Any, out: An
     sound(table, replace(command, account=None), out)
 
 
+@as_plant
+def a_purge_ends_all_holds(sound: Any, table: TableState, command: Any, out: Any) -> None:
+    whole = command.kind == REDIS_KEY and not command.exact
+    sound(table, replace(command, prefix="") if whole else command, out)
+
+
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the end of a session gives back its entries": (
         Sessions,
@@ -365,6 +371,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "one more than the quota is allowed": (Account, "why_over", one_more_is_allowed),
     "the quota of a key is ignored": (Accounts, "limits", the_own_quota_hides_no_other),
     "a purge ignores the key": (RULES, Purge, a_purge_ignores_the_key),
+    "a purge of holds ignores the prefix": (RULES, Purge, a_purge_ends_all_holds),
     "a snapshot without quotas": (snapshot, "_rest", without(QuotaRecord)),
 }
 

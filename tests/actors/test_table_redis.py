@@ -11,6 +11,7 @@ from support.expect import checked, only, present
 from support.table_scene import advanced, applied, restored, status_of, summary, text_of
 
 from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
+from fencelock.actors.api.handover import Detach
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
@@ -29,9 +30,10 @@ from fencelock.actors.api.redis import (
     ReadKeys,
 )
 from fencelock.actors.api.retained import AcquireRetained, Recall
-from fencelock.actors.api.session_message import End, Evict, Evicted, HoldLost, Open
+from fencelock.actors.api.session_message import End, Evict, Evicted, HoldLost, ListLocks, Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.redis import list_keys, read_keys
+from fencelock.actors.table.report import list_locks
 from fencelock.actors.table.table import LockTable
 
 DOOR, CLIENT = "n1/5f.1", "shop@c.2"
@@ -82,6 +84,10 @@ def acquire(lock: str, wait_ms: int | None = None, owner: str = "o") -> Acquire:
 
 def release(lock: str, fence: int, owner: str = "o") -> Release:
     return Release(lock=lock, fence=fence, session=CLIENT, owner=owner, request=2)
+
+
+def by_client(request: int) -> dict[str, Any]:
+    return {"session": CLIENT, "owner": "o", "request": request}
 
 
 def outcomes(table: LockTable, command: ChangeKeys | AwaitKey) -> tuple[KeyOutcome, ...]:
@@ -455,23 +461,98 @@ def test_a_purge_of_many_holds_has_steps(table: LockTable) -> None:
         outcomes(table, set_nx(" ".join(names[at : at + 64]), account="app"))
     for _ in range(600):
         applied(table, replace(wait("k0000", b"w"), account="app"))
-    steps: list[int] = []
-    after, more = "", True
-    while more:
-        purged = checked(Purged, table.apply(0, purge("app", after=after))[-1])
-        steps.append(purged.removed)
-        after, more = purged.after, purged.more
+    steps = steps_of_purge(table, purge("app"))
     assert sum(steps) == 1_700
     assert max(steps) <= 500
     assert (table.claims, len(table.forced())) == (0, 1)
+
+
+def steps_of_purge(table: LockTable, command: Purge) -> list[int]:
+    """Purge step by step until no more is left; return what each step removed."""
+    steps: list[int] = []
+    more = True
+    while more:
+        purged = checked(Purged, table.apply(0, command)[-1])
+        steps.append(purged.removed)
+        command, more = replace(command, after=purged.after), purged.more
+    return steps
+
+
+def test_a_purge_ends_the_holds_whose_names_begin_with_a_prefix(table: LockTable) -> None:
+    """Whatever key is charged. The next in the queue of each gets it, and waits go on."""
+    outcomes(table, set_nx("a/1 a/2 b", account="app"))
+    outcomes(table, set_nx("a/3", account="other"))
+    applied(table, acquire("a/4"))
+    applied(table, replace(wait("a/1", b"w"), account="app"))
+    applied(table, acquire("a/2", owner="p"))
+    for one in (table, restored(table)):
+        (*others, purged) = one.apply(0, purge(None, prefix="a/"))
+        assert checked(Purged, purged).removed == 3
+        assert [type(outcome).__name__ for outcome in others].count("HoldLost") == 3
+        assert [key for key, *_ in read(one, "a/1", "a/2", "a/3", "a/4", "b")] == [
+            "a/1", "a/2", "a/4", "b",
+        ]  # fmt: skip
+        by_native = read_keys(one, ReadKeys(keys=("a/1", "a/2"))).keys
+        assert [key.key for key in by_native if key.native] == ["a/2"]
+        assert [(entry.lock, entry.holder.times) for entry in one.forced()] == [("key\x1fa/", 3)]
+        assert steps_of_purge(one, purge("app", prefix="b", exact=True)) == [1]
+        assert steps_of_purge(one, purge("other", prefix="a/")) == [0]
+        restored(one)
+
+
+def test_a_purge_of_one_name_ends_no_hold_whose_name_is_longer(table: LockTable) -> None:
+    outcomes(table, set_nx("a ab b"))
+    assert steps_of_purge(table, purge(None, prefix="a", exact=True)) == [1]
+    assert steps_of_purge(table, purge(None, prefix="a", exact=True)) == [0]
+    assert list_keys(table, ListKeys()).keys == ("ab", "b")
+
+
+def test_a_purge_by_prefix_looks_at_a_bounded_number_of_holds(table: LockTable) -> None:
+    names = [f"{start}{number:04}" for start in "kl" for number in range(600)]
+    for at in range(0, len(names), 60):
+        charged = "app" if at % 120 else "other"
+        outcomes(table, set_nx(" ".join(names[at : at + 60]), account=charged))
+    assert steps_of_purge(table, purge("app", prefix="l")) == [240, 60]
+    assert steps_of_purge(table, purge(None, prefix="l")) == [300]
+    assert steps_of_purge(table, purge(None)) == [500, 100]
+    assert table.claims == 0
+
+
+def test_a_purge_of_many_waits_ends_all_of_them_also_if_there_is_no_hold(table: LockTable) -> None:
+    applied(table, acquire("n"))
+    for _ in range(1_100):
+        applied(table, replace(wait("n", b"w"), account="app"))
+    assert steps_of_purge(table, purge("app")) == [500, 500, 100]
+    assert "app" not in table.accounts.by_name
 
 
 def test_a_purge_of_holds_is_for_operators_or_of_what_is_ones_own() -> None:
     assert purge("shop", "shop@c.2").needs_operator() is False
     assert purge("app", "shop@c.2").needs_operator()
     assert purge("app", "shop@c.2", kind="map").needs_operator() is False
-    with pytest.raises(InvalidRequestError, match="account is None"):
-        purge(None).check()
+    for within in ("", "shop/"):
+        assert purge("shop", "shop@c.2", prefix=within).needs_operator() is False
+        assert purge(None, "shop@c.2", prefix=within).needs_operator()
+        assert purge(None, prefix=within).reach == (within,)
+
+
+def test_holds_of_no_client_are_listed_by_name_in_pages(table: LockTable) -> None:
+    outcomes(table, set_nx("b a:2 a:1 c", label="door"))
+    for name in ("a:0", "a:3"):
+        applied(table, acquire(name))
+    applied(table, replace(wait("a:1", b"w")))
+    detach = Detach(lock="a:3", fence=6, ttl_ms=1_000, digest=b"d" * 32, **by_client(2))
+    assert applied(table, detach)[0] == f"{CLIENT} has 0 left"
+    for one in (table, restored(table)):
+        page = list_locks(one, ListLocks(prefix="a", most=2, clientless=True))
+        lines = [(line.lock, line.holder.session, line.waiting) for line in page.lines]
+        assert lines == [("a:1", NO_CLIENT, 1), ("a:2", NO_CLIENT, 0)]
+        assert page.more
+        page = list_locks(one, ListLocks(after="a:2", clientless=True))
+        assert [line.lock for line in page.lines] == ["a:3", "b", "c"]
+        assert [line.lock for line in list_locks(one, ListLocks(prefix="a")).lines] == [
+            "a:0", "a:1", "a:2", "a:3",
+        ]  # fmt: skip
 
 
 def test_keys_are_listed_by_name_in_pages(table: LockTable) -> None:

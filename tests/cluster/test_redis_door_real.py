@@ -166,6 +166,48 @@ def test_a_purge_ends_what_a_removed_key_holds_and_waits_for(keys: Path) -> None
             assert "shop" not in {one.account for one in alice.usage()}
 
 
+def test_holds_that_outlive_their_client_are_listed_and_deleted_by_prefix(keys: Path) -> None:
+    """Those of Redis doors, and detached ones; the locks of open sessions stay."""
+    with (
+        door_node(keys=keys) as node,
+        fencelock.connect(node.address, key=keys / "alice.key") as alice,
+        client_of(node, username="shop", password=read_key(keys / "shop.key").secret) as shop,
+        client_of(node, password=read_key(keys / "alice.key").secret) as other,
+    ):
+
+        def run(who: str, *command: str) -> str:
+            target = ["--connect", node.address, "--key", str(keys / f"{who}.key")]
+            done = CliRunner().invoke(app, ["holds", *command, *target])
+            return str(done.exception) if done.exception else done.stdout
+
+        def listed(*options: str) -> list[str]:
+            return [one["lock"] for one in json.loads(run("alice", "list", *options))]
+
+        assert "No clientless hold is in use." in run("alice", "list")
+        assert shop.set("orders/1", "x", nx=True)
+        assert shop.set("orders/2", "x", nx=True)
+        assert other.set("orders/3", "x", nx=True)
+        assert other.set("bills/1", "x", nx=True)
+        present(alice.lock("orders/4").acquire(timeout=PATIENCE_S)).detach()
+        with alice.lock("orders/5"):
+            assert listed("--json") == ["bills/1", *(f"orders/{number}" for number in range(1, 5))]
+            assert "detached" in run("alice", "list", "--prefix", "orders/4")
+            assert "nobody is here to confirm" in run("alice", "delete", "--all")
+            own = ("delete", "--prefix", "orders/1", "--charged-to", "shop")
+            assert "Deleted 1 of clientless hold orders/1." in run("shop", *own, "--yes")
+            assert not alice.evictions()
+            for refused in (own[:3], (*own[:3], "--charged-to", "alice")):
+                error = run("shop", *refused, "--yes")
+                assert "has the role client, and Purge needs the role operator" in error
+            done = run("alice", "delete", "--prefix", "orders/", "--yes", "--json")
+            assert json.loads(done)["deleted"] == 3
+            assert listed("--json") == ["bills/1"]
+            assert present(alice.status("orders/5").holder).session != "no-client"
+            assert "Deleted 1" in run("alice", "delete", "bills/1", "--yes")
+            (noted,) = alice.evictions()
+            assert (noted.lock, noted.holder.times) == ("key\x1forders/", 3)
+
+
 def config_at(address: str, protocol: str = "paxos") -> Config:
     text = starting_config({"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}, protocol=protocol)
     return parse(f'{text}\n[redis]\naddress = "{address}"\n', Path())

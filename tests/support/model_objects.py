@@ -11,7 +11,7 @@ from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, CounterRequest
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Reason
-from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.name import REDIS_KEY, object_name, plain_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import KeysRequest
@@ -266,10 +266,12 @@ class ModelQuotas:
         self.model.out.append(("QuotaSet", c.account, self.limits(c.account), c.session, c.request))
 
     def purge(self, c: Purge) -> None:
-        """Remove entries or objects; the model does it in one step."""
-        places = self._purge_entries(c) if c.kind == MAP else self._purge_objects(c)
+        """Remove entries, holds or objects; the model does it in one step."""
+        count = self._purge_waits(c) if c.kind == REDIS_KEY and not c.prefix else 0
+        kinds = {MAP: self._purge_entries, REDIS_KEY: self._purge_holds}
+        places = kinds.get(c.kind, self._purge_objects)(c)
         after = places[-1][:2] if places else (c.after, c.after_key)
-        count = sum(c.account in (None, payer) for *_, payer in places)
+        count += sum(c.account in (None, payer) for *_, payer in places)
         self.model.out.append(("Purged", count, False, *after, c.session, c.request))
 
     def _purge_entries(self, c: Purge) -> list[tuple[str, str, str]]:
@@ -283,6 +285,33 @@ class ModelQuotas:
         found.sort(key=lambda e: (e.map, e.key))
         map_model.end(self.model, [e for e in found if c.account in (None, e.payer)])
         return [(e.map, e.key, e.payer) for e in found]
+
+    def _purge_waits(self, c: Purge) -> int:
+        """End the waits of doors that are charged to one key, and return their number."""
+        model, ended = self.model, 0
+        waits = [one for one in model.claims if one.door is not None and not one.fence]
+        for claim in sorted(waits, key=lambda claim: claim.place):
+            if claim.payer == c.account and claim in model.claims:
+                model.claims.remove(claim)
+                model.deny(claim.session, claim.owner, claim.request, claim.lock, Reason.CANCELLED)
+                model.end_wait(claim)
+                ended += 1
+        return ended
+
+    def _purge_holds(self, c: Purge) -> list[tuple[str, str, str]]:
+        """End holds of no client. What is granted meanwhile stays."""
+        held = [one for one in self.model.claims if one.door is not None and one.fence]
+        found = [
+            one
+            for one in held
+            if (one.lock == c.prefix if c.exact else one.lock.startswith(c.prefix))
+            and one.lock > c.after
+        ]
+        found.sort(key=lambda one: one.lock)
+        for hold in found:
+            if c.account in (None, hold.payer):
+                self.model.take(hold)
+        return [(one.lock, "", one.payer) for one in found]
 
     def _purge_objects(self, c: Purge) -> list[tuple[str, str, str]]:
         model = self.model

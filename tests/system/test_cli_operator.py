@@ -324,6 +324,7 @@ def test_only_bytes_have_a_unit() -> None:
         (["map", "delete", "m", "k", "--all"], "give one KEY, or --prefix"),
         (["map", "delete", "m", "k", "--charged-to", "shop"], "leave it out with KEY"),
         (["latch", "delete"], "give one NAME, or --prefix, or --all"),
+        (["holds", "delete"], "give one NAME, or --prefix, or --all"),
         (["barrier", "delete", "b", "--all"], "give one NAME, or --prefix, or --all"),
     ],
 )
