@@ -255,14 +255,21 @@ class Reconfigurer(Role[Received]):
         )
 
     def _role(self, node: str, seat: Seat | None, info: NodeInfo | None) -> NodeRole:
-        """Return what ``node`` is. A leader that has restarted leads no more: its table is lost."""
+        """Return what ``node`` is.
+
+        A leader that has restarted leads no more: its table is lost. Without a majority of voters
+        nobody leads.
+        """
         if seat is not None and info is not None and info.journal != seat.journal:
             return NodeRole.NON_VOTING
         if node in self.keeper.down:
             return NodeRole.DOWN
-        known = self.readiness
-        if known and node in [leader.node for leader in view_of(known).living()]:
-            return NodeRole.LEADER
+        if self.readiness is not None:
+            view = view_of(self.readiness)
+            voters = [member.node for member in view.members if member.votes]
+            leads = view.electorate.is_quorum(voters)
+            if leads and node in [leader.node for leader in view.living()]:
+                return NodeRole.LEADER
         return NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
 
 

@@ -492,8 +492,10 @@ class PaxosBackend(MembersBackend):
         status = self.table_status.finish(self.leader, now)
         if status is None:
             return None
-        problems = filter(None, (self.why_diverged, self.why_no_vote, self.why_times))
-        return status._replace(detail="; ".join((*problems, status.detail)))
+        problems = [*filter(None, (self.why_diverged, self.why_no_vote, self.why_times))]
+        # The reason comes first: of a node that serves, that it does; else the problems.
+        parts = [status.detail, *problems] if status.ready else [*problems, status.detail]
+        return status._replace(detail="; ".join(parts))
 
     def tick(self, now: Instant) -> Effects:
         """Propose the requests again that are due, and end those that time out."""

@@ -87,11 +87,15 @@ class AccessControl:
             )
         for reach in request.reach if rights.prefixes else ():
             if not reach.startswith(rights.prefixes):
+                about = f"{quoted(reach)}: use such names, or a key that has a prefix for this one"
+                if not reach:
+                    about = (
+                        "all names: ask for such names only, on the command line with --prefix, or "
+                        "use a key without prefixes"
+                    )
                 raise ForbiddenError(
                     f"key {name!r} has the role {rights.role} for names that begin with "
-                    f"{_listed(rights.prefixes)}, and {what} is about "
-                    f"{quoted(reach) if reach else 'all names'}: use such names, or a key that has "
-                    "a prefix for this one"
+                    f"{_listed(rights.prefixes)}, and {what} is about {about}"
                 )
 
     def visible(self, client: str, locks: tuple[LockStatus, ...]) -> tuple[LockStatus, ...]:

@@ -173,10 +173,15 @@ class Backend(ABC):
                 f"{self.name} keeps no sessions, so none can be closed: `fencelock who` names the "
                 "client that holds a lock. paxos closes sessions"
             )
-        if isinstance(request, SetQuota | ReadUsage | Purge | ListMaps):
+        if isinstance(request, SetQuota | ReadUsage):
             return (
-                f"{self.name} keeps nothing that outlives its client, so there is nothing to list, "
-                "to delete or to limit by key; paxos has maps and latches, and quotas of them"
+                f"{self.name} has no quotas, and counts nothing by key: it keeps nothing that "
+                "outlives its client; paxos has quotas"
+            )
+        if isinstance(request, Purge | ListMaps):
+            return (
+                f"{self.name} has no maps, latches or other things that outlive their clients, so "
+                "there is nothing to list or to delete; paxos has them"
             )
         has_it = "bakery has it" if isinstance(request, Watch) else "paxos has it"
         if isinstance(request, Renew):

@@ -200,7 +200,9 @@ def act(why: Why) -> str:
     """Return what an operator did to quotas or objects, for a list of the audit."""
     if why.cause is Cause.QUOTA_SET:
         limits = zip(why.texts, why.numbers, strict=True)
-        return ", ".join(f"{what} {most}" for what, most in limits) or "the default"
+        set_to = [f"{what} {most}" for what, most in limits]
+        rest = "others by default" if set_to else "the default"
+        return ", ".join(set_to if len(set_to) == len(Quota._fields) else [*set_to, rest])
     (exact,), (entry_prefix, *charged) = why.numbers, why.texts
     parts = [] if exact else ["names that begin so"]
     if entry_prefix:

@@ -27,6 +27,14 @@ LOCK = "lock"
 MARK = ":"
 """Separates the kind from the name."""
 
+MAJORITY_LOST = (
+    'If too many of them are lost for good, see "Loss of a majority" in docs/operations.md: take a '
+    "backup of what is left before anything else. `fencelock replace` needs a majority, too. "
+    "Without a backup, only `fencelock serve --found-again CLUSTER` is left, on all nodes with "
+    "empty folders: it forgets every lock, session and value"
+)
+"""What remains if a majority of the members does not come back."""
+
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _ENVELOPE = frozenset({"session", "request"})
 """Fields that only match a reply with its request; of no use to a reader."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -91,7 +90,8 @@ def locks(
 ) -> None:
     """List the [bold]locks that are held[/bold], by name. Free locks are not listed.
 
-    Semaphores and other objects are listed too, with their kinds before their names.
+    Semaphores and other objects are listed too, with their kinds before their names;
+    below them, what nobody can hold, such as counters.
 
     For example:
 
@@ -107,8 +107,14 @@ def locks(
         held = tuple(listed(operator, prefix))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
         ends_at = time.monotonic() + given.timeout * LOOKS_SHARE
-        shared = {} if as_json else shared_in(operator, held, ends_at)
-        return listing(held, partial(held_table, shared=shared), none, as_json=as_json)
+        if as_json:
+            return json_view([as_plain(one) for one in held])
+        objects = [one for one in held if isinstance(one, ListedObject)]
+        locks = [one for one in held if isinstance(one, ListedLock)]
+        shared = shared_in(operator, locks, ends_at)
+        parts = [held_table(locks, shared)] if locks else []
+        parts += [objects_table(objects)] if objects else []
+        return View([*parts] or [line(none)])
 
     given.show(view, watch=watch)
 
@@ -206,9 +212,7 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         yield f"It is taken away in {duration(status.left_ms)} unless it is {saved}."
 
 
-def shared_in(
-    operator: Client, held: Iterable[ListedLock | ListedObject], ends_at: float
-) -> dict[str, str]:
+def shared_in(operator: Client, held: Iterable[ListedLock], ends_at: float) -> dict[str, str]:
     """Return a text about the other holders of each object that several owners may hold.
 
     A list has only the first holder of each object. The others are counted until ``ends_at`` (s,
@@ -216,7 +220,7 @@ def shared_in(
     """
     shared: dict[str, str] = {}
     for one in held:
-        if isinstance(one, ListedObject) or kind_of(one.lock) in ("", ELECTION):
+        if kind_of(one.lock) in ("", ELECTION):
             continue
         if time.monotonic() >= ends_at:
             shared[one.lock] = " and maybe more"
@@ -227,19 +231,24 @@ def shared_in(
     return shared
 
 
-def held_table(held: Iterable[ListedLock | ListedObject], shared: Mapping[str, str]) -> Rows:
+def held_table(held: Iterable[ListedLock], shared: Mapping[str, str]) -> Rows:
     """Return a row for each of the ``held`` locks and other objects; ``shared`` as `shared_in`."""
     columns = [Column("lock"), Column("held by")]
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
     rows: list[tuple[str, ...]] = []
     for lock in held:
-        cells: tuple[str, str, str]
-        if isinstance(lock, ListedObject):
-            cells = Phrase(progress_of(lock)), "", ""
-        else:
-            holder = person(lock.holder) + retained(lock.holder) + shared.get(lock.lock, "")
-            cells = holder, fences_of(lock.holder), duration(lock.holder.since_ms)
+        holder = person(lock.holder) + retained(lock.holder) + shared.get(lock.lock, "")
+        cells = holder, fences_of(lock.holder), duration(lock.holder.since_ms)
         rows.append((object_shown(lock.lock), *cells, str(lock.waiting) if lock.waiting else ""))
+    return Rows(columns, rows)
+
+
+def objects_table(found: Iterable[ListedObject]) -> Rows:
+    """Return a row for each object that nobody can hold."""
+    columns = [Column("name"), Column("count"), Column("waiting", right=True)]
+    rows = [
+        (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found
+    ]
     return Rows(columns, rows)
 
 

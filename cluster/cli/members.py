@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 from rich.console import RenderableType
@@ -22,7 +24,7 @@ from fencelock.actors.error import ConfigError, MembershipError, UnavailableErro
 from fencelock.actors.message import MS_PER_S
 from fencelock.cluster.cli.completion import complete_node
 from fencelock.cluster.cli.exit_status import ExitStatus, say
-from fencelock.cluster.cli.formatting import as_plain, duration
+from fencelock.cluster.cli.formatting import MAJORITY_LOST, as_plain, duration
 from fencelock.cluster.cli.screen import Column, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
@@ -31,6 +33,7 @@ from fencelock.cluster.cli.target import (
     LookOptions,
     WatchOption,
     asks_cluster,
+    why_unserved,
 )
 from fencelock.cluster.guarantee import VOTING
 from fencelock.cluster.log import printable
@@ -45,10 +48,16 @@ PAUSE_S = 0.25
 LINE_S = 2.0
 """Shortest interval between lines of progress (s)."""
 
+REPLY_S = 3.0
+"""How long a reply may take until the nodes are asked why there is none (s)."""
+
 SILENT_MS = 2_000
 """A member that was silent for this long is assumed not to run (ms)."""
 
+_AGE = re.compile(r"\d+ ms")
+
 KIB = 1024
+R = TypeVar("R", MembersRead, MembersChanged)
 NodeArgument = Annotated[
     str,
     typer.Argument(
@@ -105,7 +114,8 @@ def members(
                 node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
             return json_view(plain, code)
         parts: list[RenderableType] = [line(headline(read), "bold"), members_table(read.nodes)]
-        parts += [line(text) for report in read.nodes if (text := advice_on(report)) is not None]
+        advice = map(advice_on, read.nodes) if leads else advice_without_leader(read)
+        parts += [line(text) for text in advice if text is not None]
         return View(parts, code)
 
     given.show(view, watch=watch)
@@ -157,6 +167,28 @@ def advice_on(report: NodeReport) -> str | None:
             )
         case NodeRole.LEADER | NodeRole.MEMBER:
             return None
+
+
+def advice_without_leader(read: MembersRead) -> Iterator[str]:
+    """Yield what works while no node leads: none joins, leaves or is replaced then."""
+    silent = [
+        one.node
+        for one in read.nodes
+        if one.role in (NodeRole.MEMBER, NodeRole.DOWN)
+        and (one.last_message_ms is None or one.last_message_ms > SILENT_MS)
+    ]
+    yield "No node leads, so the members cannot be changed now. An election takes a second."
+    voteless = [one.node for one in read.nodes if one.role is NodeRole.NON_VOTING]
+    for node in voteless:
+        yield (
+            f"{node} is a member whose journal was lost or is not its own: it does not vote. It "
+            "gets its vote back, by fencelock replace, only from a majority that votes."
+        )
+    if silent:
+        each = "with its" if len(silent) == 1 else "each with its"
+        yield f"If this lasts, start {', '.join(silent)} again, {each} own data folder."
+    if silent or voteless:
+        yield f"{MAJORITY_LOST}."
 
 
 def _role(role: NodeRole) -> str:
@@ -327,14 +359,13 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
     progress, began = ChangeProgress(), time.monotonic()
     while True:
         text = f"{node} has sent no message yet: start it with an empty data folder"
-        reports: tuple[NodeReport, ...] = ()
-        try:
-            reports = operator.members().nodes
-        except UnavailableError as error:  # Perhaps a new leader is being elected.
-            text = str(error)
+        read = promptly(operator, operator.members)
+        reports = read.nodes if isinstance(read, MembersRead) else ()
         waited_s = time.monotonic() - began
         leads = any(report.role is NodeRole.LEADER for report in reports)
-        if reports and not leads:
+        if isinstance(read, str):
+            text = read
+        elif not leads:
             text = "no node leads, so no member can be replaced: start the other members first"
         for report in reports:
             if report.node != node:
@@ -348,7 +379,7 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
                     "stop it, start it with an empty data folder, and run this again"
                 )
         _check_time(waited_s, wait, text)
-        progress.show(text)
+        progress.show(text, wait)
         time.sleep(PAUSE_S)
 
 
@@ -357,26 +388,31 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
 
     It runs if it has answered since this command began. Before that it may have been stopped.
     """
-    began = time.monotonic()
+    progress, began = ChangeProgress(), time.monotonic()
     while True:
         text = f"it is not known yet whether {node} runs"
         last_message_ms: int | None = None
         leads = False
-        try:
-            reports = {report.node: report for report in operator.members().nodes}
+        read = promptly(operator, operator.members)
+        if isinstance(read, str):
+            text = read
+        else:
+            reports = {report.node: report for report in read.nodes}
             leads = any(report.role is NodeRole.LEADER for report in reports.values())
             report = reports.get(node)
             if report is None or report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
                 return False
             last_message_ms = report.last_message_ms
-        except UnavailableError as error:  # Perhaps a new leader is being elected.
-            text = str(error)
+            if not leads:
+                text = "no node leads, so no member can be removed: start the other members first"
         waited_ms = (time.monotonic() - began) * MS_PER_S
         if last_message_ms is not None and last_message_ms < waited_ms:
             return True
         if leads and (waited_ms if last_message_ms is None else last_message_ms) > SILENT_MS:
             return False
         _check_time(waited_ms / MS_PER_S, wait, text)
+        if not leads:
+            progress.show(text, wait)
         time.sleep(PAUSE_S)
 
 
@@ -394,10 +430,10 @@ def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: 
     progress = ChangeProgress()
     began, waited = time.monotonic(), False
     while not (reached := _asked(operator, change)).done:
-        waited = True
         text = progress.described(reached)
         _check_time(time.monotonic() - began, wait, text)
-        progress.show(text)
+        progress.show(text, wait)
+        waited = True
         time.sleep(PAUSE_S)
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
@@ -409,10 +445,23 @@ def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: 
 
 def _asked(operator: Client, change: ChangeMembers) -> MembersChanged:
     """Return the progress of ``change``; not done if no node can report it."""
+    reached = promptly(operator, lambda: operator.change_members(change))
+    if isinstance(reached, str):
+        return MembersChanged(done=False, detail=reached, view=0, members=())
+    return reached
+
+
+def promptly(operator: Client, ask: Callable[[], R]) -> R | str:
+    """Return the reply; or the reasons why no node can give one now.
+
+    Perhaps a new leader is being elected, or the cluster is not founded.
+    """
+    operator.reply_by(time.monotonic() + REPLY_S)
     try:
-        return operator.change_members(change)
-    except UnavailableError as error:  # Perhaps a new leader is being elected.
-        return MembersChanged(done=False, detail=str(error), view=0, members=())
+        return ask()
+    except UnavailableError as error:
+        operator.reply_by(time.monotonic() + REPLY_S)
+        return why_unserved(operator, error)
 
 
 class ChangeProgress:
@@ -450,11 +499,17 @@ class ChangeProgress:
             return 0
         return round(1_000 * left * (now - at) / (first - left))
 
-    def show(self, text: str) -> None:
-        """Print ``text`` to standard error, unless it is unchanged or too soon after the last."""
+    def show(self, text: str, wait: float) -> None:
+        """Print ``text`` to standard error, unless it is unchanged or too soon after the last.
+
+        The first one is followed by how long the command waits, which is ``wait`` (s).
+        """
         shown, at = self._shown
         now = time.monotonic()
-        if text == shown or (at and now - at < LINE_S):
+        same = _AGE.sub("", text)  # Ages grow by themselves.
+        if same == shown or (at and now - at < LINE_S):
             return
-        self._shown = text, now
+        self._shown = same, now
         print(printable(text), file=sys.stderr, flush=True)
+        if not at:
+            print(f"This waits for up to {wait:g} s (--wait).", file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, done, say
-from fencelock.cluster.cli.formatting import duration, object_shown, plural, progress_of
+from fencelock.cluster.cli.formatting import duration, plural
 from fencelock.cluster.cli.lock import (
     AS_USUAL,
     CommandArgument,
@@ -40,8 +40,8 @@ from fencelock.cluster.cli.lock import (
     WaitOption,
     hold_while,
 )
-from fencelock.cluster.cli.locks import held_table, listing
-from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
+from fencelock.cluster.cli.locks import held_table, listing, objects_table
+from fencelock.cluster.cli.screen import Column, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
     LOOK,
@@ -484,14 +484,6 @@ class Staying(NamedTuple):
     table: Callable[[Sequence[Any]], Rows]
     about: str
     end: str
-
-
-def objects_table(found: Sequence[ListedObject]) -> Rows:
-    columns = [Column("name"), Column("count"), Column("waiting", right=True)]
-    rows = [
-        (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found
-    ]
-    return Rows(columns, rows)
 
 
 def _objects_app(kind: str, text: str = "") -> typer.Typer:

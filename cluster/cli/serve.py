@@ -314,10 +314,10 @@ def spare_the_collector() -> None:
 
 def _greet(config: Config, node: Node, *, as_json: bool) -> None:
     text = (
-        f'{node.id} serves at {node.address}: cluster "{config.cluster}", protocol '
+        f'{node.id} listens at {node.address}: cluster "{config.cluster}", protocol '
         f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
     )
-    text_line = log.json_object(text, node=node.id, event="serves", address=node.address)
+    text_line = log.json_object(text, node=node.id, event="listens", address=node.address)
     typer.echo(text_line if as_json else text)
     sys.stdout.flush()  # A program that started us through a pipe waits for this line.
 

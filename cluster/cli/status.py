@@ -12,6 +12,7 @@ from rich.text import Text
 from fencelock.actors.api.message import Elected, LockStatus, NodeStatus
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import (
+    MAJORITY_LOST,
     as_plain,
     duration,
     fences_of,
@@ -215,12 +216,13 @@ def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
     votes = {node.protocol for node in nodes} <= VOTING
     if asked < len(named) or len(nodes) >= needed or not votes:
         return ""
-    silent = _and(sorted(named - {node.node for node in nodes}))
+    silent = sorted(named - {node.node for node in nodes})
+    missing = needed - len(nodes)
+    some = f"at least {missing} of " if missing < len(silent) else ""
     return (
         f"There is no majority: {len(nodes)} of {len(named)} nodes answer here, and {needed} are "
-        f"needed. Until then no lock is granted or released. Start {silent}, each with its own "
-        'data folder. If too many of them are lost for good, see "Loss of a majority" in '
-        "docs/operations.md: take a backup of what is left before anything else."
+        f"needed. Until then no lock is granted or released. Start {some}{_and(silent)} again, "
+        f"each with its own data folder. {MAJORITY_LOST}."
     )
 
 

@@ -224,7 +224,7 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
             except UnavailableError as error:
                 if bounded:
                     session.reply_by(ends)
-                raise Unanswered(_why_unserved(session, error), ExitStatus.UNSERVED) from error
+                raise Unanswered(why_unserved(session, error), ExitStatus.UNSERVED) from error
     except WrongClusterError:
         raise
     except UnavailableError as error:
@@ -233,7 +233,7 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
         ) from error
 
 
-def _why_unserved(operator: Client, error: UnavailableError) -> str:
+def why_unserved(operator: Client, error: UnavailableError) -> str:
     """Return the nodes' own reasons, if they have any."""
     try:
         nodes = operator.survey().statuses

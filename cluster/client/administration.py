@@ -223,8 +223,10 @@ class Administration(BaseClient):
     def set_quota(self, key: str, quota: Quota, operator: str | None = None) -> Operation[Amounts]:
         """Replace the quota of a key, or of a name of `usage`, by ``quota``; return its limits.
 
-        A limit that is None is the default: a quarter of what all may have together. What the key
-        has beyond its quota stays. `evictions` lists the change.
+        A limit that is None does not mean without limit. It is that of ``"*"``, every other key,
+        if that is set, else a quarter of what all may have together; for ``""``, the clients
+        without a key, it is the whole. What the key has beyond its quota stays. `evictions` lists
+        the change.
 
         Args:
             key: the name of the key.

@@ -185,6 +185,18 @@ def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> Non
     harness.until_three_lead()
 
 
+def test_nobody_is_shown_as_leader_without_a_majority() -> None:
+    harness = grown(3)
+    harness.until_three_lead()
+    for name in ("n2", "n3"):
+        harness.world.crash(name)
+    harness.until(lambda: "cluster is down" in harness.detail("n1"))
+    assert NodeRole.LEADER not in harness.roles("n1").values()
+    harness.start("n2", "n3")
+    harness.until_three_lead()
+    assert harness.roles("n1") == dict.fromkeys(("n1", "n2", "n3"), NodeRole.LEADER)
+
+
 def test_another_member_takes_the_seat_of_a_leader_that_lost_its_disk() -> None:
     harness = grown(4)
     received_from(harness, "n4")

@@ -22,6 +22,7 @@ from fencelock.actors.api.session_message import (
     RecordList,
     Records,
 )
+from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged, MachineRead, ReadMachine
@@ -203,6 +204,24 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) 
         ("a", BOB, (INSIDE_N2,)),
         ("b", BOB, ()),
     ]
+
+
+@pytest.mark.parametrize(
+    ("leader", "detail"),
+    [("n2", "ready, follows n2; n1 is an observer"), ("", "n1 is an observer; no leader is known")],
+    ids=["serves", "does not serve"],
+)
+def test_a_node_that_does_not_vote_says_first_whether_it_serves(
+    proxy: Proxy, leader: str, detail: str
+) -> None:
+    """`fencelock status` has one "ready" of it: a node that does not vote may serve."""
+    proxy.handle(Address("n1/bootstrap"), VotingStatus(votes=False, why="n1 is an observer"), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader=leader), T0)
+    proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
+    proxy.handle(NODE, REPORTED, T0)
+    (status,) = sent(machine_read(proxy, LocksDescribed(locks=()), 5), api.NodeStatus, ANN)
+    assert status.ready is bool(leader)
+    assert status.detail.startswith(detail)
 
 
 def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:

@@ -24,7 +24,7 @@ from support.proxy_scene import (
 from support.role_harness import HOST, T0, at, sent
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.account import ReadUsage
+from fencelock.actors.api.account import ListMaps, ReadUsage
 from fencelock.actors.api.cluster_message import Probe, ProbeReply, Watch
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -331,7 +331,8 @@ RETAIN = AcquireRetained(lock="a", span=10, session="ann.7", owner="*", request=
         ("bakery", CLOSE, "paxos closes sessions"),
         ("central", CLOSE, "`fencelock who` names the client"),
         ("lamport", REMOVE, "paxos and bakery change their members while they serve"),
-        ("bakery", ReadUsage(session="ann.7", request=1), "quotas of them"),
+        ("bakery", ReadUsage(session="ann.7", request=1), "has no quotas, and counts nothing by"),
+        ("bakery", ListMaps(session="ann.7", request=1), "has no maps, latches or other things"),
         ("central", READ_MEMBERS, "paxos and bakery change their members while they serve"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

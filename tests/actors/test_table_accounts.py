@@ -230,7 +230,7 @@ def test_the_audit_records_which_quotas_were_set_and_what_was_purged() -> None:
     log.purge(prefix="m")
     lines = list_records(log.table, ListRecords(kind=Records.EVICTIONS)).evictions
     assert [(line.lock, line.holder.label, line.holder.times) for line in lines] == [
-        (object_name(QUOTA, "shop"), "entries 3, sessions 9", 1),
+        (object_name(QUOTA, "shop"), "entries 3, sessions 9, others by default", 1),
         (object_name(QUOTA, "shop"), "the default", 1),
         (object_name(MAP, "m"), "keys that begin with 'a', charged to key 'shop'", 1),
         (object_name(MAP, "m"), "", 2),

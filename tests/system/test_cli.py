@@ -185,7 +185,7 @@ def test_nodes_serve_show_their_status_and_stop_on_a_signal(
 ) -> None:
     addresses = write_config(tmp_path, protocol)
     with serving(tmp_path, "n1") as (first, greeting), serving(tmp_path, "n2") as (second, _):
-        assert greeting.startswith(f"n1 serves at {addresses['n1']}: cluster")
+        assert greeting.startswith(f"n1 listens at {addresses['n1']}: cluster")
         assert f"protocol {protocol}. Mind: " in greeting
         nodes = status_when_ready(tmp_path, addresses)
         assert [(node["node"], node["protocol"]) for node in nodes] == [

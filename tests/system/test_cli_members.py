@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +18,16 @@ from support.expect import PATIENCE_S, with_long
 from support.made_client import MadeClient
 from support.programs import run_to_end
 from support.real_nodes import running_nodes
+from support.samples import READY
 from typer.testing import CliRunner, Result
 
 import fencelock
 from fencelock import ChangeMembers, MemberAction, MembersChanged, MembersRead, NodeReport, NodeRole
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import MembershipError, UnavailableError
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.cli.members import ChangeProgress
+from fencelock.cluster.cli.members import REPLY_S, ChangeProgress
 
 READ = MembersRead(
     node="n1",
@@ -58,7 +61,12 @@ class MadeCluster(MadeClient):
     stale: list[MembersRead] = field(default_factory=list[MembersRead])
     """The first answers to a request for the members."""
 
+    failing: bool = False
+    """Whether no node can report the members."""
+
     def members(self) -> MembersRead:
+        if self.failing:
+            raise UnavailableError("no node answered within 10.0 s")
         return self.stale.pop(0) if self.stale else READ
 
     def change_members(self, change: ChangeMembers) -> MembersChanged:
@@ -95,6 +103,33 @@ def test_members_shows_each_node_in_eighty_columns_and_what_to_do(client: MadeCl
     assert "fencelock join n4" in done.output
 
 
+@pytest.mark.parametrize("role", [NodeRole.MEMBER, NodeRole.DOWN])
+def test_without_a_leader_members_advises_nothing_that_cannot_work(
+    client: MadeCluster, role: NodeRole
+) -> None:
+    """A replacement needs a majority: the silent members must be started again."""
+    silent = READ.nodes[1]._replace(role=role, last_message_ms=9_000)
+    client.stale = [replace(READ, nodes=(READ.nodes[0], silent, *READ.nodes[2:]))]
+    done = run("members")
+    text = " ".join(done.output.split())
+    assert done.exit_code == ExitStatus.UNSERVED
+    assert "No node leads, so the members cannot be changed now." in text
+    assert "start n2 again, with its own data folder" in text
+    assert "n3 is a member whose journal was lost or is not its own: it does not vote." in text
+    assert "only from a majority that votes" in text
+    assert "`fencelock serve --found-again CLUSTER`" in text
+    for advice in ("To give", "To make", "fencelock join", "fencelock replace n"):
+        assert advice not in text
+
+
+def test_an_election_is_not_shown_as_the_loss_of_a_majority(client: MadeCluster) -> None:
+    here = [one._replace(role=NodeRole.MEMBER, last_message_ms=12) for one in READ.nodes]
+    client.stale = [replace(READ, nodes=tuple(here))]
+    output = run("members").output
+    assert "An election takes a second." in output
+    assert "lost" not in output
+
+
 def test_members_as_json_has_roles_as_words(client: MadeCluster) -> None:
     read = json.loads(run("members", "--json").output)
     assert read["view"] == 3
@@ -115,6 +150,26 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     assert client.changes == [ChangeMembers(action=MemberAction.JOIN, node="n4")] * 4
     assert "n4 learns (4,000 slots left)" in done.stderr
     assert done.stdout == "The members are n1, n2, n4.\n"
+
+
+@pytest.mark.parametrize("command", [("join", "n4"), ("replace", "n3"), ("remove", "n3")])
+def test_a_change_that_no_node_can_decide_says_at_once_why_and_for_how_long(
+    client: MadeCluster, command: tuple[str, ...]
+) -> None:
+    """A cluster that is not founded, for example."""
+    why = "no cluster is known to n1, n2, n3. If it is new, begin it: fencelock found"
+    client.nodes = tuple(
+        replace(READY, node=node, ready=False, detail=why) for node in ("n1", "n2")
+    )
+    client.answers = [UnavailableError("no node answered within 10.0 s")]
+    client.failing = True
+    done = run(*command, "--wait", "0.05")
+    assert done.exit_code == ExitStatus.FAILED
+    said = " ".join(done.stderr.split())
+    assert f"No node can answer now. n1: {why}; n2: {why}" in said
+    assert "This waits for up to 0.05 s (--wait)." in said
+    asked = [ends_at - time.monotonic() for ends_at in client.limits]
+    assert max(asked) <= REPLY_S  # No reply is awaited for longer before the reasons are shown.
 
 
 def test_a_change_of_an_unknown_node_changes_nothing_and_reports_it(client: MadeCluster) -> None:
@@ -223,6 +278,21 @@ def test_a_change_that_takes_too_long_prints_how_to_go_on(client: MadeCluster) -
     assert done.exit_code == 1
     assert "not done within 0.01 s: n4 learns (7 slots left" in done.stderr
     assert "Run the command again" in done.stderr
+
+
+def test_progress_is_not_shown_again_only_because_an_age_grew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fencelock.cluster.cli.members.LINE_S", 0)
+    progress = ChangeProgress()
+    for ms in (500, 900):
+        progress.show(f"no majority has answered for {ms} ms", 600)
+    progress.show("n4 learns", 600)
+    assert capsys.readouterr().err.splitlines() == [
+        "no majority has answered for 500 ms",
+        "This waits for up to 600 s (--wait).",
+        "n4 learns",
+    ]
 
 
 def test_progress_shows_how_much_is_left_and_for_how_long() -> None:

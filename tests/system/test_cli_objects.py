@@ -222,6 +222,21 @@ def test_objects_without_holders_are_shown_with_their_count(client: fencelock.Cl
     assert latch.count_down(2) == 0
 
 
+def test_what_nobody_can_hold_stands_in_a_table_of_its_own(client: fencelock.Client) -> None:
+    """A counter is no lock that is held: it has a count, and is held by nobody."""
+    client.counter("shown/count").add(3)
+    (head, row) = run("locks", "--prefix", "counter:shown/").output.split("\n ──")
+    assert head.split() == ["name", "count"]
+    assert "counter:shown/count" in row
+    with client.lock("shown/lock"):
+        output = run("locks", "--prefix", "shown/").output
+    held, _, others = output.partition("counter:shown/count")
+    assert held.split()[:3] == ["lock", "held", "by"]
+    assert held.index("shown/lock") < held.index("name")
+    assert others.split()[0] == "3"
+    client.counter("shown/count").set(0)
+
+
 def test_who_of_a_map_prints_how_to_see_its_entries(client: fencelock.Client) -> None:
     entries = client.map("the config")
     entries.put("k", b"v")

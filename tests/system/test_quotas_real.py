@@ -101,7 +101,8 @@ def test_an_operator_finds_and_deletes_what_a_key_left(cluster: KeyedNodes) -> N
     audit = json.loads(run(cluster, "alice", "audit", "--json"))
     notes = [(one["lock"], one["holder"]["times"], one["holder"]["label"]) for one in audit]
     assert ("map:", SHARE, "names that begin so, charged to key 'shop'") in notes
-    assert ("quota:*", 1, f"entries {SHARE}, bytes 1024, objects {SHARE}") in notes
+    limits = f"entries {SHARE}, bytes 1024, objects {SHARE}, others by default"
+    assert ("quota:*", 1, limits) in notes
     assert "set to entries" in run(cluster, "alice", "audit")
 
 
@@ -118,6 +119,9 @@ def test_a_client_deletes_below_its_own_prefix_only(cluster: KeyedNodes) -> None
     assert run(cluster, "till", "map", "get", "tills/x", "a2") == "2"
     assert "Deleted 2" in run(cluster, "till", "map", "delete", "tills/x", "--prefix", "a", "--yes")
     assert "Deleted 1" in run(cluster, "till", "map", "delete", "tills/x", "b1")
+    text = "ListMaps is about all names: ask for such names only, on the command line with --prefix"
+    with cluster.connect("till") as client, pytest.raises(fencelock.ForbiddenError, match=text):
+        client.maps()
     with pytest.raises(AssertionError, match="ForbiddenError"):
         run(cluster, "till", "map", "delete", "orders/x", "--all", "--yes")
     with pytest.raises(AssertionError, match="ForbiddenError"):

@@ -86,6 +86,13 @@ def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
         assert part in locks
 
 
+def test_a_node_that_serves_and_does_not_vote_is_called_ready_once() -> None:
+    observer = replace(member("n1", "n2"), detail="ready, follows n2; n1 is an observer")
+    table = shown(nodes_table([observer], asked=3))
+    assert table.count("ready") == 1
+    assert "ready, follows n2; n1 is an observer" in table
+
+
 def test_a_table_of_roles_has_what_waits_and_the_summary_of_each() -> None:
     facts = (Fact("phase", "leading"), Fact("ballot", "3"))
     leader = RoleDescription("leader", "Leader", 12, facts, (Counted("paxos.preempted", 1),))
@@ -200,8 +207,11 @@ def test_a_lost_majority_is_stated_with_the_next_step() -> None:
 
     assert text.startswith("There is no majority: 1 of 3 nodes answer here, and 2 are needed.")
     assert "no lock is granted or released" in text
-    assert "Start n1 and n2" in text
+    assert "Start at least 1 of n1 and n2 again, each with its own data folder" in text
     assert "docs/operations.md" in text
+    assert "`fencelock replace` needs a majority, too" in text
+    assert "`fencelock serve --found-again CLUSTER`" in text
+    assert "forgets every lock, session and value" in text
 
 
 def test_a_majority_that_answers_or_was_not_asked_is_not_called_lost() -> None:
