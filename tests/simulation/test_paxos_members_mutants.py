@@ -315,7 +315,7 @@ def never(facts: Facts, member: str) -> bool:
 REPLACED = "only-silent-replaced"
 TARGET_MUTANTS = {
     "no majority would remain": PlantedBug(
-        REPLACED, ((MemberChanges, "has_majority", returning(True)),)
+        REPLACED, ((MemberChanges, "has_majority", returning(True)),), first=60
     ),
     "the member answers the leader": PlantedBug(
         REPLACED,
