@@ -128,12 +128,16 @@ class DatedHold(TableHold, eq=False):
         assert self.table is not None
         return self.ends_ms + self.table.deadlines.skipped_ms
 
-    def move(self, table: TableState, deadline_ms: int | None) -> None:
+    def move(
+        self, table: TableState, deadline_ms: int | None, watched_ms: int | None = None
+    ) -> None:
+        """Set the deadline, or none; a snapshot tells for which one it is watched."""
         self.end(table)
         if deadline_ms is None:
             return
         self.table, deadlines = table, table.deadlines
-        self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
+        self.ticket = TICKETS_END + self.fence
+        self.due_ms = deadline_ms if watched_ms is None else watched_ms
         self.ends_ms = deadline_ms - deadlines.skipped_ms
         deadlines.ends += self.owner_state.mark * self.ends_ms
         deadlines.marks += self.owner_state.mark
@@ -149,7 +153,9 @@ class DatedHold(TableHold, eq=False):
 
     def record(self) -> LeaseRecord | None:
         """Return the record of the deadline, a part of that of the hold."""
-        return None if self.table is None else LeaseRecord(0, 0, 0, self.deadline_ms, 0, 0)
+        if self.table is None:
+            return None
+        return LeaseRecord(0, 0, 0, self.deadline_ms, 0, 0, self.due_ms or 0)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """Take the lock away, or wait longer if a change of the leader has moved the deadline."""
@@ -229,6 +235,7 @@ class LeasedHold(DatedHold, eq=False):
             deadline_ms=self.deadline_ms,
             replied_hold_ms=self.replied.hold_ms,
             replied_grace_ms=self.replied.grace_ms,
+            watched_ms=self.due_ms or 0,
         )
 
 
@@ -255,5 +262,5 @@ def restored_lease(
     replied = Durations(lease.replied_hold_ms, lease.replied_grace_ms)
     hold = LeasedHold(*fields, replied=replied, grace_ms=lease.grace_ms)
     hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
-    hold.extend(table, lease.deadline_ms)
+    hold.move(table, lease.deadline_ms, lease.watched_ms)
     return hold

@@ -149,7 +149,8 @@ def restored_key(
 ) -> KeyHold:
     """Return the hold of a record with its first fields; ``table`` watches its deadline."""
     hold = KeyHold(*fields, charged=charged)
-    hold.move(table, None if lease is None else lease.deadline_ms)
+    if lease is not None:
+        hold.move(table, lease.deadline_ms, lease.watched_ms)
     return hold
 
 

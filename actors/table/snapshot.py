@@ -303,8 +303,6 @@ def _fill_claimant(
     elif known.wait is not None:
         wait = _restored_wait(owner_state, details, known.wait)
         waits.append((wait, known.wait.capacity))
-        if key is not None:
-            table.note_payer(wait, key)
 
 
 def _fill_hold(
@@ -322,6 +320,8 @@ def _fill_hold(
         hold: TableHold = restored_key(table, fields, charged, lease)
     else:
         hold = TableHold(*fields) if lease is None else restored_lease(table, fields, lease)
+    if lease is not None and lease.watched_ms > lease.deadline_ms:
+        raise ValueError(f"the snapshot has a wrong deadline of {titled(owner_state.lock)}")
     hold.amount, hold.count = record.amount, record.times
     hold.granted_count = record.granted_count
     owner_state.hold = hold
@@ -413,6 +413,8 @@ def _fill_queues(table: TableState, waits: list[tuple[Wait, int]]) -> None:
             for name in wait.objects:
                 _resource(table, name, capacity)
         ticket = wait.ticket
+        if wait.details.key is not None:
+            table.note_payer(wait, wait.details.key)
         table.enqueue(wait, capacity)
 
 

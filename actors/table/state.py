@@ -424,6 +424,7 @@ class TableState:
         for wait in waits:
             self._withdraw(wait)
             self._uncharge(wait)
+            session.retire(wait.owner_state.key, self.time_ms)
             why = Why(Cause.SESSION_ENDED, texts=(session.id,))
             out.append(wait.owner_state.denied(Reason.SESSION_EXPIRED, why))
         self.sessions.drop(session)
@@ -452,11 +453,14 @@ class TableState:
     def _end_rest(self, departed: Departed, most: int, out: list[Result]) -> int:
         """End up to ``most`` items of a session, and forget it after the last; return how many."""
         (session, holds), left = departed, most
-        while holds and left > 0:
-            hold = holds.popleft()
-            if hold.owner_state.hold is hold:  # An operator may have taken it.
+        while holds:
+            hold = holds[0]
+            if hold.owner_state.hold is hold:  # Another may have been taken, or have expired.
+                if left == 0:
+                    break
                 self.end_hold(hold, out)
-            left -= 1
+                left -= 1
+            holds.popleft()
         items = [*islice(session.attached.values(), left)]
         for attached in items:
             attached.end_with_session(self, out)

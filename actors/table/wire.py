@@ -114,7 +114,10 @@ class SessionRecord(NamedTuple):
 
 
 class LeaseRecord(NamedTuple):
-    """The deadline of a hold, in log time; of one without a client, only ``deadline_ms``."""
+    """The deadline of a hold, in log time; of one without a client, only that and ``watched_ms``.
+
+    ``watched_ms`` is the deadline for which the table watches it: a new leader has moved it since.
+    """
 
     lasts_ms: Int64
     grace_ms: Int64
@@ -122,6 +125,7 @@ class LeaseRecord(NamedTuple):
     deadline_ms: Int64
     replied_hold_ms: Int64
     replied_grace_ms: Int64
+    watched_ms: Int64
 
 
 class HoldRecord(NamedTuple):

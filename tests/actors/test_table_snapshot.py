@@ -182,7 +182,7 @@ def test_the_largest_records_still_fit() -> None:
 @pytest.mark.parametrize("number", [0, (1 << 63) - 1])
 def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     wide = "é" * 128
-    lease = LeaseRecord(*[number] * 6)
+    lease = LeaseRecord(*[number] * 7)
     hold = HoldRecord(number, wide, number, number, number, number, number, number, lease, number)
     wait = WaitRecord(number, wide, *[number] * 8)
     seen = Obstacle(wide, number, number, number, number, number, wide, wide, wide)
