@@ -429,8 +429,9 @@ class TableState:
             out.append(wait.owner_state.denied(Reason.SESSION_EXPIRED, why))
         self.sessions.drop(session)
         out.append(ended(session.id, reason, request, operator))
-        for wait in waits:  # Smaller claims may have waited behind them.
-            self.serve(wait.objects, out)
+        # Smaller claims may have waited behind them.
+        self.serve(dict.fromkeys(name for wait in waits for name in wait.objects), out)
+        for wait in waits:
             self._note_end(wait, out)
         self.depart(session)
         return len(waits) + self._end_rest(self.departed[session.number], ENDS_MAX, out)
@@ -491,17 +492,17 @@ class TableState:
         Those beyond `SERVED_MAX` are granted a little later; see `serve_rest`.
         """
         resources, before = self.resources, self.fence
-        blocked: Wait | None = None  # Grants only take, so it stays blocked in this step.
+        blocked: set[int] = set()  # Grants only take, so these stay blocked in this step.
         for name in objects:
             resource = resources.get(name)
             if resource is None:
                 continue  # It is no resource, or was free and is dropped already.
             while resource.queue and (wait := resource.next_wait()) is not None:
-                if wait is blocked:
+                if wait.ticket in blocked:
                     break
                 locks = wait.details.locks
                 if locks and any(resources[one].next_wait() is not wait for one in locks):
-                    blocked = wait  # It is not the next wait of all its objects (all-at-once).
+                    blocked.add(wait.ticket)  # It is not the next of all its objects (all-at-once).
                     break
                 if not self.may_serve(wait):
                     break
