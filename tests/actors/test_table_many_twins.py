@@ -8,7 +8,7 @@ The counts of all sessions and accounts add up, in the table and in each copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -73,10 +73,15 @@ class Writer:
         if self.written and chance.random() < 0.1:
             return chance.choice(self.written[-8:])
         self.number += 1
-        group = chance.choices(
-            [self._claims, self._ends, self._objects, self._doors, self._sessions, self._operators],
-            [8, 5, 5, 3, 3, 2],
-        )[0]
+        groups: dict[Callable[[], Sequence[LogCommand]], int] = {
+            self._claims: 8,
+            self._ends: 5,
+            self._objects: 5,
+            self._doors: 3,
+            self._sessions: 3,
+            self._operators: 2,
+        }
+        (group,) = chance.choices([*groups], [*groups.values()])
         self.written.append(chance.choice(group()))
         return self.written[-1]
 
