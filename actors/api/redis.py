@@ -78,7 +78,7 @@ class KeyState(IntEnum):
     NATIVE = 4
     """A native client holds it, or has detached it."""
     AWAITED = 5
-    """Nobody holds it, but a claim for several locks is the next one. No request changes it."""
+    """Nobody holds it, but another claim is the next one. No request changes it."""
     RESERVED = 6
     """It was granted to an `AwaitKey` that reserved it for the new value of this request, or its
     ``turn``."""

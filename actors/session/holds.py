@@ -651,7 +651,7 @@ def on_recall(state: SessionState, sender: Address, event: Recall, now: Instant)
 
 
 def on_own_end(state: SessionState) -> list[Effect]:
-    """Note that the session which this client ends has ended: all is released."""
+    """Note that the session which this client ends has ended: nothing is held any more."""
     closing = state.closing
     session, closing.session = closing.session, ""
     state.endings.pop(session, None)

@@ -520,8 +520,8 @@ CLOSE_MS = 2_000
 def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> list[Effect]:
     """End all waits, and release all holds; ``user`` receives `Closed` in the end.
 
-    A session that the cluster keeps is ended as a whole, in one step: its waits and holds
-    need no further message. Otherwise every hold is released at the endpoint that granted it. Then
+    A session that the cluster keeps is ended as a whole: its waits and holds need no further
+    message. Otherwise every hold is released at the endpoint that granted it. Then
     the session is ended too, for a cluster that keeps holds by session: that also frees the holds
     that were granted through an endpoint that is down or forgot them.
     """

@@ -249,6 +249,8 @@ def _fill_attached(table: TableState, sessions: Iterable[Session]) -> None:
     for session in sessions:
         session.attached = dict(sorted(session.attached.items()))
         if session.deadline_ms == DEPARTED:
+            if session.waits:
+                raise ValueError(f"the snapshot has a wait of session {session.id!a}, which ended")
             table.depart(session)
 
 

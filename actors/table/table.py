@@ -3,10 +3,10 @@
 Every member applies the same commands with the same log times, and so has the same table and the
 same outcomes. The table reads no clock and no random numbers, and iterates in order. The cost of a
 command does not depend on the number of names, sessions, holds or waiters (heaps and searches
-aside: O(log n)); closing a session costs in proportion to its waits, and a first wait in proportion
-to the retained holds that it notes (`retained.py`). What a command ends or grants beyond a bounded
-number is left to later log times (`ENDS_MAX`, `SERVED_MAX`). The rules are those of Hazelcast's
-FencedLock; ``rules.md`` in this folder lists the differences.
+aside: O(log n)). The end of a session walks over what it has, and ends its waits; a first wait
+costs in proportion to the retained holds that it notes (`retained.py`). What a command ends or
+grants beyond a bounded number is left to later log times (`ENDS_MAX`, `SERVED_MAX`). The rules are
+those of Hazelcast's FencedLock; ``rules.md`` in this folder lists the differences.
 
 **What is in it.** A *session* is one client's liveness: it expires when its TTL of log time has
 passed since its last message. A session has *owners*: a thread, a task or a name, each of which is
@@ -189,7 +189,9 @@ class LockTable(TableState):
 
     def _end_due(self, out: list[Result]) -> None:
         self.serve_rest(out)
-        left = ENDS_MAX - self.end_departed(ENDS_MAX, out)
+        first = self.first_due()
+        waits = first is not None and first[0] <= self.time_ms  # It must not wait for all of these.
+        left = ENDS_MAX - self.end_departed(ENDS_MAX // 2 if waits else ENDS_MAX, out)
         while left > 0 and (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending, before = due[1], len(out)
             if isinstance(ending, Session):

@@ -165,11 +165,11 @@ def last_come_first_served(sound: Any, table: TableState, hold: Any, out: list[R
 
 def closing_forgets(what: str, *reasons: CloseReason) -> Plant:
     @as_plant
-    def plant(sound: Any, table: TableState, session: Any, reason: CloseReason, *rest: Any) -> None:
+    def plant(sound: Any, table: TableState, session: Any, reason: CloseReason, *rest: Any) -> int:
         for owner_state in session.owner_states.values():
             if reason in reasons:
                 setattr(owner_state, what, None)
-        sound(table, session, reason, *rest)
+        return int(sound(table, session, reason, *rest))
 
     return plant
 
@@ -228,8 +228,8 @@ def closings_are_not_kept(sound: Any, table: TableState, command: Any, *about: A
 @as_plant
 def no_operator(
     sound: Any, table: TableState, session: Any, reason: Any, request: int, out: Any, by: str = ""
-) -> None:
-    sound(table, session, reason, request, out)
+) -> int:
+    return int(sound(table, session, reason, request, out))
 
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
@@ -535,14 +535,15 @@ COUNTER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
 @as_plant
 def what_is_taken_is_given_back_at_the_end(
     sound: Any, table: TableState, session: Any, *how: Any
-) -> None:
+) -> int:
     """Permits do not outlive the session that took them last."""
     pools = [one for one in table.objects.values() if isinstance(one, Pool)]
-    sound(table, session, *how)
+    ended: int = sound(table, session, *how)
     for one in pools:
         if one.name in table.objects and one.taken and not one.queue:
             one.change(table, one.size, 0)
             table.drop(one)
+    return ended
 
 
 @as_plant
@@ -579,11 +580,12 @@ POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 @as_plant
 def keys_end_with_a_session_of_a_door(
     sound: Any, table: TableState, session: Any, reason: Any, request: int, out: Any
-) -> None:
-    sound(table, session, reason, request, out)
+) -> int:
+    ended: int = sound(table, session, reason, request, out)
     for state in [*table.key_session.owner_states.values()]:
         if state.hold is not None:
             table.end_hold(state.hold, out)
+    return ended
 
 
 @as_plant

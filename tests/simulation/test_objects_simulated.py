@@ -333,8 +333,10 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
 
 
 @as_plant
-def ends_100_ms_early(sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
-    sound(hold, table, None if deadline_ms is None else deadline_ms - 100)
+def ends_100_ms_early(
+    sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None, *watched: Any
+) -> None:
+    sound(hold, table, None if deadline_ms is None else deadline_ms - 100, *watched)
 
 
 # Latches
@@ -451,12 +453,13 @@ def an_old_value(sound: Any, queries: Queries, sender: Any, request: Any, now: A
 
 
 @as_plant
-def an_end_gives_back(sound: Any, table: TableState, session: Any, *how: Any) -> None:
+def an_end_gives_back(sound: Any, table: TableState, session: Any, *how: Any) -> int:
     """The end of a session frees a permit of each pool."""
-    sound(table, session, *how)
+    ended: int = sound(table, session, *how)
     for one in [one for one in table.objects.values() if isinstance(one, Pool) and one.taken]:
         one.change(table, one.size, one.taken - 1)
         one.serve(table, how[2])
+    return ended
 
 
 def one_permit_too_many(one: Pool) -> int:

@@ -47,9 +47,9 @@ def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it
 
 @as_plant
 def deadlines_are_5_ms_early(
-    sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None
+    sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None, *watched: Any
 ) -> None:
-    sound(hold, table, None if deadline_ms is None else deadline_ms - 5)
+    sound(hold, table, None if deadline_ms is None else deadline_ms - 5, *watched)
 
 
 Setting = Generator[Any, Any, tuple[bool, bytes | None]]

@@ -235,13 +235,15 @@ def only_a_lone_waiter_passes(
 
 
 @as_plant
-def a_latch_passes_at_1(sound: Any, table: TableState, owner_state: Any, out: list[Result]) -> bool:
+def a_latch_passes_at_1(
+    sound: Any, table: TableState, owner_state: Any, out: list[Result], names: Any
+) -> bool:
     """A wait passes a latch with one left to count down."""
     one = table.objects[owner_state.lock]
     if isinstance(one, Latch) and one.left == 1:
         requests.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
         return False
-    return bool(sound(table, owner_state, out))
+    return bool(sound(table, owner_state, out, names))
 
 
 @as_plant
@@ -322,11 +324,11 @@ def any_value_is_reserved(
 
 @as_plant
 def a_deadline_never_becomes_earlier(
-    sound: Any, hold: KeyHold, table: TableState, deadline_ms: int | None
+    sound: Any, hold: KeyHold, table: TableState, deadline_ms: int | None, *watched: Any
 ) -> None:
     """A deadline only moves to later."""
     if hold.ends_at_ms is None or deadline_ms is None or deadline_ms > hold.ends_at_ms:
-        sound(hold, table, deadline_ms)
+        sound(hold, table, deadline_ms, *watched)
 
 
 @as_plant
