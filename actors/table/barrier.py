@@ -60,7 +60,7 @@ class Barrier(TableObject, eq=False):
         return Obstacle(self.name, capacity=self.parties, waiting=self.waiting)
 
     def check_restored(self, table: TableState) -> None:
-        if not 0 < self.waiting < self.parties:
+        if not (0 < self.waiting < self.parties and 1 <= self.generation <= table.tickets):
             arrived = f"{self.waiting} of {self.parties} parties"
             raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")
         if self.broken:

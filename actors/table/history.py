@@ -163,6 +163,8 @@ class Histories:
                 )
             last = change.version
             self._append(lock, history, change)
+        if not record.changes:
+            raise ValueError(f"the snapshot has a history of {lock!a} without changes")
 
     def _append(self, lock: str, history: History, change: Change) -> None:
         history.changes.append(change)

@@ -13,7 +13,7 @@ from fencelock.actors.api.latch import (
     LatchPassed,
     LatchRequest,
 )
-from fencelock.actors.api.name import titled
+from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.refusal import Obstacle, Why
 from fencelock.actors.table.requests import (
     begin_wait,
@@ -26,7 +26,7 @@ from fencelock.actors.table.requests import (
 from fencelock.actors.table.resource import TableObject, Wait
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import ENDS_MAX, TableState
-from fencelock.actors.table.wire import LatchRecord, Result
+from fencelock.actors.table.wire import DUE_MS_MAX, LatchRecord, Result
 
 
 class Latch(TableObject, eq=False):
@@ -77,6 +77,7 @@ class Latch(TableObject, eq=False):
             or (self.due_ms is None) != (self.left > 0)
             or (not self.left and self.queue and not passing)
             or (self.left == self.count and not self.queue)
+            or not (0 <= self.keep_ms <= WAIT_MS_MAX and 0 <= (self.due_ms or 0) <= DUE_MS_MAX)
         ):
             raise ValueError(
                 f"the snapshot has a wrong {titled(self.name)}: its count is {self.left} of "

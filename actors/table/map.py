@@ -40,7 +40,7 @@ from fencelock.actors.table.account import BYTES_MAX, ENTRIES_MAX, Account
 from fencelock.actors.table.report import page_of
 from fencelock.actors.table.requests import conclude, deny, holds_guard
 from fencelock.actors.table.session import OwnerState, Session
-from fencelock.actors.table.wire import EntryRecord, Result
+from fencelock.actors.table.wire import DUE_MS_MAX, EntryRecord, Result
 
 if TYPE_CHECKING:
     from fencelock.actors.table.state import TableState
@@ -314,10 +314,12 @@ def fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Se
         raise ValueError(f"the snapshot has {what} twice")
     if number and number not in sessions:
         raise ValueError(f"the snapshot has no session {number}, with which {what} ends")
-    if not 0 < version <= table.histories.version or ticket > table.tickets:
+    if not 0 < version <= table.histories.version:
         raise ValueError(f"the snapshot has {what} of version {version}, which is not given yet")
-    if bool(ticket) is not (number > 0 or due_ms is not None):
+    if number < 0 or bool(ticket) is not (number > 0 or due_ms is not None):
         raise ValueError(f"the snapshot has {what} with ticket {ticket}")
+    if not 0 <= (due_ms or 0) <= DUE_MS_MAX:
+        raise ValueError(f"the snapshot has {what} that expires at {due_ms}")
     check_lock_size(name, MAP)
     check_size("key", key, KEY_BYTES_MAX)
     if len(value) > VALUE_BYTES_MAX:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
@@ -19,9 +19,13 @@ from msgspec.json import Encoder
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import Quota
+from fencelock.actors.api.election import ELECTION
+from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.message import Refused, Released
 from fencelock.actors.api.name import (
     OWNER_BYTES_MAX,
+    REDIS_KEY,
+    TTL_MS_MAX,
     account_of,
     check_lock_size,
     check_size,
@@ -30,11 +34,13 @@ from fencelock.actors.api.name import (
     titled,
     utf8_size,
 )
+from fencelock.actors.api.redis import TTL_MS_MAX as KEY_TTL_MS_MAX
 from fencelock.actors.api.retained import SPAN_MAX
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.account_rules import is_act
-from fencelock.actors.table.deadline import NO_DURATIONS, DatedHold, restored_lease
+from fencelock.actors.table.deadline import DURATION_MS_MAX, NO_DURATIONS, DatedHold, restored_lease
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.key import KeyHold, add_key, restored_key
 from fencelock.actors.table.map import Entry, fill_entry
@@ -52,6 +58,8 @@ from fencelock.actors.table.rules import OBJECTS
 from fencelock.actors.table.sentences import is_sound
 from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 from fencelock.actors.table.wire import (
+    DUE_MS_MAX,
+    TIME_MS_MAX,
     ClaimantRecord,
     EntryRecord,
     HistoryRecord,
@@ -79,6 +87,18 @@ STEP_RECORDS = 250
 
 SORTED_RECORDS = 2_000
 """Records that it sorts per step; the sorted runs are merged as they are needed."""
+
+CAPACITIES = {
+    "": (1, 1),
+    ELECTION: (1, 1),
+    RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS),
+    SEMAPHORE: (1, PERMITS_MAX),
+}
+"""The least and the greatest capacity of the objects that can be held, by kind."""
+
+COUNTER_MAX = 3 << 61
+"""The highest fence, version, ticket and number of a session in a snapshot. No member gets there,
+even if a leader raises the fences to `FENCE_FLOOR_MAX`; above it they could soon be used up."""
 
 RECORD_BYTES = 80
 """Size that counts for each record besides its own (bytes): many small ones take longer to encode
@@ -201,6 +221,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     """
     _check_whole(parts)
     head = parts[0].head
+    _check_head(head)
     records: dict[str, Any] = {
         field: tuple(chain.from_iterable(getattr(part, field) for part in parts))
         for field in RECORDS
@@ -232,6 +253,8 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     by_id = {session.id: session for session in numbered.values()}
     for reply in whole.replies:
         _fill_reply(by_id.get(reply.session), reply)
+    _check_fences(numbered.values())
+    _check_tickets(table, waits, whole)
     _fill_queues(table, waits)
     for one in table.objects.values():
         one.check_restored(table)
@@ -282,6 +305,7 @@ def _fill_claimant(
 ) -> None:
     """Add the hold of an owner state to the table, or its wait and the capacity to ``waits``."""
     session, claim, key = owner_state.session, known.hold or known.wait, known.key
+    _check_times(table, known, claim)
     if (session is table.key_session) != (key is not None and known.hold is not None):
         raise ValueError(f"the snapshot has a wrong key {known.lock!a}")
     if claim is None:
@@ -299,10 +323,14 @@ def _fill_claimant(
     table.claims += count
     if not 0 <= claim.span <= SPAN_MAX or (claim.span and known.locks):
         raise ValueError(f"the snapshot has a wrong span of {titled(known.lock)}")
+    if known.locks and not _is_several(known):
+        raise ValueError(f"the snapshot has wrong locks of {titled(known.lock)}")
     details = ClaimDetails(claim.label, known.locks, known.value, span=claim.span, key=key)
     if known.hold is not None:
         _fill_hold(table, owner_state, details, known.hold, charged)
     elif known.wait is not None:
+        if session.deadline_ms == DEPARTED or known.wait.amount < 1:
+            raise ValueError(f"the snapshot has a wrong wait for {titled(known.lock)}")
         wait = _restored_wait(owner_state, details, known.wait)
         waits.append((wait, known.wait.capacity))
 
@@ -327,7 +355,7 @@ def _fill_hold(
     hold.amount, hold.count = record.amount, record.times
     hold.granted_count = record.granted_count
     owner_state.hold = hold
-    if hold.amount < 1 or hold.count < 1:
+    if hold.amount < 1 or not 1 <= hold.count <= COUNTER_MAX:
         raise ValueError(f"the snapshot has a wrong hold of {titled(owner_state.lock)}")
     for fence, name in enumerate(hold.objects, hold.fence):
         resource = _resource(table, name, record.capacity)
@@ -342,9 +370,11 @@ def _fill_hold(
         resource.add(hold, fence)
     if isinstance(hold, KeyHold):
         add_key(table, hold)
+    last = hold.fence + (len(details.locks) or details.span or 1) - 1
+    if not 1 <= hold.fence <= last <= table.fence:
+        what = "span" if details.span else "fence"
+        raise ValueError(f"the snapshot has a wrong {what} of {titled(owner_state.lock)}")
     if details.span:
-        if hold.fence + details.span - 1 > table.fence:
-            raise ValueError(f"the snapshot has a wrong span of {titled(owner_state.lock)}")
         add_span(table, hold)
 
 
@@ -368,7 +398,10 @@ def _resource(table: TableState, name: str, capacity: int) -> Resource:
     resource = table.resources.get(name)
     if resource is None:
         resource = table.resources[name] = Resource(capacity, capacity)
-    if capacity < 1 or resource.capacity != capacity:
+    least, most = CAPACITIES.get(kind_of(name), (0, 0))
+    if not most:
+        raise ValueError(f"the snapshot has a claim to {titled(name)}, which nobody can hold")
+    if not least <= capacity <= most or resource.capacity != capacity:
         raise ValueError(
             f"the snapshot has capacities {resource.capacity} and {capacity} of {titled(name)}"
         )
@@ -385,8 +418,8 @@ def _fill_reply(session: Session | None, reply: KeptReply) -> None:
 def _fill_objects(table: TableState, part: TablePart) -> None:
     for field, kind in OBJECTS.items():
         for record in getattr(part, field):
-            if record.lock in table.objects:
-                raise ValueError(f"the snapshot has a second {titled(record.lock)}")
+            if record.lock in table.objects or kind_of(record.lock) != kind.KIND:
+                raise ValueError(f"the snapshot has a wrong or second {titled(record.lock)}")
             kind.restore(table, record)
 
 
@@ -432,6 +465,73 @@ def _check_whole(parts: Sequence[TablePart]) -> None:
             raise ValueError(f"part {index} belongs to another snapshot than part 0")
 
 
+def _check_head(head: TableHead) -> None:
+    counters = head.fence, head.tickets, head.opened, head.version
+    if (
+        not 0 <= head.extended_ms <= head.time_ms <= TIME_MS_MAX
+        or not all(0 <= counter <= COUNTER_MAX for counter in counters)
+        or not (0 <= head.forgotten <= head.version and 0 <= head.origin <= head.version)
+    ):
+        raise ValueError(f"the snapshot has wrong counters: {head}")
+
+
+def _check_times(
+    table: TableState, known: ClaimantRecord, claim: HoldRecord | WaitRecord | None
+) -> None:
+    """Check that nothing is later than log time, and that no deadline is beyond all limits."""
+    since_ms, due_ms, durations, ttl_ms = known.idle_ms, 0, (0, 0, 0, 0), 0
+    if claim is not None:
+        since_ms = claim.since_ms
+    if known.hold is not None and (lease := known.hold.lease) is not None:
+        due_ms = lease.deadline_ms
+        durations = lease.lasts_ms, lease.grace_ms, lease.replied_hold_ms, lease.replied_grace_ms
+    elif known.wait is not None:
+        due_ms = known.wait.due_ms or 0
+        durations = known.wait.hold_ms, known.wait.grace_ms, 0, 0
+        ttl_ms = 0 if known.key is None else known.key.ttl_ms or 0
+    if (
+        not 0 <= since_ms <= table.time_ms
+        or not 0 <= due_ms <= DUE_MS_MAX
+        or not 0 <= min(durations) <= max(durations) <= DURATION_MS_MAX
+        or not 0 <= ttl_ms <= KEY_TTL_MS_MAX
+    ):
+        raise ValueError(f"the snapshot has wrong times of {titled(known.lock)}")
+
+
+def _is_several(known: ClaimantRecord) -> bool:
+    """Return whether a record may be that of a claim for several locks."""
+    waits_for_keys = known.key is not None and known.hold is None
+    kind = REDIS_KEY if waits_for_keys else SEVERAL
+    return kind_of(known.lock) == kind and len({*known.locks}) == len(known.locks)
+
+
+def _check_fences(sessions: Iterable[Session]) -> None:
+    """Check that each fence was given once (fences-rise)."""
+    holds = [
+        state.hold
+        for session in sessions
+        for state in session.owner_states.values()
+        if state.hold is not None
+    ]
+    holds.sort(key=lambda hold: hold.fence)
+    for hold, after in pairwise(holds):
+        if hold.fence + (len(hold.details.locks) or hold.details.span or 1) > after.fence:
+            raise ValueError(f"the snapshot has fence {after.fence} twice")
+
+
+def _check_tickets(table: TableState, waits: list[tuple[Wait, int]], part: TablePart) -> None:
+    """Check that each ticket was given once: what falls due is found by it."""
+    tickets = [wait.ticket for wait, _ in waits]
+    tickets += [latch.ticket for latch in part.latches if latch.due_ms is not None]
+    tickets += [entry.ticket for entry in part.entries if entry.ticket]
+    tickets.sort()
+    if tickets and not 1 <= tickets[0] <= tickets[-1] <= table.tickets:
+        raise ValueError(f"the snapshot has tickets that are not in 1 to {table.tickets}")
+    for ticket, after in pairwise(tickets):
+        if ticket == after:
+            raise ValueError(f"the snapshot has ticket {ticket} twice")
+
+
 def _fill_session(
     table: TableState, record: SessionRecord, numbered: Mapping[int, Session]
 ) -> Session:
@@ -451,6 +551,13 @@ def _fill_session(
     )
     if record.number in numbered or record.name in table.sessions.by_name:
         raise ValueError(f"the snapshot has session {session.id!a} twice")
+    latest_ms = table.time_ms + record.ttl_ms
+    if (
+        not 1 <= record.number <= table.sessions.opened
+        or not 1 <= record.ttl_ms <= TTL_MS_MAX
+        or not (record.deadline_ms == DEPARTED or 0 <= record.deadline_ms <= latest_ms)
+    ):
+        raise ValueError(f"the snapshot has a wrong session {session.id!a}")
     if record.deadline_ms == DEPARTED:
         session.account.sessions += 1
     else:

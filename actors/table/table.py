@@ -86,10 +86,13 @@ from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.state import ENDS_MAX, SERVED_MAX, TableState
-from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result, TableSnapshot
-
-TIME_MS_MAX = 1 << 53
-"""Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
+from fencelock.actors.table.wire import (
+    TIME_MS_MAX,
+    ExtendSessions,
+    LogCommand,
+    Result,
+    TableSnapshot,
+)
 
 
 class LockTable(TableState):

@@ -31,6 +31,12 @@ from fencelock.actors.message import Int64, Message
 FENCE_FLOOR_MAX = 1 << 62
 """Half of all fences: even a wrong floor does not use them up."""
 
+TIME_MS_MAX = 1 << 53
+"""Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
+
+DUE_MS_MAX = 2 * TIME_MS_MAX
+"""No deadline is later: each is at most a hundred years after the log time at which it was set."""
+
 
 LOG_VERSION = 1
 """The version of the log. A release whose commands members of lower versions would skip, or apply

@@ -26,8 +26,9 @@ from fencelock.actors.message import Address, Message, role_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.membership import split
 from fencelock.actors.paxos.snapshots import records_of
+from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import FENCE_FLOOR_MAX, TablePart
+from fencelock.actors.table.wire import FENCE_FLOOR_MAX, ExtendSessions, TablePart
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.node import identity_of
 from fencelock.cluster.node.storage.backup import BackupDamagedError, BackupHeader
@@ -49,6 +50,12 @@ FENCE_MARGIN = 1 << 40
 The old cluster may have continued after the backup, and storage refuses fences below those it has
 seen. At 10,000 grants per second the old cluster needs three and a half years to issue as many.
 There is room for four million restorations of one table.
+"""
+
+STEPS_PER_ITEM, STEPS_MORE = 4, 1_000
+"""Log times at which something ends, per session, claim or entry of a table, and for all the rest.
+
+A wait may become a hold, which may have a deadline; and a leader may have moved each deadline.
 """
 
 RESTORING_SUFFIX = ".restoring"
@@ -118,7 +125,7 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
         table = [decode(chunk) for chunk in chunks]
         read = tuple(part for part in table if isinstance(part, TablePart))
         known = LockTable.restore(read)
-    except (MalformedFrameError, ValueError) as error:
+    except (MalformedFrameError, ValueError, TypeError, RecursionError) as error:
         raise BackupDamagedError(
             f"the backup's table cannot be read by this release: {error}. It was written by "
             f"fencelock {header.release}; restore it with that. Nothing was restored"
@@ -129,9 +136,37 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
             f"{header.fence}. Nothing was restored"
         )
     fence = known.fence + FENCE_MARGIN
-    if fence > FENCE_FLOOR_MAX:
-        raise BackupDamagedError(f"fences above {known.fence} would soon be used up")
-    return tuple(encode(_raised(part, fence)) for part in read)
+    for what, last in (("fences", known.fence), ("versions", known.histories.version)):
+        if last + FENCE_MARGIN > FENCE_FLOOR_MAX:
+            raise BackupDamagedError(f"{what} above {last} would soon be used up")
+    raised = tuple(_raised(part, fence) for part in read)
+    _rehearse(LockTable.restore(raised), header)
+    return tuple(map(encode, raised))
+
+
+def _rehearse(table: LockTable, header: BackupHeader) -> None:
+    """Do with a copy of the table what every new cluster does: extend the sessions, and end them.
+
+    A table that raises then would stop all members at each start, and no skip would help.
+    """
+    due = "it begins"
+    steps_max = STEPS_PER_ITEM * (len(table.sessions.by_id) + table.claims + table.maps.count)
+    try:
+        table.apply(table.time_ms, ExtendSessions(leader=header.node))
+        for _ in range(steps_max + STEPS_MORE):
+            due_ms = table.due_ms()
+            if due_ms is None:
+                return
+            due = f"something falls due at log time {due_ms} ms"
+            table.advance(max(due_ms, table.time_ms + 1))
+    except PoisonError as error:
+        reason = f"when {due}, it raises {error.error!r}"
+    else:
+        reason = f"{due} again and again"
+    raise BackupDamagedError(
+        f"the backup's table contradicts itself: {reason}. A cluster that begins with it would "
+        "stop. Use another backup. Nothing was restored"
+    )
 
 
 def _raised(part: TablePart, fence: int) -> TablePart:

@@ -19,6 +19,7 @@ from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import GivePermits, TakePermits
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -373,6 +374,78 @@ def test_a_snapshot_with_a_hold_that_cannot_be_is_refused(
     assert owner_states != part.owner_states
     with pytest.raises(ValueError, match=text):
         LockTable.restore((replace(part, owner_states=owner_states),))
+
+
+def with_changed(part: TablePart, field: str, at: int, **wrong: Any) -> TablePart:
+    """Return ``part`` with other fields of one record, or of the claim in it."""
+    records: list[Any] = list(getattr(part, field))
+    record = records[at]
+    claim = {"hold": record.hold, "wait": record.wait} if field == "owner_states" else {}
+    for name in [name for name in wrong if name in claim]:
+        wrong[name] = claim[name]._replace(**wrong[name])
+    records[at] = record._replace(**wrong)
+    return replace(part, **{field: tuple(records)})
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "text"),
+    [
+        ("head", {"opened": 2}, "wrong session"),
+        ("head", {"tickets": 0}, "tickets that are not in"),
+        ("head", {"fence": 1}, "wrong fence"),
+        ("head", {"time_ms": 4}, "wrong session"),
+        ("head", {"extended_ms": 6}, "wrong counters"),
+        ("head", {"opened": (1 << 63) - 1}, "wrong counters"),
+        ("head", {"version": 1, "forgotten": 2}, "wrong counters"),
+        ("sessions", {"number": 0}, "wrong session"),
+        ("sessions", {"ttl_ms": 0}, "wrong session"),
+        ("sessions", {"ttl_ms": 1 << 62}, "wrong session"),
+        ("sessions", {"deadline_ms": 1 << 62}, "wrong session"),
+        ("sessions", {"deadline_ms": -1}, "wrong wait"),
+        ("hold", {"hold": {"fence": 0}}, "wrong fence"),
+        ("hold", {"hold": {"fence": 3}}, "fence 3 twice"),
+        ("hold", {"hold": {"since_ms": 6}}, "wrong times"),
+        ("hold", {"hold": {"times": (1 << 63) - 1}}, "wrong hold"),
+        ("hold", {"hold": {"lease": LeaseRecord(1, 0, 0, 1 << 62, 1, 0)}}, "wrong times"),
+        ("hold", {"hold": {"lease": LeaseRecord(1 << 62, 0, 0, 9, 1, 0)}}, "wrong times"),
+        ("hold", {"locks": ("c", "d")}, "wrong locks"),
+        ("hold", {"lock": object_name(LATCH, "L")}, "which nobody can hold"),
+        ("wait", {"wait": {"ticket": -1}}, "tickets that are not in"),
+        ("wait", {"wait": {"amount": 0}}, "wrong wait"),
+        ("wait", {"wait": {"due_ms": 1 << 62}}, "wrong times"),
+        ("wait", {"wait": {"hold_ms": 1 << 62}}, "wrong times"),
+        ("idle", {"idle_ms": 1 << 62}, "wrong times"),
+        ("latches", {"lock": "L"}, "wrong or second"),
+        ("latches", {"keep_ms": 1 << 62}, "wrong latch"),
+        ("barriers", {"generation": 99}, "wrong barrier"),
+        ("entries", {"ticket": 1}, "ticket 1 twice"),
+        ("entries", {"ticket": 99}, "tickets that are not in"),
+        ("entries", {"due_ms": 1 << 62}, "expires at"),
+        ("histories", {"changes": ()}, "without changes"),
+    ],
+)
+def test_a_snapshot_whose_numbers_contradict_each_other_is_refused(
+    every: LockTable, field: str, wrong: dict[str, Any], text: str
+) -> None:
+    """Otherwise a member would stop later, at each start, when something falls due."""
+    put = PutEntry(map="m", entry_key="k", value=b"v", ttl_ms=900, owner="o", request=1)
+    every.apply(5, replace(put, session="u.3"))
+    (part,) = every.snapshot()
+    if field == "head":
+        changed = replace(part, head=part.head._replace(**wrong))
+    elif field in {"hold", "wait", "idle"}:
+        at = next(
+            at
+            for at, one in enumerate(part.owner_states)
+            if (field == "hold") is (one.hold is not None and one.lock == SEMAPHORE_S)
+            and (field == "wait") is (one.wait is not None)
+            and (field == "idle") is (one.hold is None and one.wait is None)
+        )
+        changed = with_changed(part, "owner_states", at, **wrong)
+    else:
+        changed = with_changed(part, field, 0, **wrong)
+    with pytest.raises(ValueError, match=text):
+        LockTable.restore((changed,))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import stat
 from contextlib import closing
@@ -17,6 +18,7 @@ from support.samples import HEADER, flipped
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.error import ConfigError
@@ -25,7 +27,9 @@ from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.membership import Term, log_part
 from fencelock.actors.paxos.message import NO_BALLOT
 from fencelock.actors.table.report import read_changes
+from fencelock.actors.table.session import DEPARTED
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import FENCE_FLOOR_MAX
 from fencelock.cluster.node import restore as restoring
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -38,6 +42,7 @@ from fencelock.cluster.node.restore import (
     restore,
 )
 from fencelock.cluster.node.storage.backup import (
+    DIGEST_BYTES,
     HEADER_BYTES_MAX,
     LENGTH,
     START,
@@ -171,6 +176,50 @@ def test_a_header_of_another_table_is_refused() -> None:
         check_parts(dataclasses.replace(HEADER, fence=4), PARTS)
 
 
+def changed(**fields: Any) -> tuple[bytes, ...]:
+    (part,) = table().snapshot()
+    return (encode(replace(part, **fields)),)
+
+
+def test_a_table_in_which_an_ended_session_waits_is_refused() -> None:
+    (part,) = table().snapshot()
+    with pytest.raises(BackupDamagedError, match=r"wrong wait for lock 'a'.*Nothing was restored"):
+        check_parts(HEADER, changed(sessions=(part.sessions[0]._replace(deadline_ms=DEPARTED),)))
+
+
+def test_a_table_whose_fences_or_versions_are_nearly_used_up_is_refused() -> None:
+    (part,) = table().snapshot()
+    last = FENCE_FLOOR_MAX - FENCE_MARGIN + 1
+    with pytest.raises(BackupDamagedError, match=f"fences above {last}"):
+        check_parts(
+            dataclasses.replace(HEADER, fence=last), changed(head=part.head._replace(fence=last))
+        )
+    with pytest.raises(BackupDamagedError, match=f"versions above {last}"):
+        check_parts(HEADER, changed(head=part.head._replace(version=last)))
+    with pytest.raises(BackupDamagedError, match="wrong counters"):
+        check_parts(HEADER, changed(head=part.head._replace(version=INT_MAX)))
+
+
+def test_a_table_that_raises_when_something_falls_due_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a")
+
+    monkeypatch.setattr(LockTable, "close", fail)
+    with pytest.raises(BackupDamagedError, match=r"log time 60001 ms, it raises KeyError\('a'\)"):
+        check_parts(HEADER, PARTS)
+
+
+def test_a_table_in_which_something_stays_due_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def do_nothing(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(LockTable, "advance", do_nothing)
+    with pytest.raises(BackupDamagedError, match="falls due at log time 60001 ms again and again"):
+        check_parts(HEADER, PARTS)
+
+
 def test_folders_with_content_are_named_and_moved_aside(config: Config, tmp_path: Path) -> None:
     old = config_in(tmp_path, cluster="orders")
     restore(HEADER, check_parts(HEADER, PARTS), old)
@@ -241,6 +290,36 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_backup_is_read_as_it_was_written(path: Path) -> None:
     assert read_backup(path) == (ORDERS, FILE_PARTS)
+
+
+ORDERS_FIELDS = dataclasses.asdict(ORDERS)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 60_000,
+        b'{"a":' * 10_000,
+        b"5",
+        b"\xff\xfe",
+        json.dumps({**ORDERS_FIELDS, "cluster": 5}).encode(),
+        json.dumps({**ORDERS_FIELDS, "slot": "x"}).encode(),
+        json.dumps({**ORDERS_FIELDS, "slot": -1}).encode(),
+        json.dumps({**ORDERS_FIELDS, "time_ms": 10**4000}).encode(),
+        json.dumps({**ORDERS_FIELDS, "parts": [3]}).encode(),
+        json.dumps({**ORDERS_FIELDS, "fence": float("nan")}).encode(),
+        json.dumps({"cluster": "orders"}).encode(),
+    ],
+    ids=lambda header: header[:20].decode(errors="replace"),
+)
+def test_a_header_of_other_facts_is_refused_in_words(tmp_path: Path, header: bytes) -> None:
+    """Its digest is right: whoever changes a header computes it again."""
+    path = tmp_path / "orders.backup"
+    first = hashlib.blake2b(START, digest_size=DIGEST_BYTES).digest()
+    digest = hashlib.blake2b(first + header, digest_size=DIGEST_BYTES)
+    path.write_bytes(START + LENGTH.pack(len(header)) + digest.digest() + header)
+    with pytest.raises(BackupDamagedError, match="has no header of a backup"):
+        read_backup(path)
 
 
 def test_a_backup_is_private_and_describes_itself(path: Path) -> None:

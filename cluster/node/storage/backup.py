@@ -18,11 +18,15 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Annotated, BinaryIO, Self
 
+from msgspec import Meta, MsgspecError
+from msgspec.json import decode
+
+from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.paxos.message import CHUNK_BYTES_MAX, CHUNKS_MAX
 from fencelock.cluster.node.storage.directory import StorageError, sync_directory
 
@@ -33,6 +37,9 @@ LENGTH = struct.Struct("<I")
 DIGEST_BYTES = 32
 HEADER_BYTES_MAX = 1 << 16
 PARTIAL_SUFFIX = ".partial"
+
+
+Count = Annotated[int, Meta(ge=0, le=INT_MAX)]
 
 
 class BackupDamagedError(StorageError):
@@ -53,13 +60,13 @@ class BackupHeader:
     """The node that sent it."""
     date: str
     """The date at which it was requested, by the clock of the client (ISO 8601, UTC)."""
-    slot: int
+    slot: Count
     """It has the state after all slots before this one."""
-    time_ms: int
+    time_ms: Count
     """The log time of that state."""
-    fence: int
+    fence: Count
     """The highest fence that was issued by then."""
-    parts: int
+    parts: Count
     release: str
     """The version of fencelock that wrote the file."""
 
@@ -153,9 +160,8 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
 def _header(path: Path, content: bytes) -> BackupHeader:
     """Read the first block; its digest was right, so some release wrote it."""
     try:
-        found = json.loads(content)
-        return BackupHeader(**{field.name: found[field.name] for field in fields(BackupHeader)})
-    except (ValueError, TypeError, KeyError) as error:
+        return decode(content, type=BackupHeader)
+    except (MsgspecError, ValueError, RecursionError) as error:
         raise BackupDamagedError(f"{path} has no header of a backup: {error!r}") from error
 
 
