@@ -120,6 +120,34 @@ def test_any_flipped_byte_of_what_a_start_relied_on_refuses(tmp_path: Path) -> N
         assert path.read_bytes() == content
 
 
+def test_a_segment_that_cannot_be_one_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = keep(tmp_path, b"first")
+    content = path.read_bytes()
+
+    def read_nothing(path: Path) -> bytes:
+        raise AssertionError(f"{path} was read")
+
+    def link_to_zeros() -> None:
+        path.symlink_to("/dev/zero")
+
+    def make_long() -> None:
+        path.write_bytes(content)
+        os.truncate(path, 3 << 30)
+
+    monkeypatch.setattr(Path, "read_bytes", read_nothing)
+    for make, why in (
+        (link_to_zeros, "no regular file"),
+        (lambda: os.mkfifo(path), "no regular file"),
+        (make_long, "has 3221225472 bytes, and a segment has at most"),
+    ):
+        path.unlink()
+        make()
+        with pytest.raises(JournalDamagedError, match=why):
+            Journal.open(tmp_path)
+
+
 def test_starting_again_and_again_writes_nothing_more(tmp_path: Path) -> None:
     path = keep(tmp_path, b"a")
     sizes: set[int] = set()

@@ -8,17 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.samples import flipped
 
+from fencelock.cluster.node.storage import record
 from fencelock.cluster.node.storage.directory import JournalDamagedError
 from fencelock.cluster.node.storage.record import (
+    BLOCK_BITS,
+    CHECKSUM,
+    ENTRY,
     FORMAT_VERSION,
+    GROUP,
     GROUP_BYTES,
     HEADER_BYTES,
     PREAMBLE_BYTES,
     RECORD_BYTES_MAX,
     Entry,
     FileKind,
+    Group,
     Header,
     Scan,
+    _group_at,  # pyright: ignore[reportPrivateUsage]
     encode_group,
     encode_header,
     entries_of,
@@ -40,7 +47,7 @@ def file_of(*groups: list[Entry], header: Header = HEADER) -> bytes:
 
 
 def read(content: bytes) -> list[list[Entry]]:
-    return [list(entries_of(content, group)) for group in scan_of(content).groups]
+    return [list(entries_of(content, group, "journal.bin")) for group in scan_of(content).groups]
 
 
 def scan_of(content: bytes) -> Scan:
@@ -220,6 +227,54 @@ def test_a_name_out_of_its_limits_is_refused(stream: str) -> None:
 def test_the_largest_record_is_read_back() -> None:
     largest = [Entry("r", b"x" * RECORD_BYTES_MAX)]
     assert read(file_of(largest, A)) == [largest, A]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ENTRY.pack(2, 3) + b"\xff\xfeabc",
+        ENTRY.pack(2, 9_000) + b"ababc",
+        ENTRY.pack(200, 1) + b"ab",
+        ENTRY.pack(2, 0x7FFFFFFF) + b"ab",
+        b"\2",
+    ],
+    ids=["a name of no text", "a long record", "a long name", "an unknown mark", "half an entry"],
+)
+@pytest.mark.parametrize("after", [b"", b"x" * 20_000], ids=["at the end", "before more"])
+def test_a_sound_group_without_entries_is_damage_with_its_place(body: bytes, after: bytes) -> None:
+    """Its checksums are right: something else than a journal wrote it."""
+    at = len(file_of(A))
+    prefix = GROUP.pack(SALT, at, 2, len(body), zlib.crc32(body))
+    content = file_of(A) + prefix + CHECKSUM.pack(zlib.crc32(prefix)) + body
+    group = scan_of(content).groups[-1]
+    place = f"journal.bin is damaged at byte {group.begin}: .*If a majority"
+    with pytest.raises(JournalDamagedError, match=place):
+        list(entries_of(content + after, group, "journal.bin"))
+
+
+@pytest.mark.parametrize("salt", [bytes(8), b"\1" * 8])
+def test_a_search_for_a_salt_that_lies_everywhere_tries_few_places(
+    salt: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def counted(content: bytes, salt: bytes, offset: int) -> Group | None:
+        tried.append(offset)
+        return _group_at(content, salt, offset)
+
+    monkeypatch.setattr(record, "_group_at", counted)
+    content = file_of(header=HEADER._replace(salt=salt)) + salt[:1] * (1 << 20)
+    assert scan_of(content).groups == []
+    assert len(tried) <= (1 << BLOCK_BITS) + 2
+
+
+def test_a_group_behind_damage_is_found_wherever_it_lies() -> None:
+    block = 1 << BLOCK_BITS
+    empty = len(file_of([Entry("r", b"x")])) - 1
+    for begin in (*range(block - 20, block + 4), *range(2 * block - 17, 2 * block + 2)):
+        content = file_of([Entry("r", b"x" * (begin - empty))], B)
+        with pytest.raises(JournalDamagedError, match=f"another follows at byte {begin}"):
+            scan_of(flipped(content, HEADER_BYTES + 9))
 
 
 @given(st.binary(max_size=400))

@@ -718,5 +718,5 @@ def _segment(composer: Composer, random: Random) -> bytes:
 def _read_segment(content: bytes) -> None:
     """Read a segment, its records, and what a replica recovers from them."""
     groups = scan(content, "segment", FileKind.SEGMENT).groups
-    entries = [entry for group in groups for entry in entries_of(content, group)]
+    entries = [entry for group in groups for entry in entries_of(content, group, "a journal")]
     recover([decode(entry.payload) for entry in entries if isinstance(entry.payload, bytes)])

@@ -20,6 +20,7 @@ behind a damaged one, and nothing that a client had recorded can pass for a grou
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections import Counter
@@ -45,6 +46,7 @@ STREAM_BYTES_MAX = 255
 """Limit of a stream's name, which is a role's name; its length is one byte."""
 
 SALT_BYTES = 8
+GROUP_OFFSET_BYTES = 8
 MAGIC = b"fencelog"
 VERSIONED = struct.Struct("<8sI")
 CHECKSUM = struct.Struct("<I")
@@ -65,6 +67,11 @@ REJOIN = (
     "one on every node a new cluster begins, and all locks, sessions and fences are lost"
 )
 """Advice to the operator of a damaged journal."""
+
+NO_ENTRY = "the group there has the right checksum, but no entry that a journal writes"
+
+BLOCK_BITS = 16
+"""A search for a group looks at the offsets of one block at a time, which differ in these bits."""
 
 
 class FileKind(IntEnum):
@@ -270,19 +277,28 @@ def header_of(content: bytes, name: str, kind: FileKind) -> Header | None:
     return Header(kind, *rest)
 
 
-def entries_of(content: bytes, group: Group) -> Iterator[Entry]:
+def entries_of(content: bytes, group: Group, name: str) -> Iterator[Entry]:
+    """Yield the entries of a group of the file ``name``.
+
+    Raises:
+        JournalDamagedError: the body is no sequence of entries. Its checksum was right, so this is
+            no damage by a disk: something else than a journal wrote it.
+
+    """
     at = group.begin
     while at < group.end:
-        name_bytes, payload_bytes = ENTRY.unpack_from(content, at)
-        name_end = at + ENTRY_BYTES + name_bytes
-        stream = content[at + ENTRY_BYTES : name_end].decode()
-        if payload_bytes > RECORD_BYTES_MAX:
-            at = name_end
-            yield Entry(stream, Mark(payload_bytes))
-            continue
-        at = name_end + payload_bytes
-        yield Entry(stream, content[name_end:at] if payload_bytes else None)
-    assert at == group.end, "the checksum was right, so the body is what was written"
+        begin = at
+        try:
+            name_bytes, payload_bytes = ENTRY.unpack_from(content, at)
+            name_end = at + ENTRY_BYTES + name_bytes
+            stream = content[at + ENTRY_BYTES : name_end].decode()
+            mark = Mark(payload_bytes) if payload_bytes > RECORD_BYTES_MAX else None
+        except (struct.error, ValueError) as error:
+            raise _damaged(name, begin, f"{NO_ENTRY} ({error})") from error
+        at = name_end if mark else name_end + payload_bytes
+        if at > group.end:
+            raise _damaged(name, begin, f"{NO_ENTRY} (it ends behind its group)")
+        yield Entry(stream, mark or (content[name_end:at] if payload_bytes else None))
 
 
 def scan(content: bytes, name: str, kind: FileKind) -> Scan:
@@ -374,12 +390,19 @@ def _group_at(content: bytes, salt: bytes, offset: int) -> Group | None:
 def _next_group(content: bytes, salt: bytes, offset: int) -> int | None:
     """Return the begin of the first group at or after ``offset``, whole or not.
 
-    The damage may be in a length, so groups are found by their salt.
+    The damage may be in a length, so groups are found by their salt. What lies there is not always
+    damage of a disk: a crafted file may repeat its salt everywhere. So the rest of the search also
+    looks for the bytes of a group's offset that are the same in a block, and passes over the rest.
     """
     while (offset := content.find(salt, offset)) >= 0:
-        if _group_at(content, salt, offset) is not None:
-            return offset
-        offset += 1
+        block = offset >> BLOCK_BITS
+        same = block.to_bytes(GROUP_OFFSET_BYTES - BLOCK_BITS // 8, "little")
+        begins = re.compile(b"(?=%b..%b)" % (re.escape(salt), re.escape(same)), re.DOTALL)
+        after = (block + 1) << BLOCK_BITS
+        for found in begins.finditer(content, offset, after + SALT_BYTES + GROUP_OFFSET_BYTES - 1):
+            if _group_at(content, salt, found.start()) is not None:
+                return found.start()
+        offset = after
     return None
 
 

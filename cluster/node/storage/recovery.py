@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from fencelock.cluster.node.storage.directory import JournalDamagedError
 from fencelock.cluster.node.storage.record import (
+    GROUP_BYTES_MAX,
     HEADER_BYTES,
     REJOIN,
     SALT_BYTES,
@@ -32,6 +35,9 @@ from fencelock.cluster.node.storage.segment import (
     segment_path,
 )
 from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
+
+SEGMENT_FILE_BYTES_MAX = GROUP_BYTES_MAX + (1 << 26)
+"""Limit of the size of a segment (bytes): one group follows when it is almost full, with 16 MiB."""
 
 NO_SALT = bytes(SALT_BYTES)
 """The previous salt in the header of the first segment."""
@@ -123,8 +129,24 @@ def _read_from(
     return found
 
 
+def _content_of(path: Path) -> bytes:
+    """Read a whole file of the journal; its size is checked before it takes memory."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise JournalDamagedError(
+            f"{path} is no regular file, as all files of a journal are: something else made it. "
+            f"{REJOIN}"
+        )
+    if path.suffix == SEGMENT_SUFFIX and status.st_size > SEGMENT_FILE_BYTES_MAX:
+        raise JournalDamagedError(
+            f"{path} has {status.st_size} bytes, and a segment has at most "
+            f"{SEGMENT_FILE_BYTES_MAX}: something else than a journal wrote it. {REJOIN}"
+        )
+    return path.read_bytes()
+
+
 def _read_snapshot(found: RecoveredFiles, path: Path) -> Header:
-    content = path.read_bytes()
+    content = _content_of(path)
     read = scan(content, str(path), FileKind.SNAPSHOT)
     ended = read.groups and read.groups[-1].begin == read.groups[-1].end
     if read.header is None or read.torn or not ended:
@@ -133,7 +155,7 @@ def _read_snapshot(found: RecoveredFiles, path: Path) -> Header:
         )
     place = Place(read.header.first - 1, 0, 0)
     for group in read.groups:
-        _take(found, place, content, group)
+        _take(found, place, content, group, path)
     found.files[path] = len(content)
     return read.header
 
@@ -141,7 +163,7 @@ def _read_snapshot(found: RecoveredFiles, path: Path) -> Header:
 def _read_segment(
     found: RecoveredFiles, path: Path, number: int, snapshot: Header | None, *, last: bool
 ) -> None:
-    content = path.read_bytes()
+    content = _content_of(path)
     read = scan(content, str(path), FileKind.SEGMENT)
     if read.header is None and last and snapshot is None:
         found.torn, found.torn_path = len(content), path  # Not in use: to be removed.
@@ -151,7 +173,7 @@ def _read_segment(
     assert header is not None, "checked above"
     _check_chain(found, header, path, number, snapshot)
     for group in read.groups:
-        _take(found, Place(group.sequence, number, group.offset), content, group)
+        _take(found, Place(group.sequence, number, group.offset), content, group, path)
     found.files[path] = read.end
     found.last, found.sequence = header, header.first + len(read.groups)
     found.marked = not read.groups or read.groups[-1].begin == read.groups[-1].end
@@ -184,8 +206,8 @@ def _check_chain(
         )
 
 
-def _take(found: RecoveredFiles, place: Place, content: bytes, group: Group) -> None:
-    entries = list(entries_of(content, group))
+def _take(found: RecoveredFiles, place: Place, content: bytes, group: Group, path: Path) -> None:
+    entries = list(entries_of(content, group, str(path)))
     found.index.note(*place, entries)
     marked = any(isinstance(payload, Mark) for _, payload in entries)
     before = {stream: len(records) for stream, records in found.records.items()} if marked else {}
@@ -223,7 +245,7 @@ def live_entries(
         snapshot = path.suffix == SNAPSHOT_SUFFIX
         if not live[0 if snapshot else int(path.stem)]:
             continue
-        content = spares.spend(path.read_bytes)
+        content = spares.spend(partial(_content_of, path))
         header = header_of(content, str(path), FileKind.SNAPSHOT if snapshot else FileKind.SEGMENT)
         if header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
@@ -235,6 +257,6 @@ def live_entries(
             raise JournalDamagedError(f"{path} is damaged: its end is gone. {REJOIN}")
         for group in groups:
             written = header.first - 1 if snapshot else group.sequence
-            for entry in entries_of(content, group):
+            for entry in entries_of(content, group, str(path)):
                 if isinstance(entry.payload, bytes) and index.counts(entry.stream, written):
                     yield entry
