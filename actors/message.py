@@ -17,7 +17,7 @@ from typing import (
 
 from msgspec import NODEFAULT, Meta, Struct, StructMeta
 
-from fencelock.actors.api.name import INT_MAX, is_allowed
+from fencelock.actors.api.name import INT_MAX, TTL_MS_MAX, WAIT_MS_MAX, is_allowed
 
 Int64 = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 """An integer on the wire: signed 64 bits, which every language has. Each can be negated: the
@@ -28,6 +28,13 @@ Natural = Annotated[int, Meta(ge=0, le=INT_MAX)]
 
 Fence = Annotated[int, Meta(ge=1, le=INT_MAX)]
 """The fence of a grant. Fences begin with 1."""
+
+TtlMs = Annotated[int, Meta(ge=0, le=TTL_MS_MAX)]
+"""The TTL of a session that a node keeps (ms), 0 if it keeps none. A client trusts its session for
+that time, so a node that promises more than there is may not be believed."""
+
+TermMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
+"""The duration of a hold that was granted, or its grace (ms); 0 for none. See `TtlMs`."""
 
 Address = NewType("Address", str)
 """The address of a role, as ``node/role``; unique in a cluster for all time."""

@@ -36,6 +36,10 @@ turn was."""
 BRIEF_NS = 2_000_000
 """Unless a reply is expected, spinning pays only after a wait shorter than this (ns)."""
 
+POLL_MS_MAX = 24 * 3_600_000
+"""Longest sleep for a limit (ms, a day): its caller sleeps again. The operating system refuses a
+limit of more than 31 bits, which is 25 days."""
+
 ONE = (1).to_bytes(8, sys.byteorder)
 """The bytes written to ring the bell; an ``eventfd`` takes eight."""
 
@@ -109,8 +113,9 @@ class Poller:
     def poll(self, timeout_ms: int | None, expects_reply: bool = False) -> set[Socket | int]:
         """Return the sources that may be readable, after at most ``timeout_ms`` (None: no limit).
 
-        A socket among them may turn out to have nothing after all. ``expects_reply`` says that a
-        reply may come soon: then it polls before it sleeps, also after a long wait or turn.
+        It returns none after `POLL_MS_MAX` at the latest, unless there is no limit. A socket among
+        them may turn out to have nothing after all. ``expects_reply`` says that a reply may come
+        soon: then it polls before it sleeps, also after a long wait or turn.
         """
         found: set[Socket | int] = set()
         if self.used:
@@ -118,6 +123,8 @@ class Poller:
             self.used.clear()
         if found:
             timeout_ms = 0
+        elif timeout_ms is not None:
+            timeout_ms = min(timeout_ms, POLL_MS_MAX)
         spins = self._spins and timeout_ms != 0
         ready = self._wait(timeout_ms, expects_reply) if spins else self._poll.poll(timeout_ms)
         for descriptor, _ in ready:

@@ -44,7 +44,7 @@ from fencelock.actors.api.request import (
 )
 from fencelock.actors.api.role_request import Counted, RoleDescription
 from fencelock.actors.error import RefusedError, UnavailableError
-from fencelock.actors.message import Fence, Int64, Local, Message, Refusal, declared
+from fencelock.actors.message import Fence, Int64, Local, Message, Refusal, TermMs, declared
 
 
 class Reason(IntEnum):
@@ -408,8 +408,8 @@ class Granted(LockReply, Outcome, tag=0x18):
 
     fence: Fence
     count: Int64 = 1
-    hold_ms: Int64 = 0  # 0 for no deadline.
-    grace_ms: Int64 = 0
+    hold_ms: TermMs = 0  # 0 for no deadline.
+    grace_ms: TermMs = 0
 
     REPLIES_TO = (AcquireRequest,)
 

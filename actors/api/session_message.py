@@ -42,7 +42,7 @@ from fencelock.actors.api.request import (
     TableReply,
 )
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Fence, Int64
+from fencelock.actors.message import Fence, Int64, TermMs, TtlMs
 
 
 class CloseReason(IntEnum):
@@ -92,7 +92,7 @@ class Opened(Outcome, tag=0x61):
     """
 
     assigned: str
-    ttl_ms: Int64
+    ttl_ms: TtlMs
     node: str
     leader: str = ""
     view: Int64 = 0
@@ -379,8 +379,8 @@ class Renewed(LockReply, Outcome, tag=0x6A):
     """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
     fence: Fence
-    hold_ms: Int64
-    grace_ms: Int64
+    hold_ms: TermMs
+    grace_ms: TermMs
 
     REPLIES_TO = (Renew,)
 

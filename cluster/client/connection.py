@@ -23,6 +23,7 @@ from fencelock.actors.api.name import (
     SECRET_DIGITS,
     check_new_lock_name,
     check_owner,
+    without_secret,
 )
 from fencelock.actors.api.retained import RETAINERS
 from fencelock.actors.api.session_message import Evict, Evicted
@@ -164,7 +165,9 @@ class Connection:
             _running.add(self._dispatcher)
             self._dispatcher.ended.add_done_callback(partial(_running.discard, self._dispatcher))
             self._dispatcher.ended.add_done_callback(self.retaining.close)
-            self._dispatcher.ended.add_done_callback(partial(executor.stop, 0))
+            self._dispatcher.ended.add_done_callback(
+                partial(_end, self._dispatcher, self.hold_registry, executor)
+            )
         except BaseException:
             hub.close()
             raise
@@ -419,6 +422,20 @@ class Connected:
 def _tell(refs: dict[str, RoleRef], message: Event) -> None:
     with suppress(pykka.ActorDeadError, OverloadedError):
         refs["session"].tell(message)
+
+
+def _end(dispatcher: Dispatcher, registry: HoldRegistry, executor: CallbackExecutor) -> None:
+    """Stop calling callbacks, once the thread of the client has ended.
+
+    If it has ended with an error of ours, which the log has, no role keeps the holds any more: all
+    are lost, and the callbacks for that come first.
+    """
+    if dispatcher.failure is None:
+        executor.stop(0)
+        return
+    failure = without_secret(repr(dispatcher.failure))
+    registry.lose_all(f"the client stopped with an error, see its log: {failure}; connect anew")
+    executor.call(lambda _: executor.stop(0), None)
 
 
 def notify(

@@ -56,8 +56,10 @@ Losses
 ------
 
 A hold is lost by the session, or found lost by a thread that looks at the clock first (`state_of`).
-Both end in `_notice_loss`, once for each ownership (loss-reported-once): callbacks are called, and
-the ownership is kept until an error has reported the loss to its owner, at most `LOST_MAX` of them.
+If the dispatcher ends with an error of ours, all are lost with it (`lose_all`): no role keeps them
+any more. Each loss ends in `_notice_loss`, once for each ownership (loss-reported-once): callbacks
+are called, and the ownership is kept until an error has reported the loss to its owner, at most
+`LOST_MAX` of them.
 A hold that a thread found lost is *disowned*: it stays lost even if the session receives a
 confirmation at that moment, and is released: otherwise the cluster would keep it for nobody
 (lost-is-final). If no caller waits for a release, and it finds the hold lost, callbacks are called,
@@ -426,15 +428,30 @@ class HoldRegistry:
     def lose(self, owns: list[Ownership], reason: str) -> None:
         """Note that owners of retained locks have lost them."""
         with self._guard:
-            for own in owns:
-                assert own.hold is not None
-                own.retained = None
-                if own.hold.state is HoldState.HELD:
-                    own.hold.lose(reason)
-            lost = [own for own in owns if not own.noticed]
-            for own in lost:
-                self._notice_loss(own, reason)
-            self._warn("lost", lost, reason)
+            self._lose(owns, reason)
+
+    def lose_all(self, reason: str) -> None:
+        """Note that all holds are lost: no role keeps them any more.
+
+        The dispatcher's thread calls it as it ends, so nothing else moves holds.
+        """
+        with self._guard:
+            owns = self._owners.values()
+            self._lose(
+                [own for own in owns if own.hold and own.hold.state is not HoldState.RELEASED],
+                reason,
+            )
+
+    def _lose(self, owns: list[Ownership], reason: str) -> None:
+        for own in owns:
+            assert own.hold is not None
+            own.retained = None
+            if HoldState.LOST in own.hold.state.followers:
+                own.hold.lose(reason)
+        lost = [own for own in owns if not own.noticed]
+        for own in lost:
+            self._notice_loss(own, reason)
+        self._warn("lost", lost, reason)
 
     def give_up(self, call: AcquireCall) -> int:
         """Drop the present or future grant of ``call``, which was interrupted.

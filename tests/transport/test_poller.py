@@ -195,3 +195,10 @@ def test_a_client_and_a_node_work_without_eventfd() -> None:
     )
     ended = run_to_end([sys.executable, "-c", script])
     assert ended.stdout == "True\n", ended.stderr
+
+
+def test_a_sleep_longer_than_the_system_allows_is_a_shorter_one(pipe: tuple[int, int]) -> None:
+    poller = Poller()
+    poller.register(pipe[0])
+    os.write(pipe[1], b"x")
+    assert poller.poll(10**15) == {pipe[0]}

@@ -29,6 +29,8 @@ from support.paths import PINS, ROOT
 import fencelock.actors
 import fencelock.actors.api as api_package
 from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.name import TTL_MS_MAX, WAIT_MS_MAX
+from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Int64, Message
 from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError, dump
@@ -185,6 +187,30 @@ def test_an_error_names_message_field_and_value() -> None:
         decode(cbor2.dumps([0x18, "s", 2, "a", "o"]))
     with pytest.raises(MalformedFrameError, match="0x7777"):
         decode(cbor2.dumps([0x7777]))
+
+
+@pytest.mark.parametrize(
+    ("promise", "limits"),
+    [
+        (Opened(session="s", assigned="s", node="n", ttl_ms=0), {"ttl_ms": TTL_MS_MAX}),
+        (GOOD, {"hold_ms": WAIT_MS_MAX, "grace_ms": WAIT_MS_MAX}),
+        (
+            Renewed(lock="a", fence=1, hold_ms=0, grace_ms=0),
+            {"hold_ms": WAIT_MS_MAX, "grace_ms": WAIT_MS_MAX},
+        ),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_no_node_can_promise_more_time_than_a_client_may_have(
+    promise: Message, limits: dict[str, int]
+) -> None:
+    for name, limit in limits.items():
+        place = 1 + promise.__struct_fields__.index(name)
+        items = cbor2.loads(encode(promise))
+        decode(cbor2.dumps([*items[:place], limit, *items[place + 1 :]]))
+        for wrong in (-1, limit + 1):
+            with pytest.raises(MalformedFrameError, match=name):
+                decode(cbor2.dumps([*items[:place], wrong, *items[place + 1 :]]))
 
 
 @pytest.mark.parametrize(
