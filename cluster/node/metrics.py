@@ -1,7 +1,8 @@
 """Metrics of a node for Prometheus, and its health, over HTTP.
 
 Everything is read when it is asked for, on the node's own thread, so that a scrape sees one state
-and no request pays for it.
+and no request pays for it. Scrapes at nearly the same time share one reading: it looks at every
+role, and a node of `central` has one for each lock.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from fencelock.actors.bakery.leader import Leader as ElectionLeader
 from fencelock.actors.bakery.reconfigurer import Reconfigurer
 from fencelock.actors.error import ConfigError
 from fencelock.actors.histogram import BOUNDS_MS, Histogram
-from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.actors.message import NS_PER_MS, Instant, address_of, later
 from fencelock.actors.paxos.reconfigurer import Reconfigurer as LogReconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.lock_manager import LockManager
@@ -47,6 +48,9 @@ KEYS_SHOWN_MAX = 20
 
 READ_S = 2.0
 """Longest wait for the node (s): one that takes longer does not live."""
+
+READING_MS = 200
+"""Time for which a reading is shared (ms): whoever asks, the node reads five times a second."""
 
 REQUEST_S = 5.0
 """Time for a request and its reply (s), however slowly they come. A scrape takes some ms."""
@@ -177,9 +181,11 @@ class _NodeCollector(Collector):
     def __init__(self, dispatcher: Dispatcher, cluster: str) -> None:
         self._dispatcher = dispatcher
         self._cluster = cluster
+        self._reading: Reading | None = None
+        self._read_at = Instant(0)
 
     def read(self) -> Reading:
-        reading: Reading = self._dispatcher.read(self._look, READ_S)
+        reading: Reading = self._dispatcher.read(self._share, READ_S)
         return reading
 
     def collect(self) -> Iterable[Metric]:
@@ -188,6 +194,13 @@ class _NodeCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """Return nothing: no other collector has such names (Prometheus)."""
         return ()
+
+    def _share(self, scheduler: Scheduler) -> Reading:
+        """Return the last reading, or another if it is too old."""
+        now = scheduler.now()
+        if self._reading is None or now >= later(self._read_at, READING_MS):
+            self._reading, self._read_at = self._look(scheduler), now
+        return self._reading
 
     def _look(self, scheduler: Scheduler) -> Reading:
         roles = {name: slot.role for name, slot in scheduler.roles.items()}

@@ -6,10 +6,12 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,9 +21,11 @@ from support.real_nodes import config_in, loopback_addresses, measured, running
 import fencelock
 from fencelock.actors.error import ConfigError
 from fencelock.actors.histogram import BOUNDS_MS, Histogram
-from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node import metrics
 from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.metrics import READING_MS, MetricsServer
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
@@ -87,6 +91,39 @@ def test_a_node_is_live_and_ready_and_then_gone(alone: Node) -> None:
     alone.stop()
     with pytest.raises(urllib.error.URLError):
         get(address, "/live")
+
+
+class Walked(Scheduler):
+    """A scheduler that counts how often all its roles are looked at; the test moves its clock."""
+
+    def __init__(self) -> None:
+        self.time = Instant(0)
+        self.walks = 0
+        super().__init__("n1", lambda role_slot: None, Counter(), lambda: self.time)
+
+    def total_counters(self) -> Counter[str]:
+        self.walks += 1
+        return super().total_counters()
+
+    def read(self, look: Callable[[Scheduler], Any], timeout: float) -> Any:
+        """Return what ``look`` finds, as a dispatcher does."""
+        return look(self)
+
+
+def test_requests_at_nearly_the_same_time_share_one_look_at_the_roles() -> None:
+    scheduler: Any = Walked()
+    server = MetricsServer("127.0.0.1:0", scheduler, "c")
+    walks: list[int] = []
+    try:
+        for now_ms in (0, 0, READING_MS - 1, READING_MS, READING_MS, 5 * READING_MS):
+            scheduler.time = Instant(now_ms * NS_PER_MS)
+            uptime = samples(server.address)["fencelock_uptime_seconds"]
+            assert now_ms - READING_MS < uptime * 1_000 <= now_ms
+            assert get(server.address, "/ready")[0] == 503
+            walks.append(scheduler.walks)
+    finally:
+        server.close()
+    assert walks == [1, 1, 1, 2, 2, 3]
 
 
 def test_a_request_that_comes_byte_by_byte_is_ended_in_time(
