@@ -112,6 +112,10 @@ class LockProcess(Role[Received]):
         self.uncovered = Uncovered()
         self.proofs = Proofs()
         self.congested: set[str] = set()
+        self.greetings: dict[str, Greet] = {}
+        """The latest greeting of the present life of each node."""
+        self.unanswered: set[str] = set()
+        """The nodes whose greeting is answered once there is room for it."""
         self.probing = False
         self.reported = ""
         """The detail of the last `Ready` sent to the proxy."""
@@ -130,9 +134,7 @@ class LockProcess(Role[Received]):
             case PeerJoined():
                 return self._on_peer_joined(event, now)
             case Congested():
-                change = self.congested.add if event.congested else self.congested.discard
-                change(event.node)
-                return ()
+                return self._on_congested(event)
             case ProbeDue():
                 return self._on_probe_due(now)
             case ProofDue():
@@ -362,15 +364,40 @@ class LockProcess(Role[Received]):
                 self.requests.remove(message.lock, origin)
                 return self._settle(message.lock, now)
             case Greet():
-                # Send a restarted process those of our requests that it must know.
-                parts = self.requests.welcomes(self.node, message)
-                return [effect for part in parts for effect in self._post((origin,), part)]
+                return self._on_greet(origin, message)
             case Welcome():
                 return self._on_welcome(origin, message, now)
             case Probe():
                 return self._post((origin,), Acknowledge(lock=""))
             case Acknowledge():
                 return []  # It is evidence, like every message.
+
+    def _on_greet(self, origin: str, greet: Greet) -> list[Effect]:
+        """Answer a restarted process, once a round: a short greeting has a long answer."""
+        former = self.greetings.get(origin)
+        if former is not None and greet.round <= former.round:
+            return [Observe("lamport.repeated_greet_dropped")]
+        self.greetings[origin] = greet
+        if origin in self.congested:
+            self.unanswered.add(origin)
+            return [Observe("lamport.greet_deferred")]
+        return self._welcome(origin)
+
+    def _welcome(self, node: str) -> list[Effect]:
+        """Send a restarted process those of our requests that it must know."""
+        parts = self.requests.welcomes(self.node, self.greetings[node])
+        return [effect for part in parts for effect in self._post((node,), part)]
+
+    def _on_congested(self, event: Congested) -> list[Effect]:
+        """Note whether too much waits for a node; if no longer, answer its latest greeting."""
+        if event.congested:
+            self.congested.add(event.node)
+            return []
+        self.congested.discard(event.node)
+        if event.node not in self.unanswered:
+            return []
+        self.unanswered.discard(event.node)
+        return self._welcome(event.node)
 
     def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
         """Store evidence, and grant requests that lacked only this."""
@@ -415,6 +442,8 @@ class LockProcess(Role[Received]):
     def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
         """Drop requests and evidence of a former life of the node; greet it if we are new."""
         self.requests.remove_all(joined.node)
+        self.greetings.pop(joined.node, None)
+        self.unanswered.discard(joined.node)
         self.evidence.forget(joined.node)
         self.uncovered.renew()
         self.contact.received(joined.node, now)

@@ -64,6 +64,16 @@ class Outgoing(Generic[T]):
     def push(self, content: T) -> None:
         self.contents.append(content)
 
+    def last_unsent(self) -> T | None:
+        """Return the content that was pushed last, or None if it was sent."""
+        unsent = self.sent < self.first + len(self.contents)
+        return self.contents[-1] if unsent else None
+
+    def replace_last(self, content: T) -> None:
+        """Put ``content`` in the place of the last one, which was not sent."""
+        assert self.last_unsent() is not None
+        self.contents[-1] = content
+
     def fresh(self) -> list[tuple[int, T]]:
         """Return the contents that can be sent for the first time now, and count them as sent."""
         end = min(self.first + WINDOW, self.first + len(self.contents))
@@ -172,6 +182,9 @@ CONFIRM_AT = WINDOW // 4
 BACKLOG_MAX = 4_096
 """Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
 
+REPLACED = frozenset({Acknowledge, Probe})
+"""Contents of which an unsent one is replaced by the next: nothing but their stamps counts."""
+
 ARRIVED: dict[ArrivalResult, str] = {
     ArrivalResult.EARLY: "lamport.early_held",
     ArrivalResult.REPEATED: "lamport.repeat_dropped",
@@ -194,9 +207,18 @@ class ReliableChannel(Role[Received]):
     (``nonce``) sent after the life known before. The life that answers ran after the request,
     and lives of a node follow each other, so it is never an older one.
 
+    A peer may send and confirm nothing, by fault or by intent, and each of its requests and probes
+    is acknowledged. To leave them unread would stop two members for good that have too much for
+    each other: neither would read what the other waits to have confirmed. Instead, an
+    acknowledgement that waits for room in the window is replaced if the next content is another
+    one: that is evidence for all that the former was, since only the stamp counts. So there are at
+    most as many as other contents, of which nothing new is begun beyond `BACKLOG_MAX`. A probe is
+    replaced in the same way.
+
     Invariants:
         delivered-is-a-prefix: Between two lives, the delivered contents are at all times a prefix
-            of those carried; each pair of lives has its own streams, begun once.
+            of those carried, without those that were replaced; each pair of lives has its own
+            streams, begun once.
 
     Args:
         node: the node this channel is on.
@@ -271,6 +293,9 @@ class ReliableChannel(Role[Received]):
     def _carry(self, peer: Peer, content: Content) -> list[Effect]:
         if peer.boot is None:  # When it joins, the process starts over with it.
             return [Observe("lamport.unaddressed_dropped")]
+        if type(content) in REPLACED and type(peer.outgoing.last_unsent()) is type(content):
+            peer.outgoing.replace_last(content)
+            return [Observe("lamport.replaced")]
         peer.outgoing.push(content)
         effects = self._send_fresh(peer)
         if len(peer.outgoing) > BACKLOG_MAX and not peer.congested:
@@ -401,7 +426,7 @@ class ReliableChannel(Role[Received]):
             return ()
         peer.meet(introduce.boot)
         return [
-            *self._relieve(peer),
             Send(self.process, PeerJoined(node=peer.node, boot=introduce.boot)),
+            *self._relieve(peer),
             Observe("lamport.peer_joined"),
         ]

@@ -49,8 +49,8 @@ PEER = Address("b/channel")
 PROCESS = Address("a/process")
 
 
-def content(number: int) -> Acknowledge:
-    return Acknowledge(lock="x", stamp=number + 1)
+def content(number: int) -> Request:
+    return Request(lock="x", stamp=number + 1)
 
 
 def parcel(number: int, *, boot: int = THEIRS, your_boot: int = OURS, confirmed: int = 0) -> Parcel:
@@ -277,6 +277,24 @@ def test_a_long_backlog_is_reported_and_so_is_its_end(bench: ChannelOfA) -> None
         confirm = Confirm(boot=THEIRS, your_boot=OURS, confirmed=confirmed)
         relief += sent(bench.receive(confirm), Congested)
     assert relief == [Congested(node="b", congested=False)]
+
+
+def test_an_acknowledgement_that_waits_is_replaced_by_the_next_one(bench: ChannelOfA) -> None:
+    def acknowledge(stamp: int) -> Effects:
+        return bench.local(Carry(nodes=("b",), message=Acknowledge(lock="x", stamp=stamp)))
+
+    for number in range(WINDOW):
+        assert numbers(acknowledge(number + 1)) == [number]  # Sent at once, and each for itself.
+    assert acknowledge(1_000) == []
+    assert acknowledge(1_001) == [Observe("lamport.replaced")]
+    bench.local(carry(1_001))
+    assert acknowledge(1_003) == []
+    later = bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=WINDOW))
+    assert [parcel.content for parcel in sent(later, Parcel)] == [
+        Acknowledge(lock="x", stamp=1_001),
+        content(1_001),
+        Acknowledge(lock="x", stamp=1_003),
+    ]
 
 
 def test_a_backlog_ends_with_the_life_it_was_for(bench: ChannelOfA) -> None:

@@ -1,0 +1,175 @@
+"""What waits for a member of `lamport` that confirms nothing is bounded; two full ones drain."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from support.role_harness import HOST, T0
+
+from fencelock.actors.clock import Clock, Stamped
+from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.lamport.message import (
+    Congested,
+    Greet,
+    Introduce,
+    Neighbors,
+    Parcel,
+    Probe,
+    Release,
+    Request,
+    Welcome,
+)
+from fencelock.actors.lamport.order import WELCOME_MAX
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lamport.reliable_channel import BACKLOG_MAX, WINDOW, Peer, ReliableChannel
+from fencelock.actors.message import Address, Event, node_of
+from fencelock.actors.proxy.message import AcquireLock, LockGranted, QueueFull
+
+Mail = tuple[Address, Address, Event]
+
+
+class Pair:
+    """The roles of ``a`` and of ``b``, or of ``a`` alone; the test delivers what they send."""
+
+    def __init__(self, *own: str) -> None:
+        self.roles: dict[str, Any] = {}
+        self.channels: dict[str, ReliableChannel] = {}
+        self.network: deque[Mail] = deque()
+        self.timers: deque[Mail] = deque()
+        self.granted: list[tuple[str, str]] = []
+        self.refused: set[str] = set()
+        self.counted: dict[str, int] = {}
+        self.most = 0
+        """The most contents that ever waited for a peer."""
+        for number, node in enumerate(own, 1):
+            clock, process = Address(f"{node}/clock"), Address(f"{node}/process")
+            channel, proxy = Address(f"{node}/channel"), Address(f"{node}/proxy")
+            self.channels[node] = ReliableChannel(
+                channel, HOST, node=node, boot=number, process=process
+            )
+            self.roles[channel] = self.channels[node]
+            self.roles[clock] = Clock(clock, HOST, start=1_000, channel=channel)
+            self.roles[process] = LockProcess(
+                process, HOST, node=node, boot=number, clock=clock, proxy=proxy
+            )
+        for node in own:
+            for role in ("process", "channel"):
+                self.post(f"{node}/{role}", f"{node}/node", Neighbors(nodes=("a", "b")))
+
+    def peer(self, node: str) -> Peer:
+        """Return what the channel of ``node`` knows of the other."""
+        return self.channels[node].peers["b" if node == "a" else "a"]
+
+    def post(self, to: str, sender: str, event: Event) -> None:
+        """Handle an event and all that follows from it within its node."""
+        inbox: deque[Mail] = deque([(Address(to), Address(sender), event)])
+        while inbox:
+            to, sender, event = inbox.popleft()
+            for effect in self.roles[to].handle(sender, event, T0):
+                self.perform(Address(to), effect, inbox)
+        peers = [peer for channel in self.channels.values() for peer in channel.peers.values()]
+        self.most = max(self.most, *(len(peer.outgoing) for peer in peers), 0)
+
+    def perform(self, role: Address, effect: Any, inbox: deque[Mail]) -> None:
+        match effect:
+            case Send(to, message) if node_of(to) != node_of(role):
+                self.network.append((to, role, message))
+            case Send(_, LockGranted(lock=lock)):
+                self.granted.append((node_of(role), lock))
+            case Send(_, QueueFull()):
+                self.refused.add(node_of(role))
+            case Send(to, message) if to in self.roles:
+                inbox.append((to, role, message))
+            case Wake(_, timer):
+                self.timers.append((role, role, timer))
+            case Observe(name, count):
+                self.counted[name] = self.counted.get(name, 0) + count
+            case _:
+                pass
+
+    def deliver(self, rounds: int) -> None:
+        """Deliver all that is on its way, then let all timers end; so many times."""
+        for _ in range(rounds):
+            while self.network:
+                to, sender, event = self.network.popleft()
+                clock: Clock = self.roles[f"{node_of(to)}/clock"]
+                assert clock.arrived(self.roles[f"{node_of(sender)}/clock"].departing())
+                self.post(to, sender, event)
+            for _ in range(len(self.timers)):
+                self.post(*self.timers.popleft())
+
+    def acquire(self, node: str, lock: str, ticket: int) -> None:
+        request = AcquireLock(lock=lock, ticket=ticket, session="s", owner="o")
+        self.post(f"{node}/process", f"{node}/proxy", request)
+
+
+class Rogue(Pair):
+    """``a`` beside a member ``b`` that the test plays, and that confirms nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("a")
+        self.sent = 0
+        nonce = self.peer("a").nonce
+        assert nonce is not None
+        self.post("a/channel", "b/channel", Introduce(boot=7, your_boot=1, nonce=nonce))
+        self.send(Welcome(boot=1, round=1, requests=(), complete=True))
+
+    def send(self, content: Stamped) -> None:
+        stamped: Any = content
+        stamped = type(content)(**{**_fields(stamped), "stamp": 2_000 + self.sent})
+        parcel = Parcel(boot=7, your_boot=1, number=self.sent, confirmed=0, content=stamped)
+        self.sent += 1
+        self.post("a/channel", "b/channel", parcel)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.__struct_fields__}
+
+
+@pytest.mark.parametrize("kind", ["probes", "requests"])
+def test_acknowledgements_of_a_member_that_confirms_nothing_do_not_add_up(kind: str) -> None:
+    pair = Rogue()
+    for number in range(4 * WINDOW):
+        if kind == "probes":
+            pair.send(Probe())
+        else:
+            pair.send(Request(lock="x"))
+            pair.send(Release(lock="x", request=2_000 + pair.sent - 1))
+        assert len(pair.peer("a").outgoing) <= WINDOW + 1, number
+    assert pair.counted["lamport.acknowledge"] > 3 * WINDOW
+
+
+def test_one_greeting_of_a_round_is_answered_and_none_while_too_much_waits() -> None:
+    pair = Rogue()
+    for number in range(2 * WELCOME_MAX):
+        pair.acquire("a", f"lock-{number}", number + 1)
+    for _ in range(100):
+        pair.send(Greet(boot=7, round=1))
+    assert pair.counted["lamport.welcome"] == 2
+    assert pair.counted["lamport.repeated_greet_dropped"] == 99
+    for number in range(2, BACKLOG_MAX):
+        pair.send(Greet(boot=7, round=number))
+    assert pair.most <= BACKLOG_MAX + 3
+    assert pair.counted["lamport.greet_deferred"] > 0
+    answered = pair.counted["lamport.welcome"]
+    pair.post("a/process", "a/channel", Congested(node="b", congested=False))
+    assert pair.counted["lamport.welcome"] == answered + 2
+
+
+def test_two_members_that_have_too_much_for_each_other_send_all_of_it() -> None:
+    pair = Pair("a", "b")
+    pair.deliver(5)
+    ticket = 0
+    while len(pair.refused) < 2:  # Nothing of this arrives meanwhile.
+        ticket += 1
+        for node in ("a", "b"):
+            pair.acquire(node, f"{node}-{ticket}", ticket)
+    owed = {node: len(pair.peer(node).outgoing) for node in ("a", "b")}
+    assert min(owed.values()) > BACKLOG_MAX
+    pair.deliver(200)
+    assert [len(pair.peer(node).outgoing) for node in ("a", "b")] == [0, 0]
+    assert len(pair.granted) == len(set(pair.granted)) == sum(owed.values())
+    assert pair.most <= max(owed.values()) + 1
+    assert pair.counted["lamport.replaced"] > BACKLOG_MAX
