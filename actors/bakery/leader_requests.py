@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import account_of, kind_of, quoted, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms
+from fencelock.actors.bakery.deadline_queue import ENDS_MAX
 from fencelock.actors.bakery.message import (
     DropTicket,
     Error,
@@ -40,6 +42,10 @@ from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 
 TICKETS_MAX = 100_000
 """Maximum tickets in one leader's table: some 100 MB."""
+
+LOCK_TICKETS_MAX = 20_000
+"""Maximum tickets of one lock: what a leader does for all of them in one turn takes milliseconds
+then. `paxos` has the same limit on the waits for one lock."""
 
 ENTERING_MAX = 1_000
 """Maximum tickets that enter one lock at a time; the source has 100."""
@@ -138,6 +144,8 @@ class LeaderRequests:
         if not self.epoch_state.trusted(now):
             return [Observe("bakery.query_unanswered")]
         epoch = self.epoch_state.epoch
+        # Otherwise each query would pass over the ended holds again, until the next sweep.
+        self.tickets.forget_old(now, ENDS_MAX)
         found = reading(repr(query), lambda: query_result(self.tickets, query, epoch, now))
         return [found if isinstance(found, Fault) else Send(proxy, found)]
 
@@ -184,6 +192,12 @@ class LeaderRequests:
         if len(self.tickets) >= TICKETS_MAX:
             return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
         queue = self.tickets.queues.get(asked.lock)
+        if queue is not None and queue.tickets >= LOCK_TICKETS_MAX:
+            text = (
+                f"{lock}: it has {queue.tickets} holds and waits, and {LOCK_TICKETS_MAX} is the "
+                "limit for one lock: try again when some have ended, or spread them over more locks"
+            )
+            return Error.OVERFLOW, text
         if queue is not None and queue.entering >= ENTERING_MAX:
             text = f"{lock}: {ENTERING_MAX} requests enter at the same time, its limit"
             return Error.OVERFLOW, text
@@ -410,10 +424,12 @@ def _contenders(
     """
     if queue is None:
         return (), ()
-    votes = [entry for entry in queue.holders() if not entry.is_over(now)]
-    if votes and not votes[-1].shared:
-        votes = votes[-1:]
-    holders = [_contender(entry, now) for entry in votes[:HOLDERS_SHOWN_MAX]]
+    votes = queue.holders()
+    last = next((entry for entry in reversed(votes) if not entry.is_over(now)), None)
+    if last is not None and not last.shared:
+        votes = [last]
+    shown = islice((entry for entry in votes if not entry.is_over(now)), HOLDERS_SHOWN_MAX)
+    holders = [_contender(entry, now) for entry in shown]
     waiters = [_contender(entry, now) for entry in queue.waiters(WAITERS_SHOWN_MAX)]
     return tuple(holders), tuple(waiters)
 

@@ -345,7 +345,7 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
         tickets.set_until(entry, until)
     else:
         tickets.extend_until(entry, until)
-        entry.fence = max(entry.fence, record.fence)
+        tickets.raise_fence(entry, record.fence)
     tickets.note(ticket.lock, 0, record.fence, shared=ticket.shared)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from fencelock.actors.api.name import account_of
@@ -61,14 +62,15 @@ class TicketEntry:
     until: Instant | None
     round: int = 0
     fence: int = 0
+    key: RequestKey = field(init=False)
+    """The key of its ticket, made once: searches in a line compare many."""
+
+    def __post_init__(self) -> None:
+        self.key = self.ticket.key
 
     @property
     def shared(self) -> bool:
         return self.ticket.shared
-
-    @property
-    def key(self) -> RequestKey:
-        return self.ticket.key
 
     @property
     def holds(self) -> bool:
@@ -112,6 +114,9 @@ class TicketQueue:
     """Tickets by owner: usually one."""
     exclusive: ModeQueue = field(default_factory=ModeQueue)
     shared: ModeQueue = field(default_factory=ModeQueue)
+    by_fence: list[TicketEntry] | None = None
+    """All that hold, in the order of their fences; None after a change, until it is needed again.
+    It is not kept in order meanwhile, since thousands may end between two queries."""
 
     def against(self, *, shared: bool) -> tuple[ModeQueue, ...]:
         """Return the queues whose tickets conflict with a ticket of that mode."""
@@ -125,9 +130,20 @@ class TicketQueue:
     def waiting(self) -> int:
         return len(self.exclusive.line) + len(self.shared.line)
 
+    @property
+    def holding(self) -> int:
+        return len(self.exclusive.holding) + len(self.shared.holding)
+
+    @property
+    def tickets(self) -> int:
+        return self.entering + self.waiting + self.holding
+
     def holders(self) -> list[TicketEntry]:
-        holding = (*self.exclusive.holding, *self.shared.holding)
-        return sorted(holding, key=lambda entry: entry.fence)
+        """Return all that hold, in the order of their fences. The caller does not change it."""
+        if self.by_fence is None:
+            holding = (*self.exclusive.holding, *self.shared.holding)
+            self.by_fence = sorted(holding, key=attrgetter("fence"))
+        return self.by_fence
 
     def waiters(self, most: int) -> list[TicketEntry]:
         return [*islice(heapq.merge(self.exclusive.line, self.shared.line, key=_place), most)]
@@ -421,6 +437,11 @@ class TicketTable:
         self._file(entry, TicketPhase.HOLDING, fence, later(now, entry.ticket.lease_ms))
         self.note(entry.ticket.lock, 0, fence, shared=entry.shared)
 
+    def raise_fence(self, entry: TicketEntry, fence: int) -> None:
+        """Let ``entry``, which holds, do so under ``fence`` if that is higher than its own."""
+        entry.fence = max(entry.fence, fence)
+        self.queues[entry.ticket.lock].by_fence = None
+
     def unvote(self, entry: TicketEntry, until: Instant | None) -> None:
         """Take back the vote for ``entry``; do nothing if it is not in the table."""
         if self.has(entry):
@@ -518,7 +539,8 @@ class TicketTable:
 
     def expired_at(self, lock: str, now: Instant) -> Instant | None:
         """Return when a vote for ``lock`` last ended with its lease, or None if none ever did."""
-        queue = self.queues.get(lock)
+        # If nothing is due, all that ended has been removed, and the tombstones have it.
+        queue = self.queues.get(lock) if self.ends.is_due(now) else None
         holds = queue.holders() if queue is not None else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
         before = self.tombstones.expired_at(lock)
@@ -538,6 +560,7 @@ class TicketTable:
                 insort(mode.line, entry, key=_place)
             case TicketPhase.HOLDING:
                 mode.holding[entry] = None
+                queue.by_fence = None
 
     def _unfile(self, entry: TicketEntry) -> None:
         queue = self.queues[entry.ticket.lock]
@@ -549,6 +572,7 @@ class TicketTable:
                 del mode.line[bisect_left(mode.line, _place(entry), key=_place)]
             case TicketPhase.HOLDING:
                 del mode.holding[entry]
+                queue.by_fence = None
 
 
 def _is_late(entry: TicketEntry, ticket: Ticket, owner: str) -> bool:

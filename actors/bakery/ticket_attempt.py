@@ -589,9 +589,10 @@ def in_the_way(
     text = f"{titled(lock)}: waited {waited_ms} ms"
     queue = table.queues.get(lock)
     against = () if queue is None else queue.against(shared=entry.shared)
-    holders = [one for mode in against for one in mode.holding if one is not entry]
-    if holders:
-        holder, count = holders[0], len(holders) - 1
+    others = (one for mode in against for one in mode.holding if one is not entry)
+    if (holder := next(others, None)) is not None:
+        mine = any(entry in mode.holding for mode in against)
+        count = sum(len(mode.holding) for mode in against) - mine - 1
         ticket, held_ms = holder.ticket, ms_between(holder.since, now)
         rest = f", and by {count} other{'' if count == 1 else 's'}" if count else ""
         return (
