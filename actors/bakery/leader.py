@@ -268,7 +268,8 @@ class Leader(Role[Received]):
             return []
         own = self.attempts.own  # The table may have forgotten some of these.
         busy = own or self.tickets or self.requests.pending or self.transfer.arriving
-        if not busy and not self.epoch_state.bound.is_raised:
+        ending = self.attempts.ending
+        if not (busy or ending) and not self.epoch_state.bound.is_raised:
             return []
         self.ticking = True
-        return [Wake(TICK_MS if own else self.epoch_state.timing.resend_ms, StepDue())]
+        return [Wake(TICK_MS if own or ending else self.epoch_state.timing.resend_ms, StepDue())]

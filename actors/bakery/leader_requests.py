@@ -170,6 +170,8 @@ class LeaderRequests:
         lock = titled(asked.lock)
         if why := self.terms.why_invalid(asked.hold_ms, asked.grace_ms):
             return Error.INVALID, f"{lock}: {why}"
+        if asked.who.session in self.attempts.ending:
+            return Error.FAILED, f"{lock}: session {quoted(asked.who.session)} ends"
         same = False
         known = self.tickets.of(asked.lock, asked.who)
         for entry in sorted(known, key=lambda one: -one.ticket.request):
@@ -265,21 +267,36 @@ class LeaderRequests:
         return self._settle(reply.number, change, now)
 
     def _on_unlock_all(self, proxy: Address, request: UnlockAll, now: Instant) -> list[Effect]:
-        """Drop everything of a session that is known here; the proxy also asks other leaders."""
-        effects: list[Effect] = [Send(proxy, Unlocked(number=request.number, found=True))]
-        for entry in self.tickets.of_session(request.session):
+        """Drop everything of a session that is known here; the proxy also asks other leaders.
+
+        There may be thousands of tickets. Those that this turn leaves are dropped by later ticks.
+        """
+        begins = request.session not in self.attempts.ending
+        self.attempts.ending.setdefault(request.session, {})[proxy, request.number] = None
+        return self._end_some(request.session, now) if begins else []
+
+    def _end_some(self, session: str, now: Instant) -> list[Effect]:
+        """Drop `ENDS_MAX` tickets of a session that ends; reply if none is left."""
+        effects: list[Effect] = []
+        for entry in self.tickets.of_session(session, ENDS_MAX):
             ticket = entry.ticket
             self.attempts.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
             message = DropTicket(**request_of(self.epoch_state.epoch, ticket))
             sent = self.epoch_state.send_to_all(message)
             effects += [*sent, *self.attempts.advance(ticket.lock, now)]
-        return effects
+        requests = self.attempts.ending.pop(session)
+        if self.tickets.sessions.get(session):
+            self.attempts.ending[session] = requests  # The next tick goes on with another one.
+            return effects
+        replies = (Send(proxy, Unlocked(number=number, found=True)) for proxy, number in requests)
+        return [*effects, *replies]
 
     def _on_renew(self, proxy: Address, request: RenewHold, now: Instant) -> list[Effect]:
         known = self.tickets.of(request.lock, request.who)
         entry = next((one for one in known if one.fence == request.fence), None)
-        if entry is None or entry.is_over(now):
+        ends = request.who.session in self.attempts.ending
+        if entry is None or entry.is_over(now) or ends:
             return [Send(proxy, not_held_here(request.number))]
         attempt = self.attempts.own.get(entry.key)
         if attempt is not None and attempt.is_voting and not attempt.held:
@@ -358,8 +375,10 @@ class LeaderRequests:
         del self.asked[change.proxy, change.number]
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Send requests again that some leaders have not answered."""
+        """Go on with a session that ends; send requests again that some have not answered."""
         effects: list[Effect] = []
+        if (session := next(iter(self.attempts.ending), None)) is not None:
+            effects += self._end_some(session, now)
         while (found := next(iter(self.pending.items()), None)) and found[1].due <= now:
             number, change = found
             change.tries += 1
@@ -379,6 +398,7 @@ class LeaderRequests:
         """Drop all: the epoch is over, and proxies repeat their requests."""
         self.pending.clear()
         self.asked.clear()
+        self.attempts.ending.clear()
 
 
 def over_share(key: str, has: int, share: int) -> str:

@@ -418,8 +418,8 @@ class TicketTable:
             if entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
         ]
 
-    def of_session(self, session: str) -> list[TicketEntry]:
-        return list(self.sessions.get(session, ()))
+    def of_session(self, session: str, most: int) -> list[TicketEntry]:
+        return [*islice(self.sessions.get(session, ()), most)]
 
     def set_until(self, entry: TicketEntry, until: Instant | None) -> None:
         """Set the end of ``entry`` (None: never); do nothing if it is not in the table."""

@@ -203,6 +203,9 @@ class TicketAttempts:
         self.own: dict[RequestKey, TicketAttempt] = {}
         self.due: DeadlineQueue[TicketAttempt] = DeadlineQueue()
         """The times at which they are processed again."""
+        self.ending: dict[str, dict[tuple[Address, int], None]] = {}
+        """Sessions whose end has begun, which get nothing more; and the proxies and numbers of the
+        requests that are answered once none of their tickets is left here."""
         self.serial = 0
 
     def forget(self, entry: TicketEntry) -> None:
@@ -419,11 +422,15 @@ class TicketAttempts:
     def grant(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Grant the lock, if a quorum voted in this round and this leader is trusted.
 
+        But grant nothing to a session that ends: its ticket is dropped soon.
+
         The hold is sent to the copies before; it counts once a quorum of the keepers has it.
         """
         entry = attempt.entry
         if not attempt.is_voting or not self.epoch_state.is_voted(attempt.votes):
             return []
+        if entry.ticket.who.session in self.ending:
+            return [Observe("bakery.session_ends")]
         if not entry.holds or not self.table.has(entry):
             return []  # Its own vote ended with its lease; the client is notified when that is due.
         if entry.is_over(now):

@@ -231,11 +231,11 @@ def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
         for number in range(3):
             asked = ticket()._replace(lock=f"{number}", who=Who(session, "ann"))
             assert table.put(asked, "n2", NOW, None) is not None
-    found = table.of_session("a")
+    found = table.of_session("a", 10)
     assert [entry.ticket.who.session for entry in found] == ["a"] * 3
     for entry in found:
         table.remove(entry)
-    assert table.of_session("a") == []
+    assert table.of_session("a", 10) == []
 
 
 def test_time_that_is_changed_moves_what_is_over_then() -> None:
