@@ -20,7 +20,6 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, exports_needed, leader_of, quorum
-from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -34,6 +33,7 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
 )
 from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.deadline_queue import DeadlineQueue
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import Address, Instant, Message, later, ms_between

@@ -19,7 +19,6 @@ from fencelock.actors.bakery.config import (
     leader_of,
     proxy_of,
 )
-from fencelock.actors.bakery.deadline_queue import ENDS_MAX
 from fencelock.actors.bakery.epochs import EpochLimit, EpochState, Refusals
 from fencelock.actors.bakery.event import (
     Connected,
@@ -54,6 +53,7 @@ from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.bakery.voting import Voting
+from fencelock.actors.deadline_queue import ENDS_MAX
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of

@@ -18,7 +18,6 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fencelock.actors.api.name import account_of
-from fencelock.actors.bakery.deadline_queue import DeadlineQueue
 from fencelock.actors.bakery.ticket import (
     TICKET_NUMBER_MAX,
     EndedRequests,
@@ -29,6 +28,7 @@ from fencelock.actors.bakery.ticket import (
     counter_of,
     epoch_of,
 )
+from fencelock.actors.deadline_queue import DeadlineQueue
 from fencelock.actors.message import Instant, later, ms_between
 
 

@@ -90,7 +90,6 @@ from enum import Enum
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS
-from fencelock.actors.bakery.deadline_queue import ENDS_MAX, DeadlineQueue
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -119,6 +118,7 @@ from fencelock.actors.bakery.ticket import (
     epoch_of,
     pack_fence,
 )
+from fencelock.actors.deadline_queue import ENDS_MAX, DeadlineQueue
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from fencelock.actors.api.message import Contender
@@ -120,7 +120,10 @@ class Broker(Role[Accepted]):
         self.clients: dict[Address, ClientRecord] = {}
         self.client_of: dict[tuple[str, str], Address] = {}
         self.tickets: dict[int, BrokerAcquire] = {}
-        self.tickets_of: dict[str, dict[int, None]] = {}
+        self.waiting: dict[str, dict[int, None]] = {}
+        """The tickets that wait for each lock, the oldest first."""
+        self.holding: dict[str, dict[int, None]] = {}
+        """The tickets that hold each lock: two only if a server without a journal forgot one."""
         self.doubts: dict[tuple[str, int], Instant] = {}
         """Times of the last questions about holds of an earlier life, by lock and number."""
         self.watch = address_of(node_of(address), "watch")
@@ -215,7 +218,7 @@ class Broker(Role[Accepted]):
         self.tickets[acquire.ticket] = BrokerAcquire(
             acquire.lock, acquire.session, acquire.owner, client, now, None
         )
-        self.tickets_of.setdefault(acquire.lock, {})[acquire.ticket] = None
+        self.waiting.setdefault(acquire.lock, {})[acquire.ticket] = None
         return (*effects, Send(client, acquire))
 
     def _new_address(self) -> Address:
@@ -244,21 +247,43 @@ class Broker(Role[Accepted]):
     def _forget(self, number: int) -> BrokerAcquire | None:
         ticket = self.tickets.pop(number, None)
         if ticket is not None:
-            of_lock = self.tickets_of[ticket.lock]
-            del of_lock[number]
-            if not of_lock:
-                del self.tickets_of[ticket.lock]
+            _take(self.waiting if ticket.number is None else self.holding, ticket.lock, number)
         return ticket
 
     def _on_query(self, query: QueryLock, now: Instant) -> Effects:
-        tickets = (self.tickets[number] for number in self.tickets_of.get(query.lock, ()))
-        return (Send(self.watch, _local_view(query, node_of(self.address), tickets, now)),)
+        return (Send(self.watch, self._local_view(query, now)),)
+
+    def _local_view(self, query: QueryLock, now: Instant) -> LockDescription:
+        """Return what this node knows of a lock; the watch adds the knowledge of the server."""
+        holder = next(iter(self.holding.get(query.lock, ())), None)
+        most = WAITERS_SHOWN_MAX if query.waiters else 0
+        waiters = islice(self.waiting.get(query.lock, ()), most)
+        return LockDescription(
+            lock=query.lock,
+            query=query.query,
+            holder=None if holder is None else self._contender(holder, now),
+            waiters=tuple(self._contender(number, now) for number in waiters),
+            waits_for=(),
+        )
+
+    def _contender(self, number: int, now: Instant) -> Contender:
+        ticket = self.tickets[number]
+        return Contender(
+            node=node_of(self.address),
+            session=ticket.session,
+            owner=ticket.owner,
+            fence=ticket.number,
+            since_ms=ms_between(ticket.since, now),
+        )
 
     def _on_granted(self, got: LockGranted, now: Instant) -> Effects:
         ticket = self.tickets.get(got.ticket)
         if ticket is None:
             return ()  # It crossed with a `ReleaseLock`, which is on its way to the lock client.
         self.tickets[got.ticket] = ticket._replace(number=got.fence, since=now)
+        if ticket.number is None:
+            _take(self.waiting, got.lock, got.ticket)
+        self.holding.setdefault(got.lock, {})[got.ticket] = None
         return (Send(self.proxy, got),)
 
     def _on_idle(self, client: Address, idle: Idle) -> Effects:
@@ -322,29 +347,9 @@ class BrokerAcquire(NamedTuple):
     number: int | None
 
 
-def _local_view(
-    query: QueryLock, node: str, tickets: Iterable[BrokerAcquire], now: Instant
-) -> LockDescription:
-    """Return what ``node`` knows of a lock from its ``tickets`` for it.
-
-    The watch adds the knowledge of the server.
-    """
-    contenders = [
-        Contender(
-            node=node,
-            session=ticket.session,
-            owner=ticket.owner,
-            fence=ticket.number,
-            since_ms=ms_between(ticket.since, now),
-        )
-        for ticket in tickets
-    ]
-    holders = [contender for contender in contenders if contender.fence is not None]
-    waiters = [contender for contender in contenders if contender.fence is None]
-    return LockDescription(
-        lock=query.lock,
-        query=query.query,
-        holder=holders[0] if holders else None,
-        waiters=tuple(waiters[:WAITERS_SHOWN_MAX]),
-        waits_for=(),
-    )
+def _take(tickets: dict[str, dict[int, None]], lock: str, number: int) -> None:
+    """Remove a ticket of ``lock``, and the lock with its last."""
+    of_lock = tickets[lock]
+    del of_lock[number]
+    if not of_lock:
+        del tickets[lock]

@@ -10,6 +10,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.api.message import Absence
@@ -288,8 +289,10 @@ class PendingRequests:
         self.lines.setdefault(lock, OrderedDict())[ticket.number] = ticket
         self.tickets += 1
 
-    def in_line(self, lock: str) -> list[LocalTicket]:
-        return list(self.lines.get(lock, OrderedDict()).values())
+    def in_line(self, lock: str, most: int) -> list[LocalTicket]:
+        """Return the first tickets in the line for ``lock``, at most ``most``."""
+        line = self.lines.get(lock)
+        return [] if line is None else list(islice(line.values(), most))
 
     def begin(self, lock: str) -> bool:
         """Begin a request for the first ticket in line, if there is one and no request is out."""

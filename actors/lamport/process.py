@@ -40,6 +40,7 @@ from fencelock.actors.lamport.order import (
     pack_fence,
 )
 from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockDescription,
@@ -491,7 +492,7 @@ class StatusView:
     def description(
         self, query: QueryLock, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
     ) -> LockDescription:
-        holder, waiters = self.contenders(query.lock)
+        holder, waiters = self.contenders(query.lock, WAITERS_SHOWN_MAX if query.waiters else 0)
         missing = self.missing(query.lock, rejoin, evidence, contact)
         return LockDescription(
             lock=query.lock,
@@ -501,8 +502,8 @@ class StatusView:
             waits_for=contact.absences(missing, self.now),
         )
 
-    def contenders(self, lock: str) -> tuple[Contender | None, tuple[Contender, ...]]:
-        """Return the holder of ``lock``, if any, and the waiters in the order of their turns.
+    def contenders(self, lock: str, most: int) -> tuple[Contender | None, tuple[Contender, ...]]:
+        """Return the holder of ``lock``, if any, and the first ``most`` waiters, in their order.
 
         For this node's own request it is known whether it holds. The earliest request
         of another node holds, or is about to; its client is not known here.
@@ -519,8 +520,9 @@ class StatusView:
         bid = self.pending.out.get(lock)
         if bid is not None and bid.turn is None and not bid.withdrawn:
             waiters.append(self._ours(bid.ticket, bid.ticket.since))
-        waiters += [self._ours(ticket, ticket.since) for ticket in self.pending.in_line(lock)]
-        return holder, tuple(waiters)
+        line = self.pending.in_line(lock, max(0, most - len(waiters)))
+        waiters += [self._ours(ticket, ticket.since) for ticket in line]
+        return holder, tuple(waiters[:most])
 
     def missing(
         self, lock: str, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
@@ -533,7 +535,7 @@ class StatusView:
         """
         bid = self.pending.out.get(lock)
         if bid is None:
-            return rejoin.missing() if self.pending.in_line(lock) else ()
+            return rejoin.missing() if lock in self.pending.lines else ()
         if bid.granted_at is not None:
             return ()
         missing = evidence.missing(bid.turn or UNSTAMPED)

@@ -30,7 +30,15 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, Timer, address_of, is_node, ms_between
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Timer,
+    address_of,
+    is_node,
+    ms_between,
+)
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX
 from fencelock.actors.proxy.lock_request import (
@@ -72,6 +80,13 @@ WAIT_TIMER_MS_MAX = 30_000
 """The longest timer of a wait (ms); a longer wait gets several. Timers cannot be cancelled: one for
 the whole wait would remain for as long, even if the lock is granted at once."""
 
+CLAIMS_ENDED_MAX = 100
+"""Maximum waits that end in one turn. Each takes some 200 us, with its query, the answer and its
+refusal, and other clients are served between turns."""
+
+CLAIMS_ENDED_MS = 20
+"""Interval at which further waits end, if more have timed out (ms)."""
+
 CONFIRM_AFTER_MS = 2_000
 """Age at which a hold is confirmed with its client for the first time (ms)."""
 
@@ -89,10 +104,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class WaitOver(Timer):
-    """The timeout of ``ticket`` has passed."""
+class WaitsDue(Timer):
+    """The next wait times out at the instant ``at``, unless it has ended."""
 
-    ticket: int
+    at: Instant
 
 
 class TryQuery(Timer):
@@ -153,6 +168,10 @@ class LockManager(Backend):
         self.queries = PendingQueries(node, self.clients)
         self.endings: dict[int, LockRequest] = {}
         """Waits whose refusal waits for an answer of the protocol, by the query's number."""
+        self.waits_due_at: Instant | None = None
+        """Time of the timer that counts; others are ignored."""
+        self.waits_end_from = Instant(0)
+        """No wait ends before that, because many have just ended."""
         self.looking: set[int] = set()
         """The `QueryLock` requests of a description in flight."""
         self.descriptions: dict[str, LockDescription] = {}
@@ -176,7 +195,7 @@ class LockManager(Backend):
             LockRevoked: self._on_revoked,
             LockDescription: self._on_description,
             Ready: self._on_ready,
-            WaitOver: self._on_wait_over,
+            WaitsDue: self._on_waits_due,
             TryQuery: self._on_try_query,
         }
         if holds_by_session:
@@ -261,7 +280,9 @@ class LockManager(Backend):
         want = AcquireLock(lock=key.lock, ticket=claim.ticket, session=key.session, owner=key.owner)
         effects: list[Effect] = [Send(self.granter, want)]
         if acquire.wait_ms is not None:
-            effects.append(_wait_timer(claim.ticket, acquire.wait_ms or TRY_MS))
+            wait_ns = (acquire.wait_ms or TRY_MS) * NS_PER_MS
+            self.claims.waits.set(claim.ticket, Instant(now + wait_ns))
+            effects += self._wake_for_waits(now)
         if acquire.wait_ms == 0:
             effects += self._query_for(claim)
         return effects
@@ -415,14 +436,33 @@ class LockManager(Backend):
             return []
         return [Send(client, _ended(end, "its holds were released"))]
 
-    def _on_wait_over(self, sender: Address, over: WaitOver, now: Instant) -> Effects:
-        """End a wait that timed out, once the protocol has named the holder."""
-        claim = self.claims.by_ticket.get(over.ticket)
-        if claim is None or claim.phase is not Phase.WAITING:
+    def _on_waits_due(self, sender: Address, due: WaitsDue, now: Instant) -> Effects:
+        """End waits that timed out, `CLAIMS_ENDED_MAX` at most; later turns end the rest."""
+        if due.at != self.waits_due_at:
             return ()
-        left_ms = (claim.wait_ms or TRY_MS) - ms_between(claim.since, now)
-        if left_ms > 0:
-            return [_wait_timer(claim.ticket, left_ms)]
+        self.waits_due_at = None
+        effects: list[Effect] = []
+        for ticket in self.claims.waits.each_due(now, CLAIMS_ENDED_MAX):
+            effects += self._on_wait_over(self.claims.by_ticket[ticket])
+        if self.claims.waits.is_due(now):
+            self.waits_end_from = Instant(now + CLAIMS_ENDED_MS * NS_PER_MS)
+        return [*effects, *self._wake_for_waits(now)]
+
+    def _wake_for_waits(self, now: Instant) -> list[Effect]:
+        """Set a timer for the wait that times out next, unless one is set for then or before."""
+        next_at = self.claims.waits.next_at()
+        if next_at is None:
+            return []
+        at = max(next_at, self.waits_end_from)
+        if self.waits_due_at is not None and self.waits_due_at <= at:
+            return []
+        after_ms = min(max(1, -(-(at - now) // NS_PER_MS)), WAIT_TIMER_MS_MAX)
+        due = self.waits_due_at = Instant(now + after_ms * NS_PER_MS)
+        return [Wake(after_ms, WaitsDue(at=due))]
+
+    def _on_wait_over(self, claim: LockRequest) -> list[Effect]:
+        """End a wait that timed out, once the protocol has named the holder."""
+        assert claim.phase is Phase.WAITING
         self._forget_query(claim)
         asked = self._query_for(claim)  # Ask first: the protocol must still know the wait.
         claim.phase = Phase.ENDING
@@ -440,7 +480,9 @@ class LockManager(Backend):
         query = self.queries.add(sender, inspect, now)
         if query is None:
             return ()
-        return [Send(self.granter, QueryLock(lock=inspect.lock, query=query.number, proven=True))]
+        number = query.number
+        look = QueryLock(lock=inspect.lock, query=number, proven=True, waiters=True)
+        return [Send(self.granter, look)]
 
     def _on_description(
         self, sender: Address, description: LockDescription, now: Instant
@@ -564,11 +606,6 @@ def _ended(end: End, detail: str) -> Ended:
 
 def _not_held(given: HoldReleased) -> str:
     return f"lock {given.lock!r}: fence {given.fence} does not hold it, says the lock server"
-
-
-def _wait_timer(ticket: int, left_ms: int) -> Wake:
-    """Return the next timer of a wait with ``left_ms`` left."""
-    return Wake(min(left_ms, WAIT_TIMER_MS_MAX), WaitOver(ticket=ticket))
 
 
 def _remember(memory: dict[K, V], key: K, value: V) -> None:

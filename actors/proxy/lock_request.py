@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fencelock.actors.api.message import HOLDER_UNKNOWN, Contender, LockStatus, Reason
 from fencelock.actors.api.request import Reply
+from fencelock.actors.deadline_queue import DeadlineQueue
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.message import LockDescription
 
@@ -71,12 +72,14 @@ class LockRequest:
 
 @dataclass(slots=True)
 class LockRequests:
-    """All claims of a node, found by owner, by ticket and by lock."""
+    """All claims of a node, found by owner, by ticket, by lock and by the end of their waits."""
 
     by_key: dict[Key, LockRequest] = field(default_factory=dict[Key, LockRequest])
     by_ticket: dict[int, LockRequest] = field(default_factory=dict[int, LockRequest])
     holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
     """The claim that holds a lock through this node, by lock."""
+    waits: DeadlineQueue[int] = field(default_factory=DeadlineQueue[int])
+    """The tickets whose waits have a timeout."""
     replies: dict[Key, tuple[int, Reply]] = field(default_factory=dict[Key, tuple[int, Reply]])
     """The last reply to each owner about each lock, for a request that is sent again."""
 
@@ -93,12 +96,14 @@ class LockRequests:
         claim.phase = Phase.HELD
         claim.fence = fence
         claim.since = now
+        self.waits.set(claim.ticket, None)
         self.holder[claim.key.lock] = claim
 
     def drop(self, claim: LockRequest) -> None:
         """Drop a claim, held or not."""
         del self.by_key[claim.key]
         del self.by_ticket[claim.ticket]
+        self.waits.set(claim.ticket, None)
         if self.holder.get(claim.key.lock) is claim:
             del self.holder[claim.key.lock]
 
@@ -149,7 +154,9 @@ def locks_of(
     waiters: dict[str, list[Contender]] = {lock: [] for lock in claims.holder}
     for claim in claims.by_key.values():
         if claim.phase is not Phase.HELD:
-            waiters.setdefault(claim.key.lock, []).append(_contender_of(node, claim, now))
+            shown = waiters.setdefault(claim.key.lock, [])
+            if len(shown) < WAITERS_SHOWN_MAX:
+                shown.append(_contender_of(node, claim, now))
     statuses: list[LockStatus] = []
     left = LOCKS_BYTES_MAX
     for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
@@ -158,7 +165,7 @@ def locks_of(
         status = LockStatus(
             lock=lock,
             holder=holder if held is None else _contender_of(node, held, now),
-            waiters=tuple(waiters[lock][:WAITERS_SHOWN_MAX]),
+            waiters=tuple(waiters[lock]),
             waits_for=known.waits_for if known is not None else (),
         )
         left -= _bytes_of(status)

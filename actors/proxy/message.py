@@ -125,10 +125,12 @@ class QueryLock(Local):
     query: int
     proven: bool = False
     """Whether "no holder" may be answered only if nobody held the lock at some instant since."""
+    waiters: bool = False
+    """Whether to describe the waiters, too: `WAITERS_SHOWN_MAX` of them at most."""
 
 
 class LockDescription(Local):
-    """The answer to the `QueryLock` numbered ``query``: holder and waiters on all nodes, in order.
+    """The answer to the `QueryLock` numbered ``query``: the holder, and the first waiters in order.
 
     A contender of this node carries its ticket's session and owner, as given in `AcquireLock`.
     """

@@ -20,7 +20,6 @@ from support.leader_trio import (
 from fencelock.actors.bakery import ticket_attempt
 from fencelock.actors.bakery.bounds import PART, impossible_records
 from fencelock.actors.bakery.config import election_of, leader_of
-from fencelock.actors.bakery.deadline_queue import STALE_MAX
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
     Chosen,
@@ -40,6 +39,7 @@ from fencelock.actors.bakery.message import Table as Handed
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import
 from fencelock.actors.bakery.table import TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
+from fencelock.actors.deadline_queue import STALE_MAX
 from fencelock.actors.message import Address, later
 
 BOB = Who("c", "bob")

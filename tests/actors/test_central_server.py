@@ -20,11 +20,13 @@ from support.central_scene import (
     request,
     want,
 )
-from support.expect import checked
+from support.counting import count_contenders
+from support.expect import checked, present
 from support.role_harness import HOST, T0, at, counted, not_counted, only_sent, sent
 
 from fencelock.actors.api.message import Absence, Acquire, Contender
 from fencelock.actors.api.session_message import Evict
+from fencelock.actors.central import broker as broker_module
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import DOUBT_MS, Broker
 from fencelock.actors.central.client import LockClient
@@ -607,7 +609,7 @@ def test_got_and_full_go_to_the_proxy_unless_the_ticket_is_given_back(broker: Br
     assert broker.handle(FIRST, full, T0) == ()
     assert broker.handle(PROXY, give, T0) == ()
     assert broker.tickets == {}
-    assert broker.tickets_of == {}
+    assert (broker.waiting, broker.holding) == ({}, {})
 
 
 def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
@@ -615,7 +617,7 @@ def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
     broker.handle(PROXY, want(2), at(1))
     broker.handle(FIRST, backend.LockGranted(lock="l", ticket=1, fence=7), at(2))
 
-    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3), at(5))
+    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3, waiters=True), at(5))
 
     holder = Contender(node="a", session="s", owner="o1", fence=7, since_ms=3)
     waiter = Contender(node="a", session="s", owner="o2", fence=None, since_ms=4)
@@ -627,8 +629,26 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     for ticket in range(WAITERS_SHOWN_MAX + 10):
         broker.handle(PROXY, want(ticket), T0)
 
-    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0)
+    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3, waiters=True), T0)
     assert len(only_sent(effects, LockDescription).waiters) == WAITERS_SHOWN_MAX
+
+
+@pytest.mark.parametrize(("waiters", "shown"), [(True, WAITERS_SHOWN_MAX), (False, 0)])
+def test_a_look_builds_only_the_holder_and_the_waiters_that_it_shows(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, *, waiters: bool, shown: int
+) -> None:
+    broker.tickets_max = 1_000
+    for ticket in range(1, 1_000):
+        broker.handle(PROXY, want(ticket), T0)
+    broker.handle(FIRST, backend.LockGranted(lock="l", ticket=1, fence=7), T0)
+    built = count_contenders(monkeypatch, broker_module)
+
+    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3, waiters=waiters), T0)
+
+    view = only_sent(effects, LockDescription)
+    assert present(view.holder).owner == "o1"
+    assert [waiter.owner for waiter in view.waiters] == [f"o{2 + n}" for n in range(shown)]
+    assert len(built) == 1 + shown
 
 
 SERVER_NODE = "n1"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+from support.counting import count_contenders
 from support.expect import only, present
 from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.lamport import message as messages
+from fencelock.actors.lamport import process as process_module
 from fencelock.actors.lamport.order import PEER_SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import AHEAD_PROBE_MS, PROOF_MS
-from fencelock.actors.proxy.message import LockDescription, QueueFull
+from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.message import LockDescription, QueryLock, QueueFull
 
 # Judging others.
 
@@ -69,6 +73,24 @@ def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(joined: LoneP
         Contender("b", "s1", "o", None, 20),
         Contender("b", "s2", "o", None, 20),
     )
+
+
+@pytest.mark.parametrize(("waiters", "shown"), [(True, WAITERS_SHOWN_MAX), (False, 0)])
+def test_a_look_builds_only_the_requests_and_the_waiters_that_it_shows(
+    joined: LoneProcess, monkeypatch: pytest.MonkeyPatch, *, waiters: bool, shown: int
+) -> None:
+    joined.requested(1, 5)
+    joined.acknowledged(6)
+    for ticket in range(2, 1_000):
+        joined.want(ticket)
+    built = count_contenders(monkeypatch, process_module)
+
+    (seen,) = to_proxy(joined.handle(QueryLock(lock="x", query=1, waiters=waiters)))
+
+    assert isinstance(seen, LockDescription)
+    assert present(seen.holder).session == "s1"
+    assert [waiter.session for waiter in seen.waiters] == [f"s{2 + n}" for n in range(shown)]
+    assert len(built) == 1 + shown
 
 
 def test_our_own_first_request_holds_only_once_granted(joined: LoneProcess) -> None:

@@ -19,9 +19,10 @@ from support.proxy_scene import (
     claims_of,
     hold,
     manager_of,
+    proxy_of_n1,
     waits,
 )
-from support.role_harness import HOST, T0, at, sent
+from support.role_harness import HOST, T0, RoleHarness, at, only_sent, sent
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.account import ListMaps, ReadUsage
@@ -63,13 +64,15 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import (
+    CLAIMS_ENDED_MAX,
+    CLAIMS_ENDED_MS,
     CONFIRM_AFTER_MS,
     CONFIRMS_MAX,
     TRY_MS,
     TRY_QUERY_MS,
     LockManager,
     TryQuery,
-    WaitOver,
+    WaitsDue,
 )
 from fencelock.actors.proxy.members_backend import ANNOUNCED_MAX
 from fencelock.actors.proxy.message import (
@@ -140,9 +143,9 @@ def test_only_the_holder_releases_and_only_under_its_fence(
 
 def test_a_wait_that_is_over_names_the_silent_node_and_is_never_granted(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, acquire(wait_ms=500), T0)
-    assert waits(effects) == [Wake(500, WaitOver(ticket=1))]
+    assert waits(effects) == [Wake(500, WaitsDue(at=at(500)))]
 
-    effects = proxy.handle(PROXY, WaitOver(ticket=1), at(500))
+    effects = proxy.handle(PROXY, WaitsDue(at=at(500)), at(500))
     asked = [e.message for e in effects if isinstance(e, Send)]
     assert asked == [QueryLock(lock="a", query=1), ReleaseLock(lock="a", ticket=1)]
     assert proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=7), at(501)) == ()
@@ -153,9 +156,37 @@ def test_a_wait_that_is_over_names_the_silent_node_and_is_never_granted(proxy: P
     assert "n2 (silent for 4200 ms)" in refused.detail
 
 
+def test_waits_that_time_out_together_end_a_bounded_number_at_a_time() -> None:
+    harness = RoleHarness(lambda _: proxy_of_n1())
+    waits = 3 * CLAIMS_ENDED_MAX
+    for number in range(waits):
+        session = f"ann~{number}"
+        harness.receive(ANN, acquire(session=session, wait_ms=500))
+    assert len(harness.alarms) <= 2  # Theirs, and the tick.
+
+    harness.run(499)
+    ended = [len(sent(harness.run(1), QueryLock)) for _ in range(1 + 3 * CLAIMS_ENDED_MS)]
+
+    assert [count for count in ended if count] == [CLAIMS_ENDED_MAX] * 3
+    assert [ms for ms, count in enumerate(ended) if count] == [
+        turn * CLAIMS_ENDED_MS for turn in range(3)
+    ]
+
+
+def test_a_wait_that_is_granted_after_its_timeout_but_before_its_end_holds() -> None:
+    harness = RoleHarness(lambda _: proxy_of_n1())
+    for number in range(CLAIMS_ENDED_MAX + 1):
+        harness.receive(ANN, acquire(session=f"ann~{number}", wait_ms=500))
+    harness.run(500)
+
+    last = LockGranted(lock="a", ticket=CLAIMS_ENDED_MAX + 1, fence=7)
+    assert only_sent(harness.receive(BACKEND, last), Granted).fence == 7
+    assert sent(harness.run(CLAIMS_ENDED_MS), ReleaseLock) == []
+
+
 def test_a_wait_that_is_over_names_the_holder(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(wait_ms=500), T0)
-    proxy.handle(PROXY, WaitOver(ticket=1), at(500))
+    proxy.handle(PROXY, WaitsDue(at=at(500)), at(500))
     seen = replace(FREE, holder=BOB_HOLDS)
     (refused,) = sent(proxy.handle(BACKEND, seen, at(502)), api.Refused)
     assert refused.reason is api.Reason.TIMED_OUT
@@ -166,7 +197,7 @@ def test_a_wait_that_is_over_names_the_holder(proxy: Proxy) -> None:
 def test_a_request_that_will_not_wait_is_refused_as_soon_as_another_is_ahead(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, acquire(wait_ms=0), T0)
     assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]
-    assert waits(effects) == [Wake(TRY_MS, WaitOver(ticket=1))]
+    assert waits(effects) == [Wake(TRY_MS, WaitsDue(at=at(TRY_MS)))]
     assert proxy.handle(BACKEND, FREE, T0) == [Wake(TRY_QUERY_MS, TryQuery(ticket=1))]
     assert sent(proxy.handle(PROXY, TryQuery(ticket=1), T0), QueryLock) == [
         QueryLock(lock="a", query=2)

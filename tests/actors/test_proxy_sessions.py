@@ -40,7 +40,7 @@ from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.proxy.clients import REQUESTS_MAX
-from fencelock.actors.proxy.lock_manager import WAIT_TIMER_MS_MAX, WaitOver
+from fencelock.actors.proxy.lock_manager import WAIT_TIMER_MS_MAX, WaitsDue
 from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
@@ -181,11 +181,11 @@ def test_a_session_without_end_is_not_kept(proxy: Proxy) -> None:
 
 def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
     first, second = WAIT_TIMER_MS_MAX * NS_PER_MS, (WAIT_TIMER_MS_MAX + 500) * NS_PER_MS
-    over = WaitOver(ticket=1)
     long = Acquire(lock="a", session="ann", request=1, wait_ms=WAIT_TIMER_MS_MAX + 500)
-    assert Wake(WAIT_TIMER_MS_MAX, over) in proxy.handle(ANN, long, T0)
-    assert proxy.handle(PROXY, over, Instant(first)) == [Wake(500, over)]
-    assert sent(proxy.handle(PROXY, over, Instant(second)), ReleaseLock)
+    early, late = WaitsDue(at=Instant(first)), WaitsDue(at=Instant(second))
+    assert Wake(WAIT_TIMER_MS_MAX, early) in proxy.handle(ANN, long, T0)
+    assert proxy.handle(PROXY, early, Instant(first)) == [Wake(500, late)]
+    assert sent(proxy.handle(PROXY, late, Instant(second)), ReleaseLock)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_refusal_of_a_bad_request_names_its_field_value_and_limit(
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
-    assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1, proven=True)]
+    assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1, proven=True, waiters=True)]
     seen = replace(FREE, holder=BOB_HOLDS)
     assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
         LockStatus(lock="a", holder=BOB_HOLDS, waiters=(), waits_for=(), session="ann", request=5)

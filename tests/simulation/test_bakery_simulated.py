@@ -17,7 +17,6 @@ from support.planted_bugs import Patch, plant, returning
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of, proxy_of
-from fencelock.actors.bakery.deadline_queue import STALE_MAX
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.max_lease import OwnBound
 from fencelock.actors.bakery.message import (
@@ -33,6 +32,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.table import TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketStep
+from fencelock.actors.deadline_queue import STALE_MAX
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import later, node_of
 from fencelock.cluster.node.topology import ProtocolSettings

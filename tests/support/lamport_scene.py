@@ -59,7 +59,7 @@ class LoneProcess:
 
     def look(self, lock: str = "x") -> LockDescription:
         """Return the state of ``lock`` as the process sees it."""
-        return only_sent(self.handle(QueryLock(lock=lock, query=1)), LockDescription)
+        return only_sent(self.handle(QueryLock(lock=lock, query=1, waiters=True)), LockDescription)
 
     def prove(self, query: int = 1) -> Effects:
         """Look as for a client that asks for the status of a lock."""
