@@ -192,6 +192,10 @@ class ClientRetransmit(Timer):
     """Repeat the request or the release, or do nothing, as the client's mode requires."""
 
 
+class EndsDue(Timer):
+    """End more holds of the sessions that end."""
+
+
 class PeekRetry(Timer):
     """Query the server again for ``query``, or answer without it."""
 

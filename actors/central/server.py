@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from heapq import nsmallest
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.role_request import QUEUES_MAX, Queues, ReadQueues, queue_of
 from fencelock.actors.central.message import (
     NUMBER_MAX,
+    EndsDue,
     EndSession,
     Free,
     Freed,
@@ -36,6 +38,7 @@ from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
 from fencelock.actors.proxy.message import ReleaseOutcome, eviction_notice
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.turn_budget import TurnBudget
 
 LOCKS_MAX = 100_000
 """Maximum locks held at one time. An entry is under a kilobyte, so the table is below 100 MB."""
@@ -43,6 +46,13 @@ LOCKS_MAX = 100_000
 ENDED_MAX = 10_000
 """Ended holds, and ended sessions, that are remembered, for requests that are repeated or very
 late. The oldest is dropped first; a release repeated after that is refused as not held."""
+
+HOLDS_ENDED_MAX = 50
+"""Maximum holds that end in one turn because their session ended. Each takes two records, and
+messages to its node and back; other clients are served between turns."""
+
+HOLDS_ENDED_MS = 20
+"""Interval at which further holds end, if there are more (ms)."""
 
 RECORDS_MAX = 1_000
 """Records after which the journal is compacted, or four times as many as locks are held: compaction
@@ -55,11 +65,11 @@ BROKER = "clients"
 FromNode = Request | Release | Peek | Probe | Free | EndSession | Revoked
 
 
-LockServerEvent = FromNode | ReadQueues
+LockServerEvent = FromNode | ReadQueues | EndsDue
 
 
 class LockServer(Role[LockServerEvent]):
-    """Grants each lock to one client at a time. It has no queue and no timer.
+    """Grants each lock to one client at a time. It has no queue, and its only timer ends sessions.
 
     | arrives | while | then |
     | --- | --- | --- |
@@ -69,7 +79,7 @@ class LockServer(Role[LockServerEvent]):
     | `Release` | it names holder and number | the lock is free; `ReleaseAck` |
     | `Release` | anything else: it is old | only `ReleaseAck` |
     | `Free` | its session holds under its number, or an operator asks | the lock is free |
-    | `EndSession` | the session holds locks | they are free; its later requests are ignored |
+    | `EndSession` | the session holds locks | its later requests are ignored; they become free |
 
     Source: the CSE 452 design page "Distributed mutual exclusion". Differences:
 
@@ -92,6 +102,8 @@ class LockServer(Role[LockServerEvent]):
     Invariants:
         numbers-never-fall: ``granted`` never decreases, and every number in ``held`` is at most
             ``granted``.
+        ended-then-freed: Once a session has ended it is granted nothing, and `SessionEnded` is
+            sent when it holds nothing. A server that restarts between goes on.
         freed-by-its-own-number: A lock's entry is removed only by a release with its client and its
             number, by its session with its number, by the end of its session, or by an operator.
 
@@ -117,8 +129,13 @@ class LockServer(Role[LockServerEvent]):
         super().__init__(address, host)
         self.granted = granted
         self.held: dict[str, Holding] = {}
+        self.held_by: dict[str, dict[str, None]] = {}
+        """The locks that each session holds."""
         self.freed: dict[int, EndedHold] = {}  # By number.
         self.ended: dict[str, None] = {}  # Sessions.
+        self.ending: dict[str, Address | None] = {}
+        """Those of them that may hold locks still, and the broker that gets the reply."""
+        self.ends_budget = TurnBudget(HOLDS_ENDED_MAX, HOLDS_ENDED_MS, EndsDue())
         self.revoked: dict[tuple[str, str], Revoke] = {}
         """Holds that have ended without their lock clients' knowledge, by lock and node."""
         self.journal = journal
@@ -130,9 +147,15 @@ class LockServer(Role[LockServerEvent]):
             self._replay(record)
 
     def begin(self, now: Instant) -> Effects:
-        """Count the durations of recovered holds from this moment on."""
+        """Count the durations of recovered holds from this moment on; end those that must end."""
+        if not self.held:
+            return ()
         self.held = {lock: holding._replace(since=now) for lock, holding in self.held.items()}
-        return (Observe("central.holdings_replayed", len(self.held)),) if self.held else ()
+        replayed = Observe("central.holdings_replayed", len(self.held))
+        self.ending = {session: None for session in self.held_by if session in self.ended}
+        if self.ending:
+            self.ends_budget.left = 0  # A role that begins writes nothing: the timer goes on.
+        return (replayed, *self.ends_budget.wake())
 
     def handle(self, sender: Address, event: LockServerEvent, now: Instant) -> Effects:
         """Answer one message. Time is only noted, for status."""
@@ -149,6 +172,9 @@ class LockServer(Role[LockServerEvent]):
                 return self._on_free(sender, event, now)
             case EndSession():
                 return self._on_end_session(sender, event, now)
+            case EndsDue():
+                self.ends_budget.renew()
+                return self._end_holds()
             case Revoked():
                 return self._on_revoked(sender, event)
             case ReadQueues():
@@ -189,9 +215,24 @@ class LockServer(Role[LockServerEvent]):
         assert self.granted < NUMBER_MAX
         self.granted += 1  # numbers-never-fall
         holding = Holding(request.client, self.granted, request.session, request.owner, now)
-        self.held[request.lock] = holding
+        self._hold(request.lock, holding)
         record = _held_record(request.lock, holding)
         return (*self._record(record), self._grant_of(request.lock, holding))
+
+    def _hold(self, lock: str, holding: Holding) -> None:
+        self._drop(lock)
+        self.held[lock] = holding
+        self.held_by.setdefault(holding.session, {})[lock] = None
+
+    def _drop(self, lock: str) -> Holding | None:
+        """Remove the entry of ``lock``, and return it if there was one."""
+        holding = self.held.pop(lock, None)
+        if holding is not None:
+            of_session = self.held_by[holding.session]
+            del of_session[lock]
+            if not of_session:
+                del self.held_by[holding.session]
+        return holding
 
     def _refuse(self, request: Request) -> Effects:
         # A table full of locks that no owner wants must not stay full: each refusal
@@ -222,7 +263,7 @@ class LockServer(Role[LockServerEvent]):
 
     def _free(self, lock: str, holding: Holding, taken_from: Contender | None = None) -> Effects:
         """Free ``lock``, and remember how its hold ended (freed-by-its-own-number)."""
-        del self.held[lock]
+        self._drop(lock)
         ended = EndedHold(holding.session, taken_from)
         _remember(self.freed, holding.number, ended, ENDED_MAX)
         return self._record(Freed(lock=lock, number=holding.number))
@@ -260,12 +301,25 @@ class LockServer(Role[LockServerEvent]):
             return (Observe("central.end_session_malformed"),)
         effects: list[Effect] = []
         if end.session not in self.ended:
-            held = [item for item in self.held.items() if item[1].session == end.session]
-            for lock, holding in held:
-                effects += self._free_for_session(lock, holding, None, "")
             _remember(self.ended, end.session, None, ENDED_MAX)
             effects += self._record(SessionEnded(session=end.session))
-        return (*effects, Send(sender, SessionEnded(session=end.session)))
+        self.ending[end.session] = sender
+        return (*effects, *self._end_holds())
+
+    def _end_holds(self) -> list[Effect]:
+        """End holds of sessions that end, as many as this turn may; each session has its turn."""
+        budget, effects = self.ends_budget, list[Effect]()
+        while self.ending and budget.left:
+            session = next(iter(self.ending))
+            sender = self.ending.pop(session)
+            for lock in list(islice(self.held_by.get(session, ()), budget.left)):
+                budget.left -= 1
+                effects += self._free_for_session(lock, self.held[lock], None, "")
+            if session in self.held_by:
+                self.ending[session] = sender
+            elif sender is not None:
+                effects.append(Send(sender, SessionEnded(session=session)))
+        return [*budget.wake(), *effects]
 
     def _on_revoked(self, sender: Address, revoked: Revoked) -> Effects:
         key = (revoked.lock, node_of(revoked.client))
@@ -315,9 +369,9 @@ class LockServer(Role[LockServerEvent]):
         match record:
             case Held(lock=lock, client=client, number=number, session=session, owner=owner):
                 self.granted = max(self.granted, number)  # numbers-never-fall
-                self.held[lock] = Holding(client, number, session, owner, Instant(0))
+                self._hold(lock, Holding(client, number, session, owner, Instant(0)))
             case Freed(lock=lock, number=number):
-                holding = self.held.pop(lock, None)
+                holding = self._drop(lock)
                 if holding is not None:
                     _remember(self.freed, number, EndedHold(holding.session), ENDED_MAX)
             case Numbered(number=number):

@@ -69,6 +69,7 @@ from fencelock.actors.proxy.message import (
     ready_notice,
 )
 from fencelock.actors.proxy.queries import PendingQueries
+from fencelock.actors.turn_budget import TurnBudget
 
 TRY_MS = 1_000
 """Time for a request that does not wait (``wait_ms`` 0) to learn that the lock is taken (ms)."""
@@ -80,12 +81,14 @@ WAIT_TIMER_MS_MAX = 30_000
 """The longest timer of a wait (ms); a longer wait gets several. Timers cannot be cancelled: one for
 the whole wait would remain for as long, even if the lock is granted at once."""
 
-CLAIMS_ENDED_MAX = 100
-"""Maximum waits that end in one turn. Each takes some 200 us, with its query, the answer and its
-refusal, and other clients are served between turns."""
+CLAIMS_ENDED_MAX = 50
+"""Maximum waits that time out in one turn, and maximum claims that end in one turn because their
+client ended its session or is silent. Each takes some 300 us, with the messages to other roles and
+nodes, and other clients are served between turns."""
 
 CLAIMS_ENDED_MS = 20
-"""Interval at which further waits end, if more have timed out (ms)."""
+"""Interval at which further claims end, if there are more (ms): 2,500 a second, which other nodes
+can take in. In `lamport`, too many messages that wait for them would stop all acquires."""
 
 CONFIRM_AFTER_MS = 2_000
 """Age at which a hold is confirmed with its client for the first time (ms)."""
@@ -108,6 +111,10 @@ class WaitsDue(Timer):
     """The next wait times out at the instant ``at``, unless it has ended."""
 
     at: Instant
+
+
+class EndsDue(Timer):
+    """End more claims of sessions that end, and of silent clients."""
 
 
 class TryQuery(Timer):
@@ -178,6 +185,11 @@ class LockManager(Backend):
         self.releases: dict[HoldKey, tuple[Address, Release, Instant]] = {}
         self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
         self.ends: dict[str, tuple[Address, End]] = {}
+        self.leaving: dict[str, None] = {}
+        """Sessions that end, whose claims have not all ended yet; each has its turn."""
+        self.abandoned: dict[int, None] = {}
+        """Tickets whose waits end because their clients are silent."""
+        self.ends_budget = TurnBudget(CLAIMS_ENDED_MAX, CLAIMS_ENDED_MS, EndsDue())
         self.unconfirmed: list[str] = []
         """The held locks that the present round of confirmations has not reached yet."""
         self.readiness = STARTING
@@ -197,6 +209,7 @@ class LockManager(Backend):
             Ready: self._on_ready,
             WaitsDue: self._on_waits_due,
             TryQuery: self._on_try_query,
+            EndsDue: self._on_ends_due,
         }
         if holds_by_session:
             self.requests |= {Evict: self._on_evict}
@@ -243,6 +256,8 @@ class LockManager(Backend):
     def _on_acquire(self, sender: Address, acquire: Acquire, now: Instant) -> Effects:
         """Let an owner wait, or repeat an earlier reply."""
         self.check_not_reentrant(acquire)
+        if acquire.session in self.leaving:
+            return [Observe("proxy.acquire_of_ending_session")]  # Sent again, it gets a reply.
         key = Key(acquire.session, acquire.owner, acquire.lock)
         claim = self.claims.by_key.get(key)
         if claim is not None and acquire.request == claim.request:
@@ -418,23 +433,51 @@ class LockManager(Backend):
         return [*effects, Send(sender, done)]
 
     def _on_end(self, sender: Address, end: End, now: Instant) -> Effects:
-        """End the waits and holds of a session, without a reply for each."""
-        effects: list[Effect] = []
-        for claim in [c for c in self.claims.by_key.values() if c.key.session == end.session]:
-            effects += self._give(claim)
-            self.claims.record(claim.key, claim.request, _cancelled(claim.key, claim.request))
-        if self.confirms:
-            _remember(self.ends, end.session, (sender, end))
-            return [*effects, Send(self.granter, EndHolds(session=end.session))]
-        text = "its holds here were released"
-        return [*effects, Send(sender, _ended(end, text))]
+        """End the waits and holds of a session, and then reply; without a reply for each."""
+        _remember(self.ends, end.session, (sender, end))
+        self.leaving.setdefault(end.session)
+        return self._end_claims()
+
+    def _on_ends_due(self, sender: Address, due: EndsDue, now: Instant) -> Effects:
+        self.ends_budget.renew()
+        return self._end_claims()
+
+    def _end_claims(self) -> list[Effect]:
+        """End claims of silent clients, and of sessions that end, as many as this turn may."""
+        budget, effects = self.ends_budget, list[Effect]()
+        while self.abandoned and budget.left:
+            ticket = next(iter(self.abandoned))
+            del self.abandoned[ticket]
+            claim = self.claims.by_ticket.get(ticket)
+            if claim is not None and claim.phase is Phase.WAITING:
+                budget.left -= 1
+                effects += self._withdraw(claim)
+                effects.append(Observe("proxy.wait_of_silent_client_ended"))
+        while self.leaving and budget.left:
+            session = next(iter(self.leaving))
+            del self.leaving[session]
+            # The newest first: a wait ends before the hold of its session that it waits for.
+            for claim in self.claims.latest_of(session, budget.left):
+                budget.left -= 1
+                effects += self._give(claim)
+                self.claims.record(claim.key, claim.request, _cancelled(claim.key, claim.request))
+            if session in self.claims.by_session:
+                self.leaving[session] = None
+            elif self.confirms:
+                effects.append(Send(self.granter, EndHolds(session=session)))
+            else:
+                effects += self._reply_to_end(session, "its holds here were released")
+        return [*budget.wake(), *effects]
 
     def _on_holds_ended(self, sender: Address, ended: HoldsEnded, now: Instant) -> Effects:
-        """Reply to the client that ended a session."""
-        client, end = self.ends.pop(ended.session, (None, None))
+        return self._reply_to_end(ended.session, "its holds were released")
+
+    def _reply_to_end(self, session: str, detail: str) -> list[Effect]:
+        """Reply to the client that ended ``session``, if it is known."""
+        client, end = self.ends.pop(session, (None, None))
         if client is None or end is None:
             return []
-        return [Send(client, _ended(end, "its holds were released"))]
+        return [Send(client, Ended(session=session, detail=detail, request=end.request))]
 
     def _on_waits_due(self, sender: Address, due: WaitsDue, now: Instant) -> Effects:
         """End waits that timed out, `CLAIMS_ENDED_MAX` at most; later turns end the rest."""
@@ -551,12 +594,12 @@ class LockManager(Backend):
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
         """End the waits of clients that have fallen silent; their holds stay."""
-        silent, effects = set(clients), list[Effect]()
-        for claim in list(self.claims.by_key.values()):
-            if claim.phase is Phase.WAITING and client_of(claim.key.session) in silent:
-                effects += self._withdraw(claim)
-                effects.append(Observe("proxy.wait_of_silent_client_ended"))
-        return effects
+        silent = set(clients)
+        for session, claims in self.claims.by_session.items():
+            if client_of(session) in silent:
+                waits = (ticket for ticket, c in claims.items() if c.phase is Phase.WAITING)
+                self.abandoned.update(dict.fromkeys(waits))
+        return self._end_claims()
 
     def _withdraw(self, claim: LockRequest) -> list[Effect]:
         """End a wait and notify its client."""
@@ -598,10 +641,6 @@ def _granted(claim: LockRequest) -> Granted:
 
 def _cancelled(key: Key, request: int) -> Cancelled:
     return Cancelled(request=request, **key._asdict())
-
-
-def _ended(end: End, detail: str) -> Ended:
-    return Ended(session=end.session, detail=detail, request=end.request)
 
 
 def _not_held(given: HoldReleased) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.api.message import HOLDER_UNKNOWN, Contender, LockStatus, Reason
@@ -72,10 +73,14 @@ class LockRequest:
 
 @dataclass(slots=True)
 class LockRequests:
-    """All claims of a node, found by owner, by ticket, by lock and by the end of their waits."""
+    """All claims of a node, found by owner, by session, by ticket, by lock and by timeout."""
 
     by_key: dict[Key, LockRequest] = field(default_factory=dict[Key, LockRequest])
     by_ticket: dict[int, LockRequest] = field(default_factory=dict[int, LockRequest])
+    by_session: dict[str, dict[int, LockRequest]] = field(
+        default_factory=dict[str, dict[int, LockRequest]]
+    )
+    """The claims of each session that has any, by ticket, the oldest first."""
     holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
     """The claim that holds a lock through this node, by lock."""
     waits: DeadlineQueue[int] = field(default_factory=DeadlineQueue[int])
@@ -88,6 +93,7 @@ class LockRequests:
         assert claim.key not in self.by_key
         self.by_key[claim.key] = claim
         self.by_ticket[claim.ticket] = claim
+        self.by_session.setdefault(claim.key.session, {})[claim.ticket] = claim
 
     def grant(self, claim: LockRequest, fence: int, now: Instant) -> None:
         """Turn a waiting claim into a hold."""
@@ -103,9 +109,18 @@ class LockRequests:
         """Drop a claim, held or not."""
         del self.by_key[claim.key]
         del self.by_ticket[claim.ticket]
+        of_session = self.by_session[claim.key.session]
+        del of_session[claim.ticket]
+        if not of_session:
+            del self.by_session[claim.key.session]
         self.waits.set(claim.ticket, None)
         if self.holder.get(claim.key.lock) is claim:
             del self.holder[claim.key.lock]
+
+    def latest_of(self, session: str, most: int) -> list[LockRequest]:
+        """Return the claims of ``session``, the newest first, at most ``most``."""
+        claims = self.by_session.get(session)
+        return [] if claims is None else list(islice(reversed(claims.values()), most))
 
     def record(self, key: Key, request: int, reply: Reply) -> None:
         """Remember the reply to ``request``, so that a repetition gets the same."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -30,9 +31,9 @@ from fencelock.actors.central import broker as broker_module
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import DOUBT_MS, Broker
 from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.server import LockServer
+from fencelock.actors.central.server import HOLDS_ENDED_MAX, HOLDS_ENDED_MS, Holding, LockServer
 from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, ServerWatch
-from fencelock.actors.effect import Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy import message as backend
 from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
@@ -300,6 +301,85 @@ def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServe
     assert not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0)) == [ended]
     late = not_counted(server.handle(A, request(A), T0))
     assert late == [Send(BROKER_A, messages.SessionEnded(session="s"))]
+
+
+def session_with_holds(server: LockServer, holds: int) -> list[str]:
+    """Let session ``s`` hold so many locks; return their names."""
+    locks = [f"l{n}" for n in range(holds)]
+    for lock in locks:
+        server.handle(A, request(A, lock), T0)
+    return locks
+
+
+END_S = messages.EndSession(session="s")
+ENDED_S = messages.SessionEnded(session="s")
+
+
+def freed_in(effects: Effects) -> list[str]:
+    """Return the locks whose holds ended, in order."""
+    return [revoke.lock for revoke in sent(effects, messages.Revoke)]
+
+
+def test_a_session_with_many_holds_ends_some_at_a_time_and_is_then_confirmed(
+    server: LockServer,
+) -> None:
+    locks = session_with_holds(server, 2 * HOLDS_ENDED_MAX + 1)
+    due = Wake(HOLDS_ENDED_MS, messages.EndsDue())
+
+    first = server.handle(BROKER_C, END_S, T0)
+    again = server.handle(BROKER_C, END_S, T0)
+    assert freed_in(first) == locks[:HOLDS_ENDED_MAX]
+    assert due in first
+    assert not_counted(again) == []
+    late = not_counted(server.handle(A, request(A, "new"), T0))
+    assert late == [Send(BROKER_A, ENDED_S)]
+
+    second = server.handle(SERVER, messages.EndsDue(), T0)
+    assert freed_in(second) == locks[HOLDS_ENDED_MAX : 2 * HOLDS_ENDED_MAX]
+    assert sent([*first, *second], messages.SessionEnded) == []
+    third = server.handle(SERVER, messages.EndsDue(), T0)
+    assert freed_in(third) == locks[2 * HOLDS_ENDED_MAX :]
+    assert sent(third, messages.SessionEnded, BROKER_C) == [ENDED_S]
+    assert (server.held, server.held_by, server.ending) == ({}, {}, {})
+    assert server.handle(SERVER, messages.EndsDue(), T0) == []
+
+
+def test_the_end_of_a_session_looks_at_its_own_holds_only(server: LockServer) -> None:
+    class Counted(dict[str, Holding]):
+        looks = 0
+
+        def __getitem__(self, lock: str) -> Holding:
+            Counted.looks += 1
+            return super().__getitem__(lock)
+
+        def items(self) -> NoReturn:
+            raise AssertionError("all holds are looked at")
+
+    for n in range(10):
+        server.handle(B, messages.Request(lock=f"b{n}", client=B, session="t", owner="o"), T0)
+    session_with_holds(server, 3)
+    server.held = Counted(server.held)
+
+    assert len(freed_in(server.handle(BROKER_C, END_S, T0))) == 3
+    assert Counted.looks == 3
+
+
+def test_a_restarted_server_goes_on_to_end_the_holds_of_a_session() -> None:
+    server = LockServer(SERVER, HOST, journal=True)
+    effects: list[Effect] = []
+    locks = [f"l{n}" for n in range(HOLDS_ENDED_MAX + 5)]
+    for lock in locks:
+        effects += server.handle(A, request(A, lock), T0)
+    effects += server.handle(BROKER_C, END_S, T0)
+    records = tuple(effect.record for effect in effects if isinstance(effect, Persist))
+
+    again = LockServer(SERVER, HOST, journal=True, records=records)
+
+    assert Wake(HOLDS_ENDED_MS, messages.EndsDue()) in again.begin(T0)
+    rest = again.handle(SERVER, messages.EndsDue(), T0)
+    assert freed_in(rest) == locks[HOLDS_ENDED_MAX:]
+    assert sent(rest, messages.SessionEnded) == []  # Nobody waits for it any more.
+    assert (again.held, again.held_by) == ({}, {})
 
 
 def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
@@ -731,6 +811,7 @@ def test_a_hold_that_its_client_disowns_is_given_back(journal: bool) -> None:
     server = world.role_at(address_of(SERVER_NODE, "server"))
     holding = server.held["l"]
     server.held["other"] = holding._replace(number=holding.number - 1)
+    server.held_by[holding.session]["other"] = None
     world.crash("n2")
     world.power_on("n2")
     request = Acquire(lock="other", session="n3", owner="o", request=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from msgspec.structs import replace
 from support import session_harness as client
@@ -40,8 +42,14 @@ from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.proxy.clients import REQUESTS_MAX
-from fencelock.actors.proxy.lock_manager import WAIT_TIMER_MS_MAX, WaitsDue
-from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX
+from fencelock.actors.proxy.lock_manager import (
+    CLAIMS_ENDED_MAX,
+    CLAIMS_ENDED_MS,
+    WAIT_TIMER_MS_MAX,
+    EndsDue,
+    WaitsDue,
+)
+from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX, Key, LockRequest
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockGranted,
@@ -51,7 +59,7 @@ from fencelock.actors.proxy.message import (
     Report,
     Reported,
 )
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.quota import Quotas
 from fencelock.actors.role_message import RoleNotice
 from fencelock.transport.cbor import FRAME_BYTES_MAX
@@ -105,8 +113,8 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     proxy.handle(BOB, acquire("b", session="bob"), T0)
     effects = proxy.handle(ANN, End(session="ann", request=3), T0)
     assert sent(effects, ReleaseLock) == [
+        ReleaseLock(lock="b", ticket=2),  # The newest first.
         ReleaseLock(lock="a", ticket=1),
-        ReleaseLock(lock="b", ticket=2),
     ]
     assert [(ended.session, ended.request) for ended in sent(effects, Ended)] == [("ann", 3)]
     assert [claim.key.session for claim in claims_of(proxy).by_key.values()] == ["bob"]
@@ -116,6 +124,73 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     assert sent(late, AcquireLock) == []
     release = Release(lock="a", fence=7, session="ann", owner="o", request=4)
     assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]
+
+
+def test_a_session_with_many_claims_ends_some_at_a_time_and_is_then_confirmed(
+    proxy: Proxy,
+) -> None:
+    claims = 2 * CLAIMS_ENDED_MAX + 1
+    for n in range(claims):
+        proxy.handle(ANN, acquire(f"l{n}", request=n + 1), T0)
+        proxy.handle(BACKEND, LockGranted(lock=f"l{n}", ticket=n + 1, fence=7), T0)
+    proxy.handle(BOB, acquire("b", session="bob"), T0)
+
+    first = proxy.handle(ANN, End(session="ann", request=999), T0)
+    again = proxy.handle(ANN, End(session="ann", request=999), T0)
+    late = [acquire("l0", request=1), acquire("new", request=1_000)]
+    dropped = [proxy.handle(ANN, request, T0) for request in late]
+    assert Wake(CLAIMS_ENDED_MS, EndsDue()) in first
+    assert [sent(effects, ReleaseLock) for effects in (again, *dropped)] == [[], [], []]
+    assert [sent(effects, AcquireLock) for effects in dropped] == [[], []]
+
+    turns = [first, *(proxy.handle(PROXY, EndsDue(), T0) for _ in range(3))]
+    assert [len(sent(effects, ReleaseLock)) for effects in turns] == [
+        CLAIMS_ENDED_MAX,
+        CLAIMS_ENDED_MAX,
+        1,
+        0,
+    ]
+    assert [len(sent(effects, Ended)) for effects in turns] == [0, 0, 1, 0]
+    assert [claim.key.session for claim in claims_of(proxy).by_key.values()] == ["bob"]
+    assert list(claims_of(proxy).by_session) == ["bob"]
+    assert [type(one) for one in proxy.handle(ANN, late[0], T0)][:1] == [Send]
+
+
+def test_a_small_session_ends_while_a_large_one_does(proxy: Proxy) -> None:
+    for n in range(5 * CLAIMS_ENDED_MAX):
+        proxy.handle(ANN, acquire(f"l{n}", request=n + 1), T0)
+    proxy.handle(BOB, acquire("b", session="bob"), T0)
+
+    proxy.handle(ANN, End(session="ann", request=9_999), T0)
+    proxy.handle(BOB, End(session="bob", request=2), T0)
+    turns = [proxy.handle(PROXY, EndsDue(), T0) for _ in range(2)]
+
+    assert [ended.session for effects in turns for ended in sent(effects, Ended)] == ["bob"]
+
+
+def test_the_end_of_a_session_looks_at_its_own_claims_only(proxy: Proxy) -> None:
+    class Unlisted(dict[Key, LockRequest]):
+        def values(self) -> NoReturn:
+            raise AssertionError("all claims are looked at")
+
+    hold(proxy)
+    proxy.handle(BOB, acquire("b", session="bob"), T0)
+    claims_of(proxy).by_key = Unlisted(claims_of(proxy).by_key)
+
+    assert len(sent(proxy.handle(ANN, End(session="ann", request=3), T0), ReleaseLock)) == 1
+
+
+def test_the_waits_of_a_silent_client_end_some_at_a_time(proxy: Proxy) -> None:
+    for n in range(2 * CLAIMS_ENDED_MAX + 1):
+        proxy.handle(ANN, acquire(f"l{n}", request=n + 1), T0)
+    silent = at(proxy.clients.silence_ms)
+    turns = [proxy.handle(PROXY, Tick(), silent)]
+    turns += [proxy.handle(PROXY, EndsDue(), silent) for _ in range(2)]
+    assert [len(sent(effects, ReleaseLock)) for effects in turns] == [
+        CLAIMS_ENDED_MAX,
+        CLAIMS_ENDED_MAX,
+        1,
+    ]
 
 
 def test_a_client_cannot_end_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:

@@ -341,6 +341,8 @@ def frozen(value: Any) -> Any:
             return tuple(frozen(item) for item in value)
         case "set":
             return frozenset(value)
+        case "TurnBudget":
+            return value.left, value.armed
         case _:
             return value
 
