@@ -13,7 +13,6 @@ from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import account_of, kind_of, quoted, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms
-from fencelock.actors.bakery.deadline_queue import ENDS_MAX
 from fencelock.actors.bakery.message import (
     DropTicket,
     Error,
@@ -35,6 +34,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.table import TicketEntry, TicketQueue, TicketTable
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, failed, locked
+from fencelock.actors.deadline_queue import ENDS_MAX
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of

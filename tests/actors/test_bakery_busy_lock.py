@@ -22,7 +22,6 @@ from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.bakery import leader_requests
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, proxy_of
-from fencelock.actors.bakery.deadline_queue import ENDS_MAX
 from fencelock.actors.bakery.leader_requests import query_result
 from fencelock.actors.bakery.message import (
     Error,
@@ -38,6 +37,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.table import TicketEntry, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who
 from fencelock.actors.bakery.ticket_attempt import in_the_way
+from fencelock.actors.deadline_queue import ENDS_MAX
 from fencelock.actors.message import Instant, later, ms_between
 
 NAME = object_name(RWLOCK, "x")

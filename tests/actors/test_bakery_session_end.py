@@ -9,7 +9,6 @@ from support.leader_trio import ANN, GRACE_MS, HOLD_MS, NAMES, LeaderTrio, lock_
 
 from fencelock.actors.bakery import leader_requests
 from fencelock.actors.bakery.config import leader_of, proxy_of
-from fencelock.actors.bakery.deadline_queue import ENDS_MAX
 from fencelock.actors.bakery.event import StepDue
 from fencelock.actors.bakery.leader import TICK_MS
 from fencelock.actors.bakery.message import (
@@ -26,6 +25,7 @@ from fencelock.actors.bakery.message import (
     Unlocked,
 )
 from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.deadline_queue import ENDS_MAX
 from fencelock.actors.effect import Wake
 from fencelock.actors.message import later
 

@@ -130,8 +130,8 @@ class Writer:
     def _objects(self) -> list[Command]:
         pick = self.chance.choice
         name, by, wait = pick(NAMES), self._by(), self._wait()
-        entry = {"map": "m", "entry_key": pick("kl"), **by}
-        return [
+        entry: dict[str, Any] = {"map": "m", "entry_key": pick("kl"), **by}
+        commands: list[Command] = [
             CountDown(latch=name, count=2, keep_ms=pick([0, 300]), **by),
             AwaitLatch(latch=name, count=2, **by, **wait),
             AwaitBarrier(barrier=name, parties=4, wait_ms=pick([None, 100, 1_000]), **by),
@@ -146,6 +146,7 @@ class Writer:
             PutEntry(value=b"v", ephemeral=pick([False, True]), ttl_ms=pick([None, 300]), **entry),
             DeleteEntry(**entry),
         ]
+        return commands
 
     def _doors(self) -> list[Command]:
         pick = self.chance.choice
