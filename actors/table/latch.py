@@ -68,6 +68,10 @@ class Latch(TableObject, eq=False):
     def obstacle(self) -> Obstacle:
         return Obstacle(self.name, free=self.left, capacity=self.count)
 
+    @property
+    def due_ticket(self) -> int:
+        return 0 if self.due_ms is None else self.ticket
+
     def check_restored(self, table: TableState) -> None:
         """Watch its deadline, if its fields and its waits fit its count (count-falls)."""
         table.timeouts.add(self)

@@ -395,6 +395,11 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
     def obstacle(self) -> Obstacle:
         """Return what keeps a request for it waiting."""
 
+    @property
+    def due_ticket(self) -> int:
+        """Its ticket among what falls due, or 0 if it never does."""
+        return 0
+
     def record(self) -> ObjectRecord:
         own: list[Any] = [getattr(self, field) for field in self.__struct_fields__[2:-1]]
         made: ObjectRecord = self.RECORD(self.name, *own, self.account.name)

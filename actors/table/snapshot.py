@@ -522,7 +522,7 @@ def _check_fences(sessions: Iterable[Session]) -> None:
 def _check_tickets(table: TableState, waits: list[tuple[Wait, int]], part: TablePart) -> None:
     """Check that each ticket was given once: what falls due is found by it."""
     tickets = [wait.ticket for wait, _ in waits]
-    tickets += [latch.ticket for latch in part.latches if latch.due_ms is not None]
+    tickets += [ticket for one in table.objects.values() if (ticket := one.due_ticket)]
     tickets += [entry.ticket for entry in part.entries if entry.ticket]
     tickets.sort()
     if tickets and not 1 <= tickets[0] <= tickets[-1] <= table.tickets:
