@@ -29,7 +29,7 @@ from fencelock.actors.paxos.snapshots import CheckpointWriter
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults
-from fencelock.verification.simulation.paxos_run import run_log_seed
+from fencelock.verification.simulation.paxos_run import run_log_seed, run_members_seed
 from fencelock.verification.simulation.plan import Focus, LogPlan, draw_log_plan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
@@ -118,6 +118,15 @@ def test_no_seed_breaks_an_invariant_and_what_is_rare_was_met() -> None:
             seen += one
     assert {name: seen[name] for name in MARKS if seen[name] < MARKS[name]} == {}
     assert [name for name in FAULTS if not seen[name]] == []
+
+
+REPEATED_PREPARE = 8_120_617
+"""A request of a scout arrives twice, and the second reply is from a later slot on: it must count
+neither for the scout, which has that acceptor's votes, nor for the judge."""
+
+
+def test_a_reply_that_the_scout_ignores_does_not_count_for_the_judge() -> None:
+    assert run_members_seed(REPEATED_PREPARE).violation is None
 
 
 def test_a_seed_has_one_trace() -> None:

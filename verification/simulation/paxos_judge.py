@@ -51,6 +51,7 @@ from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.judge import ClientView
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.paxos_judge_votes import (
+    DROPPED,
     AcceptorJudge,
     Choices,
     Followed,
@@ -583,7 +584,7 @@ class LogJudge:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
         self.target.handled(delivered, effects)
         match event:
-            case Promise():
+            case Promise() if not any(one in effects for one in DROPPED):
                 self.votes.reported(delivered.sender, event)
             case Decided():
                 self.votes.decided(node, ((event.slot, event.batch),), counted=True)

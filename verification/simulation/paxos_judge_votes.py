@@ -593,7 +593,7 @@ class AcceptorJudge:
             )
 
     def reported(self, acceptor: Address, promise: Promise) -> None:
-        """Record that a promise reached its scout."""
+        """Record that a promise reached its scout, which took it."""
         node = node_of(acceptor)
         voter = self.promisers.get((node, promise.ballot), self.voter(node))
         report = self.reports.setdefault(promise.ballot, {}).setdefault(voter, VotesReported())
@@ -614,6 +614,10 @@ class AcceptorJudge:
                     number, f"{node} takes slot {slot} as {batch}, chosen is {chosen}"
                 )
 
+
+DROPPED = (Observe("paxos.promise_ignored"), Observe("paxos.promise_doubted"))
+"""What a scout returns for a promise that it does not count, such as the reply to a request that
+arrived twice. Such a reply may be from a later slot on, and must not be taken for the first."""
 
 UNREGISTERED = Observe("paxos.unregistered_vote")
 PROPOSED = Observe("paxos.change_proposed")
