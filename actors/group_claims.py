@@ -68,7 +68,7 @@ class GroupClaims:
         self.sent: dict[str, GroupConfig] = {}
         """The group that each node sent last."""
         self.removers: dict[str, None] = {}
-        """The nodes of the group that was taken that have sent that this node was removed."""
+        """The nodes that reported that this node was removed from the group it has taken."""
 
     @property
     def knowing(self) -> list[str]:
@@ -96,7 +96,7 @@ class GroupClaims:
         return all(self.named.get(other) == 0 for other in self.others if other != node)
 
     def take(self, witnesses: Collection[str]) -> bool:
-        """Keep no more than who sent that this node was removed; return whether it believes so."""
+        """Forget all claims but the reports of a removal; return whether those are believed."""
         self.removers = {one: None for one in witnesses if self.sent[one].removed}
         self.named.clear()
         self.sent.clear()

@@ -148,7 +148,7 @@ class MapList(TableReply, tag=0x78):
 
 
 class Purge(OperatorCommand, tag=0x79):
-    """Remove entries of maps, other objects that nobody can hold, or holds, one step.
+    """One step of a removal: of entries of maps, other objects that nobody can hold, or holds.
 
     Answered by `Purged`. A step is small, so that other requests are served between two steps: it
     looks at a bounded number of entries, holds or objects. The reply says where the next step

@@ -183,7 +183,7 @@ BACKLOG_MAX = 4_096
 """Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
 
 REPLACED = frozenset({Acknowledge, Probe})
-"""Contents of which an unsent one is replaced by the next: nothing but their stamps counts."""
+"""Contents of which only the stamp counts. One that is not sent yet is replaced by the next."""
 
 ARRIVED: dict[ArrivalResult, str] = {
     ArrivalResult.EARLY: "lamport.early_held",

@@ -493,7 +493,7 @@ class PaxosBackend(MembersBackend):
         if status is None:
             return None
         problems = [*filter(None, (self.why_diverged, self.why_no_vote, self.why_times))]
-        # The reason comes first: of a node that serves, that it does; else the problems.
+        # What a node that serves does comes first; of any other node, its problems do.
         parts = [status.detail, *problems] if status.ready else [*problems, status.detail]
         return status._replace(detail="; ".join(parts))
 

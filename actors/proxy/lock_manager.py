@@ -433,7 +433,7 @@ class LockManager(Backend):
         return [*effects, Send(sender, done)]
 
     def _on_end(self, sender: Address, end: End, now: Instant) -> Effects:
-        """End the waits and holds of a session, and then reply; without a reply for each."""
+        """End the waits and holds of a session, and send one reply when all have ended."""
         _remember(self.ends, end.session, (sender, end))
         self.leaving.setdefault(end.session)
         return self._end_claims()

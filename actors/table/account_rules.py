@@ -40,8 +40,8 @@ Purgeable = Entry | KeyHold | TableObject
 """What a `Purge` removes; each is charged to an account."""
 
 PURGE_MAX = 500
-"""Maximum number of entries, of holds, or of objects, and of waits, at which one `Purge` looks:
-some 5 ms, in which nothing else is decided."""
+"""Maximum number of entries, holds, objects and waits together that one `Purge` looks at: some 5
+ms, in which nothing else is decided."""
 
 LINE_BYTES = 128
 """Upper bound on the encoded size of a line of these pages without its name (bytes)."""
@@ -108,7 +108,7 @@ def purge(table: TableState, command: Purge, out: list[Result]) -> None:
 
 
 def _waits(table: TableState, command: Purge) -> list[Wait]:
-    """Return some of the waits of Redis doors that end with all else that a key has there."""
+    """Return some waits of Redis doors, if the purge is for all that one key has there."""
     if command.kind != REDIS_KEY or command.prefix or command.account is None:
         return []
     account = table.accounts.by_name.get(command.account)
@@ -125,7 +125,7 @@ def _end_waits(table: TableState, waits: list[Wait], why: Why, out: list[Result]
 
 
 def _seen(table: TableState, command: Purge) -> Iterator[Purgeable]:
-    """Return what has the right kind and name, in order, from the beginning of the step."""
+    """Return what the purge may remove, in order, from where the last step ended."""
     if command.kind == MAP:
         return _entries(table, command)
     return _holds(table, command) if command.kind == REDIS_KEY else _objects(table, command)

@@ -131,7 +131,7 @@ class DatedHold(TableHold, eq=False):
     def move(
         self, table: TableState, deadline_ms: int | None, watched_ms: int | None = None
     ) -> None:
-        """Set the deadline, or none; a snapshot tells for which one it is watched."""
+        """Set the deadline, or none. ``watched_ms`` is the earlier one that a snapshot names."""
         self.end(table)
         if deadline_ms is None:
             return

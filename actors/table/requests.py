@@ -440,7 +440,8 @@ def has_room(
 ) -> bool:
     """Count a hold or a wait of each object; deny the claim and return False if a limit is reached.
 
-    They are charged to the account of the name ``charged``, or to that of the session.
+    They are charged to the account named ``charged``, or else to that of the session.
+    ``waits`` says whether the claim would wait, which has limits of its own.
     """
     session, wanted = owner_state.session, len(names)
     account = session.account if charged is None else table.accounts.of(charged)

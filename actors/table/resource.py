@@ -412,7 +412,7 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
         table.put(cls(name, table.accounts.of(charged), *own))
 
     def serve(self, table: Any, out: list[Result]) -> None:
-        """Let the first waits have what is free, if it has something that can be free."""
+        """Serve the first waits, if the kind has something that they wait to get."""
         del table, out
 
     @abstractmethod

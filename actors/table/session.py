@@ -25,8 +25,8 @@ SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
 
 WAITS_MAX = 20_000
-"""Waits of one session, and waits for one object: they may have to end in one step, which then
-takes 0.05 to 0.15 s."""
+"""Maximum waits of one session, and for one object. All of these may have to end in one step,
+which takes 0.05 to 0.15 s."""
 
 IDLE_MAX = 4_096
 """Owner states of a session without a hold or wait whose last outcome is kept.
@@ -303,7 +303,7 @@ class Sessions:
         self.extended_ms = max(self.extended_ms, now_ms)
 
     def drop(self, session: Session) -> None:
-        """Let ``session`` be found no more; its id is never given again."""
+        """Remove ``session``, so that no request finds it; its id is never given again."""
         del self.by_id[session.id]
         del self.by_name[session.name]
         del self.by_number[str(session.number)]

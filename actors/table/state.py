@@ -100,7 +100,8 @@ class TableState:
         departed: the sessions that have ended, and of which holds or entries of ``maps`` are left,
             by number.
         budget: how many waits this command may still serve.
-        unserved: the first waits that can be served, but for `SERVED_MAX`, by ticket.
+        unserved: the waits at the head of their queues that could be served, and that a command
+            left to later ones because it had served `SERVED_MAX`; by ticket.
         skipped: the commands in the audit that an operator skipped, by class and key.
         faults: exceptions that cost one command; the owner of the table takes them from here.
         begun: the owner of the command that is being applied, once its request is the last one.
@@ -413,10 +414,10 @@ class TableState:
         out: list[Result],
         operator: str = "",
     ) -> int:
-        """End a session and its waits in one step, and then what it has; return how much.
+        """End a session and its waits, then its holds and entries; return the number of ends.
 
-        Of its holds and its entries of maps, those beyond `ENDS_MAX` end a little later; see
-        `end_departed`. Its client may not count on any of them from now on.
+        The waits end in this step. Of the holds and the entries of maps, at most `ENDS_MAX` do,
+        and the others a little later; see `end_departed`. The client may rely on none of them.
         """
         waits = [one.wait for one in session.owner_states.values() if one.wait is not None]
         waits.sort(key=lambda wait: wait.ticket)
@@ -437,11 +438,10 @@ class TableState:
         return len(waits) + self._end_rest(self.departed[session.number], ENDS_MAX, out)
 
     def depart(self, session: Session) -> None:
-        """Let what ``session`` has end with it: its holds by fence, its entries by ticket."""
+        """Note that ``session`` has ended: its holds end next by fence, its entries by ticket."""
         session.deadline_ms = DEPARTED
         holds = (one.hold for one in session.owner_states.values() if one.hold is not None)
         in_order = deque(sorted(holds, key=lambda hold: hold.fence))
-        session.attached = dict(sorted(session.attached.items()))
         self.departed[session.number] = Departed(session, in_order)
 
     def end_departed(self, most: int, out: list[Result]) -> int:
@@ -456,7 +456,7 @@ class TableState:
         (session, holds), left = departed, most
         while holds:
             hold = holds[0]
-            if hold.owner_state.hold is hold:  # Another may have been taken, or have expired.
+            if hold.owner_state.hold is hold:  # Otherwise it was taken, or expired, since.
                 if left == 0:
                     break
                 self.end_hold(hold, out)
@@ -523,7 +523,7 @@ class TableState:
                 del resources[name]  # free-leaves-nothing
 
     def may_serve(self, wait: Wait) -> bool:
-        """Count a wait that this command serves; return False if it is for a later one."""
+        """Return whether this command may serve ``wait``, and count it; else note it for later."""
         if self.budget <= 0:
             self.unserved[wait.ticket] = wait
             return False
@@ -537,7 +537,7 @@ class TableState:
             if self.budget <= 0:
                 return
             wait = self.unserved.pop(ticket, None)
-            if wait is not None:  # It was not served with one before it.
+            if wait is not None:  # Otherwise it was served with an earlier one.
                 self.serve(wait.objects, out)
                 if one := self.objects.get(wait.owner_state.lock):
                     one.serve(self, out)

@@ -54,8 +54,8 @@ resource, or of several locks at once. This is the state of an owner and an obje
   because tickets order them alike everywhere.
 - *Ends.* A hold, a wait or a session ends by a command, or because log time has reached its
   deadline. What falls due is done before the command whose batch has that time. Who is granted
-  next is decided in the same step; only beyond `SERVED_MAX` grants is a free object with a queue
-  seen, for a moment, in which nobody else gets it.
+  next is decided in the same step. After `SERVED_MAX` grants the rest waits for the next log times:
+  an object may be free and have a queue then, and only that queue gets it.
 - *No leader, no time.* Time without a leader does not count for sessions and for the deadlines of
   holds: a new leader first extends them. It counts for the timeouts of waits.
 - *A rule checks first and changes after*, so a command that raises before its first change is
@@ -193,8 +193,9 @@ class LockTable(TableState):
     def _end_due(self, out: list[Result]) -> None:
         self.serve_rest(out)
         first = self.first_due()
-        waits = first is not None and first[0] <= self.time_ms  # It must not wait for all of these.
-        left = ENDS_MAX - self.end_departed(ENDS_MAX // 2 if waits else ENDS_MAX, out)
+        is_due = first is not None and first[0] <= self.time_ms
+        # What is due must not wait until thousands of holds of ended sessions have ended.
+        left = ENDS_MAX - self.end_departed(ENDS_MAX // 2 if is_due else ENDS_MAX, out)
         while left > 0 and (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending, before = due[1], len(out)
             if isinstance(ending, Session):

@@ -122,7 +122,8 @@ class SessionRecord(NamedTuple):
 class LeaseRecord(NamedTuple):
     """The deadline of a hold, in log time; of one without a client, only that and ``watched_ms``.
 
-    ``watched_ms`` is the deadline for which the table watches it: a new leader has moved it since.
+    ``watched_ms`` is the time for which the table has it among what falls due. That is earlier than
+    the deadline if a new leader has moved the deadline since.
     """
 
     lasts_ms: Int64

@@ -242,7 +242,7 @@ def test_the_largest_record_is_read_back() -> None:
 )
 @pytest.mark.parametrize("after", [b"", b"x" * 20_000], ids=["at the end", "before more"])
 def test_a_sound_group_without_entries_is_damage_with_its_place(body: bytes, after: bytes) -> None:
-    """Its checksums are right: something else than a journal wrote it."""
+    """Its checksums are right: something other than a journal wrote it."""
     at = len(file_of(A))
     prefix = GROUP.pack(SALT, at, 2, len(body), zlib.crc32(body))
     content = file_of(A) + prefix + CHECKSUM.pack(zlib.crc32(prefix)) + body

@@ -282,7 +282,7 @@ def entries_of(content: bytes, group: Group, name: str) -> Iterator[Entry]:
 
     Raises:
         JournalDamagedError: the body is no sequence of entries. Its checksum was right, so this is
-            no damage by a disk: something else than a journal wrote it.
+            no damage by a disk: something other than a journal wrote it.
 
     """
     at = group.begin

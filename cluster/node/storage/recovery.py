@@ -140,7 +140,7 @@ def _content_of(path: Path) -> bytes:
     if path.suffix == SEGMENT_SUFFIX and status.st_size > SEGMENT_FILE_BYTES_MAX:
         raise JournalDamagedError(
             f"{path} has {status.st_size} bytes, and a segment has at most "
-            f"{SEGMENT_FILE_BYTES_MAX}: something else than a journal wrote it. {REJOIN}"
+            f"{SEGMENT_FILE_BYTES_MAX}: something other than a journal wrote it. {REJOIN}"
         )
     return path.read_bytes()
 
