@@ -62,8 +62,12 @@ class Machine(Protocol):
         """Return the log version of ``command``: members of a lower version cannot apply it."""
         ...
 
-    def is_patient(self, command: bytes) -> bool:
-        """Return whether ``command``, applied now, would only wait for some later command."""
+    def is_patient(self, command: bytes, *, undecided: bool) -> bool:
+        """Return whether ``command``, applied now, would only wait for some later command.
+
+        If slots are ``undecided``, that command may be in one of them. Then ``command`` must wait
+        behind others as well.
+        """
         ...
 
     def advance(self, time_ms: int) -> Sequence[Message]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from fencelock.actors.paxos.event import (
     Order,
     ProposalBatch,
 )
+from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import command_of
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
@@ -33,6 +34,10 @@ from fencelock.actors.paxos.message import (
 
 BATCH_DELAY_MS = 2
 """Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
+
+
+RECHECKED_MAX = 16
+"""Delayed commands that are checked again after each slot; more of them get a slot at once."""
 
 
 TICK_MS_MAX = TIME_JUMP_MS_MAX // 2
@@ -52,8 +57,9 @@ class Ordering:
 
     All commands that arrive in one turn share a slot. While `WINDOW` slots are undecided, commands
     wait, and share the next free slot: so batches grow with the load. A *patient* command (an
-    acquire of a lock that is held) would only wait for another one, such as the release. If no slot
-    is undecided, it is delayed for a moment: usually the other one follows, and shares its slot.
+    acquire of a lock that is held) would only wait for another one, such as the release. It is
+    delayed for a moment: usually the other one follows, and shares its slot. While a slot is
+    undecided, which may hold that release, only an acquire behind other waiters counts as patient.
 
     Log time never goes back: a leader stamps no batch below a stamp that it has applied or that
     phase one found. Only the no-ops that fill holes have the stamp 0, which does not count. Nor
@@ -115,6 +121,14 @@ class Ordering:
             return []
         self.delaying = True
         return [Wake(BATCH_DELAY_MS, BatchDelay())]
+
+    def still_delays(self, machine: Machine, applied: int) -> bool:
+        """Return whether all waiting commands still are patient, and a timer runs for them."""
+        proposals, undecided = self.proposals, self.free > applied
+        if not self.delaying or proposals.queue_commands > RECHECKED_MAX:
+            return False
+        commands = chain.from_iterable(run.commands for run in proposals.queue)
+        return all(machine.is_patient(command, undecided=undecided) for command in commands)
 
     def order(self, applied: int, now: Instant) -> list[Effect]:
         """Give slots to the waiting commands, as far as the window has room."""

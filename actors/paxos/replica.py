@@ -274,7 +274,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
-        if self.ordering.free == self.decided.next and self.machine.is_patient(propose.command):
+        if self._is_patient(propose.command):
             return self.ordering.delay()
         return self.ordering.gather(self.address)
 
@@ -292,11 +292,12 @@ class Replica(MemberRole[ReplicaEvent]):
             return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
-        if ordering.free == self.decided.next and all(
-            map(self.machine.is_patient, proposal_batch.commands)
-        ):
+        if all(map(self._is_patient, proposal_batch.commands)):
             return ordering.delay()
         return ordering.order(self.decided.next, now)
+
+    def _is_patient(self, command: bytes) -> bool:
+        return self.machine.is_patient(command, undecided=self.ordering.free > self.decided.next)
 
     def _on_time_to_order(self, event: Gather | LogTimeDue | BatchDelay, now: Instant) -> Effects:
         """Give slots to waiting commands, or to a deadline that expires."""
@@ -442,7 +443,7 @@ class Replica(MemberRole[ReplicaEvent]):
             clock = ordering.clock
             clock.base_ms, clock.base_at = decided.time_ms, now
             return effects
-        if ordering.proposals.queue:
+        if ordering.proposals.queue and not ordering.still_delays(self.machine, decided.next):
             effects += ordering.order(decided.next, now)
         due = self.machine.due_ms(ordering.tick_ms)
         if due is not None:

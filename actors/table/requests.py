@@ -142,19 +142,22 @@ def begin_claim(table: TableState, command: AcquireRequest, out: list[Result]) -
     return owner_state
 
 
-def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
-    """Return whether ``claim``, if it may wait forever, would be queued now.
+def keeps_waiting(table: TableState, claim: AcquireRequest, *, behind_others: bool) -> bool:
+    """Return whether ``claim``, if it may wait forever, would be queued now (or ``behind_others``).
 
     It would be granted later than it is applied, and so may share a slot with a later command. A
     claim that makes the table recall a hold may not, since the release comes after the recall.
     """
-    admitted = True
+    admitted, queued = True, False
     for name in claim.locks if isinstance(claim, AcquireAll) else (claim.lock,):
         resource = table.resources.get(name)
         if resource is not None:
             if resource.capacity != claim.permits or (resource.spans and not resource.queue):
                 return False
             admitted = admitted and resource.admits(claim.amount)
+            queued = queued or bool(resource.queue)
+    if behind_others and not queued:
+        return False
     session = None if admitted else table.sessions.by_id.get(claim.session)
     if session is None:
         return False

@@ -74,13 +74,13 @@ class LockMachine:
         known = self._known.get(command) or read_command(command)
         return known.SINCE if isinstance(known, Command) else 1
 
-    def is_patient(self, command: bytes) -> bool:
+    def is_patient(self, command: bytes, *, undecided: bool) -> bool:
         known = self._known.get(command)
         if not isinstance(known, AcquireRequest):
             return False
         if known.wait_ms is not None and known.wait_ms < PATIENT_MS:
             return False
-        return keeps_waiting(self.table, known)
+        return keeps_waiting(self.table, known, behind_others=undecided)
 
     def advance(self, time_ms: int) -> Sequence[Message]:
         outcomes = self.table.advance(time_ms)

@@ -13,11 +13,11 @@ from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message, address_of
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.config import WINDOW, leader_of, replica_of
@@ -58,8 +58,8 @@ ANN = address_of("ann", "session")
 class Patient(LogCounter):
     """A machine whose command ``wait`` would only wait for another."""
 
-    def is_patient(self, command: bytes) -> bool:
-        return command == b"wait"
+    def is_patient(self, command: bytes, *, undecided: bool) -> bool:
+        return command == b"wait" and not undecided
 
 
 @pytest.fixture
@@ -338,6 +338,11 @@ class DelayingLeader:
     def decide(self, effects: Effects) -> list[Message | Local]:
         return [send.message for send in decide(self.replica, effects)]
 
+    def apply(self, ordered: Effects) -> list[Effect]:
+        """Decide the slots of ``ordered``; return what the replica does then."""
+        decisions = [Decided(slot=order.slot, batch=order.batch) for order in orders(ordered)]
+        return [one for each in decisions for one in self.replica.handle(COMMANDER, each, T0)]
+
     def put(self, command: LogCommand) -> list[Message | Local]:
         assert self.propose(command) == [GATHER]
         return self.decide(self.gather())
@@ -404,6 +409,46 @@ def test_no_command_is_delayed_while_a_slot_is_under_way_since_the_lock_may_be_f
     assert sizes(delaying_leader.gather()) == [1]
 
     assert delaying_leader.propose(delaying_leader.acquire("2")) == [GATHER]
+
+
+@pytest.fixture
+def contended(delaying_leader: DelayingLeader) -> DelayingLeader:
+    """Return the leader with ``2`` in the queue behind ``1``, which has released but not yet."""
+    delaying_leader.propose(delaying_leader.acquire("2"))
+    delaying_leader.decide(delaying_leader.replica.handle(HERE, BatchDelay(), T0))
+    return delaying_leader
+
+
+def test_a_claim_behind_a_waiter_is_delayed_though_the_release_is_under_way(
+    contended: DelayingLeader,
+) -> None:
+    session = contended.session
+    contended.propose(Release(session=session, owner="1", request=2, lock="proxy", fence=1))
+    released = contended.gather()
+    assert contended.propose(contended.acquire("3")) == [LATER]
+
+    assert orders(contended.apply(released)) == []  # It still waits: ``2`` holds the lock.
+
+    contended.propose(Release(session=session, owner="2", request=2, lock="proxy", fence=2))
+    assert sizes(contended.gather()) == [2]
+
+
+def test_a_delayed_claim_gets_a_slot_once_an_applied_one_has_freed_the_lock(
+    contended: DelayingLeader,
+) -> None:
+    session = contended.session
+    contended.propose(Release(session=session, owner="1", request=2, lock="proxy", fence=1))
+    released = contended.gather()
+    gives_up = Cancel(session=session, owner="2", request=1, lock="proxy")
+    contended.propose(gives_up)
+    cancelled = contended.gather()
+    assert contended.propose(contended.acquire("3")) == [LATER]
+
+    contended.apply(cancelled)
+    ordered = contended.apply(released)
+
+    assert sizes(ordered) == [1]
+    assert [one.owner for one in contended.decide(ordered) if isinstance(one, Granted)] == ["3"]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 99])

@@ -88,7 +88,7 @@ class LogCounter:
     def version_of(self, command: bytes) -> int:
         return 1
 
-    def is_patient(self, command: bytes) -> bool:
+    def is_patient(self, command: bytes, *, undecided: bool) -> bool:
         """Return False: each is answered at once."""
         return False
 

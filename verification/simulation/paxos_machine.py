@@ -134,7 +134,7 @@ class Register:
         """Return 1, because all members can apply every command."""
         return 1
 
-    def is_patient(self, command: bytes) -> bool:
+    def is_patient(self, command: bytes, *, undecided: bool) -> bool:
         """Return true for every other command, so that runs also include delayed batches."""
         return sum(command) % 2 == 0
 
@@ -267,9 +267,10 @@ class LockRegister(Register):
     def admits(self, command: bytes) -> bool:
         return self.locks.admits(command) if is_of_locks(command) else super().admits(command)
 
-    def is_patient(self, command: bytes) -> bool:
-        of_locks = is_of_locks(command)
-        return self.locks.is_patient(command) if of_locks else super().is_patient(command)
+    def is_patient(self, command: bytes, *, undecided: bool) -> bool:
+        if is_of_locks(command):
+            return self.locks.is_patient(command, undecided=undecided)
+        return super().is_patient(command, undecided=undecided)
 
     def advance(self, time_ms: int) -> Sequence[Message]:
         return [*super().advance(time_ms), *self.locks.advance(time_ms)]
