@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -463,51 +463,36 @@ def _report(count: int, of: str, *, as_json: bool) -> None:
     done({"of": of, "deleted": count}, f"Deleted {count:,} of {of}.", as_json=as_json)
 
 
-class Staying(NamedTuple):
-    """What the commands `list` and `delete` are about: something that outlives its clients.
+def _staying_app(
+    kind: str,
+    text: str = "",
+    *,
+    command: str = "",
+    noun: str = "",
+    find: Callable[[Client, str], Sequence[ListedLock | ListedObject]] | None = None,
+    table: Callable[[Sequence[Any]], Rows] = objects_table,
+    about: str = "with the count of each",
+    end: str = "Clients that wait for it get an error",
+) -> typer.Typer:
+    """Return a group of commands that list and delete what outlives its clients.
 
-    Attributes:
-        kind: the kind in a `Purge`.
-        command: the name of the group of commands.
-        one: the words for one of them.
-        find: returns those whose names begin with a text.
+    Args:
+        kind: the kind in a `Purge`, and by default the name of the group and of one of them.
+        text: the help of the group.
+        command: the name of the group.
+        noun: the words for one of them.
+        find: returns those whose names begin with a text; by default, objects of the kind.
         table: shows them.
         about: what the list says of each.
         end: what `delete` does to those that wait.
 
     """
-
-    kind: str
-    command: str
-    one: str
-    find: Callable[[Client, str], Sequence[ListedLock | ListedObject]]
-    table: Callable[[Sequence[Any]], Rows]
-    about: str
-    end: str
-
-
-def _objects_app(kind: str, text: str = "") -> typer.Typer:
-    """Return the commands about the objects of one kind, of which ``text`` may say more."""
     stay = f"List and delete [bold]{plural(kind)}[/bold], which may outlive their clients."
+    command, noun = command or kind, noun or kind
+    app = group(command, text or stay)
 
-    def find(asked: Client, prefix: str) -> Sequence[ListedObject]:
-        return asked.objects(object_name(kind, prefix))
-
-    objects = Staying(
-        kind,
-        kind,
-        kind,
-        find,
-        objects_table,
-        "with the count of each",
-        "Clients that wait for it get an error",
-    )
-    return _staying_app(objects, text or stay)
-
-
-def _staying_app(what: Staying, text: str) -> typer.Typer:
-    """Return a group of commands that list and delete."""
-    app = group(what.command, text)
+    def named(asked: Client, prefix: str) -> Sequence[ListedLock | ListedObject]:
+        return find(asked, prefix) if find else asked.objects(object_name(kind, prefix))
 
     @asks_cluster
     def list_objects(
@@ -518,8 +503,8 @@ def _staying_app(what: Staying, text: str) -> typer.Typer:
         as_json: ListJsonOption = False,
     ) -> None:
         def view(asked: Client) -> View:
-            none = f"No {what.one} is in use."
-            return listing(what.find(asked, prefix), what.table, none, as_json=as_json)
+            none = f"No {noun} is in use."
+            return listing(named(asked, prefix), table, none, as_json=as_json)
 
         given.show(view)
 
@@ -543,60 +528,54 @@ def _staying_app(what: Staying, text: str) -> typer.Typer:
         with given.connected() as asked:
             within = name or prefix or ""
             if not yes:
-                found = what.find(asked, within)
+                found = named(asked, within)
                 if name is not None:
                     found = tuple(one for one in found if plain_name(one.lock) == name)
                 waits = sum(one.waiting for one in found)
                 confirm_deletion(
-                    f"{len(found):,} {plural(what.one)}; {waits:,} clients wait", charged_to
+                    f"{len(found):,} {plural(noun)}; {waits:,} clients wait", charged_to
                 )
             purge = Purge(
-                kind=what.kind,
+                kind=kind,
                 prefix=within,
                 operator=operator_named(operator),
                 exact=name is not None,
                 account=charged_to,
             )
             count = asked.purge(purge)
-        _report(count, f"{what.one} {within}".rstrip(), as_json=as_json)
+        _report(count, f"{noun} {within}".rstrip(), as_json=as_json)
 
     app.command(
         "list",
-        help=f"List by name, {what.about}.\n\nFor example:\n\n"
-        f"  [cyan]fencelock {what.command} list --prefix orders/[/cyan]",
+        help=f"List by name, {about}.\n\nFor example:\n\n"
+        f"  [cyan]fencelock {command} list --prefix orders/[/cyan]",
     )(list_objects)
     app.command(
         "delete",
-        help=f"Delete one {what.one}, or many in small steps. {what.end}, and `fencelock audit` "
+        help=f"Delete one {noun}, or many in small steps. {end}, and `fencelock audit` "
         "lists who did it.\n\nFor example:\n\n"
-        f"  [cyan]fencelock {what.command} delete orders/42[/cyan]\n\n"
-        f"  [cyan]fencelock {what.command} delete --prefix orders/ --charged-to shop --yes[/cyan]",
+        f"  [cyan]fencelock {command} delete orders/42[/cyan]\n\n"
+        f"  [cyan]fencelock {command} delete --prefix orders/ --charged-to shop --yes[/cyan]",
     )(delete_objects)
     return app
 
 
-def _clientless_holds(asked: Client, prefix: str) -> Sequence[ListedLock]:
-    return asked.clientless_holds(prefix)
-
-
-barrier_app, pool_app = _objects_app(BARRIER), _objects_app(POOL)
-latch_app = _objects_app(LATCH, "Count down, wait for, list and delete [bold]latches[/bold].")
-counter_app = _objects_app(COUNTER, "Read, change, list and delete [bold]counters[/bold].")
+barrier_app, pool_app = _staying_app(BARRIER), _staying_app(POOL)
+latch_app = _staying_app(LATCH, "Count down, wait for, list and delete [bold]latches[/bold].")
+counter_app = _staying_app(COUNTER, "Read, change, list and delete [bold]counters[/bold].")
 holds_app = _staying_app(
-    Staying(
-        REDIS_KEY,
-        "holds",
-        "clientless hold",
-        _clientless_holds,
-        partial(held_table, shared={}),
-        "with the label of each, its fence, and who waits",
-        "The next client in the queue gets the lock",
-    ),
+    REDIS_KEY,
     "List and delete [bold]holds that belong to no client[/bold]: those of Redis clients, and "
     "detached locks.\n\n"
     "They outlive the clients that made them (only paxos). With keys, `delete` is for operators, "
     "or for a key that deletes what is charged to itself. `fencelock release` takes one lock under "
     "its fence, and `fencelock keys purge` deletes all that one key has.",
+    command="holds",
+    noun="clientless hold",
+    find=lambda asked, prefix: asked.clientless_holds(prefix),
+    table=partial(held_table, shared={}),
+    about="with the label of each, its fence, and who waits",
+    end="The next client in the queue gets the lock",
 )
 
 
