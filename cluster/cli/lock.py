@@ -135,6 +135,7 @@ class HoldOptions(NamedTuple):
     quiet: QuietOption = False
     label: LabelOption = None
     least: LeastOption = None
+    named: TargetOptions = NONE_GIVEN
 
 
 AS_USUAL = HoldOptions()
@@ -187,7 +188,6 @@ def lock(
     once: OnceOption = None,
     period: ForOption = None,
     how: HoldOptions = AS_USUAL,
-    given: TargetOptions = NONE_GIVEN,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
@@ -222,7 +222,7 @@ def lock(
         return client.lock(name) if shared is None else client.semaphore(name, permits=shared)
 
     taken = "" if shared is None else f"all {shared} permits are taken"
-    hold_while(command, name, wanted, name, how, given, only, taken=taken)
+    hold_while(command, name, wanted, name, how, only, taken=taken)
 
 
 def hold_while(
@@ -231,7 +231,6 @@ def hold_while(
     wanted: Callable[[Client], Holdable],
     object_name: str,
     how: HoldOptions,
-    given: TargetOptions,
     once: Once | None = None,
     *,
     taken: str = "",
@@ -244,7 +243,7 @@ def hold_while(
         raise WrongUsageError("--nonblock does not wait, so it has no --timeout")
     least_s = 0.0 if how.least is None else seconds_of("--hold-at-least", how.least)
     _check_command(command[0], name)
-    where = given.target()
+    where = how.named.target()
     from fencelock.cluster.client.client import lazy_to  # noqa: PLC0415 (sockets: not for --help)
     from fencelock.cluster.client.owner import job_label  # noqa: PLC0415 (as above)
 

@@ -116,7 +116,6 @@ def run_with_permits(
         int, typer.Option("--permits", min=1, help="How many are held at most at a time.")
     ],
     how: HoldOptions = AS_USUAL,
-    given: TargetOptions = NONE_GIVEN,
 ) -> None:
     """Hold [bold]one permit[/bold] while a command runs.
 
@@ -133,7 +132,6 @@ def run_with_permits(
         lambda client: client.semaphore(name, permits=permits),
         name,
         how,
-        given,
         taken=f"all {permits} permits are taken",
     )
 
@@ -144,7 +142,6 @@ def _side(write: bool) -> Callable[..., None]:
         name: ReadWriteArgument,
         command: CommandArgument,
         how: HoldOptions = AS_USUAL,
-        given: TargetOptions = NONE_GIVEN,
     ) -> None:
         hold_while(
             command,
@@ -152,7 +149,6 @@ def _side(write: bool) -> Callable[..., None]:
             lambda client: client.rwlock(name).write() if write else client.rwlock(name).read(),
             object_name(RWLOCK, name),
             how,
-            given,
         )
 
     return run_on_side
@@ -177,7 +173,6 @@ def lead(
         typer.Option("--value", help="What others see, such as an address. Default: this host."),
     ] = None,
     how: HoldOptions = AS_USUAL,
-    given: TargetOptions = NONE_GIVEN,
 ) -> None:
     """Campaign, run a command [bold]while leading[/bold], and step down when it ends.
 
@@ -196,7 +191,6 @@ def lead(
         lambda client: client.election(name).lead(seen),
         object_name(ELECTION, name),
         how,
-        given,
     )
 
 
