@@ -356,12 +356,11 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
 
     A report from before this command began proves nothing: the node may have restarted since.
     """
-    progress, began = ChangeProgress(), time.monotonic()
+    progress = ChangeProgress(wait)
     while True:
         text = f"{node} has sent no message yet: start it with an empty data folder"
         read = promptly(operator, operator.members)
         reports = read.nodes if isinstance(read, MembersRead) else ()
-        waited_s = time.monotonic() - began
         leads = any(report.role is NodeRole.LEADER for report in reports)
         if isinstance(read, str):
             text = read
@@ -373,14 +372,12 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
             if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
                 return report.journal
             last_ms = report.last_message_ms  # Without a leader it may be its own report.
-            if leads and last_ms is not None and last_ms < waited_s * MS_PER_S:
+            if leads and last_ms is not None and last_ms < progress.waited_s() * MS_PER_S:
                 raise MembershipError(
                     f"{node} votes: there is nothing to replace. If its disk is to be replaced, "
                     "stop it, start it with an empty data folder, and run this again"
                 )
-        _check_time(waited_s, wait, text)
-        progress.show(text, wait)
-        time.sleep(PAUSE_S)
+        progress.pause(text)
 
 
 def is_running(operator: Client, node: str, wait: float) -> bool:
@@ -388,7 +385,7 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
 
     It runs if it has answered since this command began. Before that it may have been stopped.
     """
-    progress, began = ChangeProgress(), time.monotonic()
+    progress = ChangeProgress(wait)
     while True:
         text = f"it is not known yet whether {node} runs"
         last_message_ms: int | None = None
@@ -405,36 +402,22 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
             last_message_ms = report.last_message_ms
             if not leads:
                 text = "no node leads, so no member can be removed: start the other members first"
-        waited_ms = (time.monotonic() - began) * MS_PER_S
+        waited_ms = progress.waited_s() * MS_PER_S
         if last_message_ms is not None and last_message_ms < waited_ms:
             return True
         if leads and (waited_ms if last_message_ms is None else last_message_ms) > SILENT_MS:
             return False
-        _check_time(waited_ms / MS_PER_S, wait, text)
-        if not leads:
-            progress.show(text, wait)
-        time.sleep(PAUSE_S)
-
-
-def _check_time(waited_s: float, wait: float, text: str) -> None:
-    """End the command after ``wait`` (s), with what it waits for."""
-    if waited_s >= wait:
-        say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
-        raise typer.Exit(ExitStatus.FAILED)
+        progress.pause(text, shown=not leads)
 
 
 def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
     """Ask for ``change`` until it is done, show the progress, and print the members."""
     if wait <= 0:
         raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
-    progress = ChangeProgress()
-    began, waited = time.monotonic(), False
+    progress, waited = ChangeProgress(wait), False
     while not (reached := _asked(operator, change)).done:
-        text = progress.described(reached)
-        _check_time(time.monotonic() - began, wait, text)
-        progress.show(text, wait)
+        progress.pause(progress.described(reached))
         waited = True
-        time.sleep(PAUSE_S)
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
         return
@@ -465,16 +448,34 @@ def promptly(operator: Client, ask: Callable[[], R]) -> R | str:
 
 
 class ChangeProgress:
-    """Describes a change that is not done, with the time left, and prints that at intervals.
+    """Waits for a change, describes it with the time left, and prints that at intervals.
+
+    Args:
+        wait: how long the command waits (s).
 
     Attributes:
         left: the slots, and the bytes, that were left at the first look, and its time (s).
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: float) -> None:
         self.left: dict[str, tuple[int, float]] = {}
+        self._wait = wait
+        self._began = time.monotonic()
         self._shown = ("", 0.0)
+
+    def waited_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def pause(self, text: str, *, shown: bool = True) -> None:
+        """Wait a moment; end the command if it has waited long enough. ``text`` says for what."""
+        if self.waited_s() >= self._wait:
+            advice = "Run the command again to continue"
+            say(f"not done within {self._wait:g} s: {text}. {advice}", err=True)
+            raise typer.Exit(ExitStatus.FAILED)
+        if shown:
+            self.show(text)
+        time.sleep(PAUSE_S)
 
     def described(self, reached: MembersChanged, now: float | None = None) -> str:
         """Return the condition that ``reached`` waits for, and the rest to fetch."""
@@ -499,11 +500,8 @@ class ChangeProgress:
             return 0
         return round(1_000 * left * (now - at) / (first - left))
 
-    def show(self, text: str, wait: float) -> None:
-        """Print ``text`` to standard error, unless it is unchanged or too soon after the last.
-
-        The first one is followed by how long the command waits, which is ``wait`` (s).
-        """
+    def show(self, text: str) -> None:
+        """Print ``text`` to standard error, unless it is unchanged or too soon after the last."""
         shown, at = self._shown
         now = time.monotonic()
         same = _AGE.sub("", text)  # Ages grow by themselves.
@@ -512,4 +510,4 @@ class ChangeProgress:
         self._shown = same, now
         print(printable(text), file=sys.stderr, flush=True)
         if not at:
-            print(f"This waits for up to {wait:g} s (--wait).", file=sys.stderr, flush=True)
+            print(f"This waits for up to {self._wait:g} s (--wait).", file=sys.stderr, flush=True)

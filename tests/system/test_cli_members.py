@@ -284,10 +284,10 @@ def test_progress_is_not_shown_again_only_because_an_age_grew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.cli.members.LINE_S", 0)
-    progress = ChangeProgress()
+    progress = ChangeProgress(600)
     for ms in (500, 900):
-        progress.show(f"no majority has answered for {ms} ms", 600)
-    progress.show("n4 learns", 600)
+        progress.show(f"no majority has answered for {ms} ms")
+    progress.show("n4 learns")
     assert capsys.readouterr().err.splitlines() == [
         "no majority has answered for 500 ms",
         "This waits for up to 600 s (--wait).",
@@ -296,7 +296,7 @@ def test_progress_is_not_shown_again_only_because_an_age_grew(
 
 
 def test_progress_shows_how_much_is_left_and_for_how_long() -> None:
-    progress = ChangeProgress()
+    progress = ChangeProgress(600)
     first = MembersChanged(
         done=False, detail="n4 learns", view=0, members=(), slots_left=3_000, bytes_left=10_240
     )
