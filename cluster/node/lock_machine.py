@@ -211,9 +211,10 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
 def read_command(command: bytes) -> LogCommand | None:
     """Return ``command`` decoded, None if it cannot be read."""
     try:
-        return _messages([load(command)])[0]
+        read = _commands([load(command)])
     except MalformedFrameError:
         return None
+    return read[0] if read else None
 
 
 _AnyCommand: Any = Union[COMMANDS]  # noqa: UP007
@@ -227,21 +228,17 @@ def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
     All of them are read and checked in one call, and one by one only if one is wrong.
     """
     values = load_each(commands)
-    if values is not None:
-        return _messages(values)
-    return [read_command(command) for command in commands]
+    read = None if values is None else _commands(values)
+    return [read_command(command) for command in commands] if read is None else read
 
 
-def _messages(values: list[Any]) -> list[LogCommand | None]:
-    """Return the command that each value is, without fields that are not declared, or None."""
+def _commands(values: list[Any]) -> list[LogCommand | None] | None:
+    """Return the commands that the values are; None if one is none, or has undeclared fields."""
     try:
         read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
     except ValidationError:
-        pass
-    else:
-        for items, command in zip(values, read, strict=True):
-            if len(items) > command.ITEMS:
-                break
-        else:
-            return read
-    return [None] if len(values) == 1 else [_messages([value])[0] for value in values]
+        return None
+    for items, command in zip(values, read, strict=True):
+        if len(items) > command.ITEMS:
+            return None
+    return read

@@ -121,7 +121,8 @@ class NodeContext:
     journal: Mapping[str, tuple[Message, ...]] = field(
         default_factory=dict[str, tuple[Message, ...]]
     )
-    """The records in this node's journal, by the name of the role that wrote them."""
+    """The records in this node's journal, by the name of the role that wrote them, oldest
+    first."""
     rights: tuple[Rights, ...] | None = None
     """The rights of each key; None where no keys are used."""
     journal_id: int = 0
@@ -134,10 +135,6 @@ class NodeContext:
     @property
     def records(self) -> tuple[Message, ...]:
         return tuple(record for records in self.journal.values() for record in records)
-
-    def records_of(self, role: str) -> tuple[Message, ...]:
-        """Return the records that ``role`` (``"server"``) still needs, oldest first."""
-        return self.journal.get(role, ())
 
 
 MakeRoles = Callable[[NodeContext], RoleSet]
@@ -354,7 +351,7 @@ def central(context: NodeContext) -> RoleSet:
         arguments = {
             "granted": context.first_stamp,
             "journal": context.settings.central_journal,
-            "records": context.records_of("server"),
+            "records": context.journal.get("server", ()),
         }
         roles.append(Spawn(server, LockServer, arguments))
     return RoleSet(roles=tuple(roles), closings=(_closing(context),))

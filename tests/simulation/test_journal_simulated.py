@@ -85,7 +85,9 @@ def ledgers(context: NodeContext) -> RoleSet:
     clock = Spawn(address_of(context.node, "clock"), Clock)
     roles = [
         Spawn(
-            address_of(context.node, name), JournaledLedger, {"records": context.records_of(name)}
+            address_of(context.node, name),
+            JournaledLedger,
+            {"records": context.journal.get(name, ())},
         )
         for name in ("first", "second")
     ]

@@ -304,38 +304,23 @@ def entries_of(content: bytes, group: Group, name: str) -> Iterator[Entry]:
 def scan(content: bytes, name: str, kind: FileKind) -> Scan:
     """Read a whole file, and find the end of the part that can be trusted.
 
+    If this returns, what follows the sound groups is an unfinished write. If the prefix of a group
+    cannot be read, its length is unknown, and bytes behind it may be its body: only a later group
+    is a proof of damage.
+
     Raises:
-        JournalDamagedError: the header is not ours, or a group is spoilt that was once
-            synced; the text calls the file ``name``.
+        JournalDamagedError: the header is not ours, something was written after a group that cannot
+            be read, or a group has another sequence than its place demands; the text calls the
+            file ``name``.
 
     """
     header = header_of(content, name, kind)
     if header is None:
         return Scan(None, [], 0, len(content))
-    first = header.first if kind is FileKind.SEGMENT else 0
-    groups = scan_groups(content, name, salt=header.salt, offset=HEADER_BYTES, sequence=first)
-    end = groups[-1].end if groups else HEADER_BYTES
-    rest = content[end:] if kind is FileKind.SNAPSHOT else content[end:].rstrip(b"\0")
-    return Scan(header, groups, end, len(rest))
-
-
-def scan_groups(
-    content: bytes, name: str, *, salt: bytes, offset: int, sequence: int
-) -> list[Group]:
-    """Return the sound groups from ``offset`` on, the first of which has that ``sequence``.
-
-    If this returns, what follows them is an unfinished write. If the prefix of a group cannot be
-    read, its length is unknown, and bytes behind it may be its body: only a later group is a proof
-    of damage.
-
-    Raises:
-        JournalDamagedError: something was written after a group that cannot be read, or a group has
-            another sequence than its place demands.
-
-    """
     groups: list[Group] = []
+    offset, sequence = HEADER_BYTES, header.first if kind is FileKind.SEGMENT else 0
     view = memoryview(content)
-    while (group := _group_at(content, salt, offset)) is not None:
+    while (group := _group_at(content, header.salt, offset)) is not None:
         if group.sequence != sequence:
             raise _damaged(name, offset, f"group {group.sequence} lies where {sequence} belongs")
         if group.end > len(content) or zlib.crc32(view[group.begin : group.end]) != group.checksum:
@@ -346,11 +331,12 @@ def scan_groups(
         raise _damaged(
             name, offset, f"group {sequence} cannot be read, yet the file continues after it"
         )
-    found = _next_group(content, salt, offset + 1)
+    found = _next_group(content, header.salt, offset + 1)
     if found is not None:
         why = f"group {sequence} cannot be read, yet another follows at byte {found}"
         raise _damaged(name, offset, why)
-    return groups
+    rest = content[offset:] if kind is FileKind.SNAPSHOT else content[offset:].rstrip(b"\0")
+    return Scan(header, groups, offset, len(rest))
 
 
 def _check_version(content: bytes, name: str) -> None:

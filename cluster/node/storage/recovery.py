@@ -11,7 +11,6 @@ from pathlib import Path
 from fencelock.cluster.node.storage.directory import JournalDamagedError
 from fencelock.cluster.node.storage.record import (
     GROUP_BYTES_MAX,
-    HEADER_BYTES,
     REJOIN,
     SALT_BYTES,
     Entry,
@@ -23,9 +22,7 @@ from fencelock.cluster.node.storage.record import (
     Place,
     Scan,
     entries_of,
-    header_of,
     scan,
-    scan_groups,
 )
 from fencelock.cluster.node.storage.segment import (
     PARTIAL_SUFFIX,
@@ -246,17 +243,13 @@ def live_entries(
         if not live[0 if snapshot else int(path.stem)]:
             continue
         content = spares.spend(partial(_content_of, path))
-        header = header_of(content, str(path), FileKind.SNAPSHOT if snapshot else FileKind.SEGMENT)
-        if header is None:
+        read = scan(content, str(path), FileKind.SNAPSHOT if snapshot else FileKind.SEGMENT)
+        if read.header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
-        first = 0 if snapshot else header.first
-        groups = scan_groups(
-            content, str(path), salt=header.salt, offset=HEADER_BYTES, sequence=first
-        )
-        if (groups[-1].end if groups else HEADER_BYTES) != size:
+        if read.end != size:
             raise JournalDamagedError(f"{path} is damaged: its end is gone. {REJOIN}")
-        for group in groups:
-            written = header.first - 1 if snapshot else group.sequence
+        for group in read.groups:
+            written = read.header.first - 1 if snapshot else group.sequence
             for entry in entries_of(content, group, str(path)):
                 if isinstance(entry.payload, bytes) and index.counts(entry.stream, written):
                     yield entry
