@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fencelock.actors.api.message import Elected, LockStatus, NodeStatus
+from fencelock.actors.bakery.config import OFF
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import (
     MAJORITY_LOST,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 LISTED = frozenset({"paxos"})
 """Protocols whose locks can all be listed."""
-
-PRIORITY_OFF = 15
 
 
 @asks_cluster
@@ -291,7 +290,7 @@ def _members(nodes: Sequence[NodeStatus]) -> dict[str, tuple[str, str]]:
 
 
 def _priority(priority: int) -> str:
-    return "off" if priority == PRIORITY_OFF else str(priority or "?")
+    return "off" if priority == OFF else str(priority or "?")
 
 
 def _and(names: Sequence[str]) -> str:

@@ -399,26 +399,21 @@ def _hub(
 
 def check_bound_privately(config: Config, node_id: str) -> None:
     """Refuse to serve without keys on an address that is not loopback; warn if that is wanted."""
-    for key, at in {
-        f"nodes.{node_id}": config.listen_of(node_id),
-        "redis": config.redis.get(node_id),
-    }.items():
-        if at is not None and not is_loopback(at):
-            _check_insecure(config, node_id, key, at)
-
-
-def _check_insecure(config: Config, node_id: str, key: str, at: str) -> None:
-    if not config.insecure:
-        raise ConfigError(
-            f"{key}: without keys a node serves on loopback only, and {at} is not: "
-            'whoever reaches it could take every lock. Run "fencelock keys init" and set keys in '
-            "[security], or insecure = true there if only you reach that network"
+    bound = {f"nodes.{node_id}": config.listen_of(node_id), "redis": config.redis.get(node_id)}
+    for key, at in bound.items():
+        if at is None or is_loopback(at):
+            continue
+        if not config.insecure:
+            raise ConfigError(
+                f"{key}: without keys a node serves on loopback only, and {at} is not: whoever "
+                'reaches it could take every lock. Run "fencelock keys init" and set keys in '
+                "[security], or insecure = true there if only you reach that network"
+            )
+        text = (
+            f"{node_id} serves {at} without keys, as insecure = true asks: whoever reaches it can "
+            'read, take and release every lock. "fencelock keys init" makes keys'
         )
-    text = (
-        f"{node_id} serves {at} without keys, as insecure = true asks: whoever reaches it can "
-        'read, take and release every lock. "fencelock keys init" makes keys'
-    )
-    note(node_id, "WARNING", text, event="insecure")
+        note(node_id, "WARNING", text, event="insecure")
 
 
 def _log_start(

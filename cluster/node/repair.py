@@ -22,7 +22,7 @@ from fencelock.cluster.node.lock_machine import read_command
 from fencelock.cluster.node.node import records_of
 from fencelock.cluster.node.storage.directory import JournalDamagedError, name_beside
 from fencelock.cluster.node.storage.journal import Journal
-from fencelock.cluster.node.storage.record import EntryItems, Mark
+from fencelock.cluster.node.storage.record import Mark
 from fencelock.transport.codec import encode
 
 SKIPS = "repair"
@@ -60,7 +60,9 @@ def remove_votes(
         confirm(wrong)
         copy = name_beside(folder, ".before-repair")
         shutil.copytree(folder, copy)
-        _rewrite(journal, stream, [*map(encode, rules.without_impossible(votes, wrong))])
+        kept = [(stream, encode(vote)) for vote in rules.without_impossible(votes, wrong)]
+        # A crash leaves all of the stream's former records, or all of these.
+        journal.write_all([(stream, Mark.BEGIN), *kept, (stream, Mark.END)])
     return RemovedVotes(len(wrong), copy)
 
 
@@ -101,10 +103,3 @@ def skip_slot(config: Config, node: str, slot: int, operator: str) -> str:
 def _named_in(commands: Sequence[bytes]) -> list[str]:
     read = [read_command(command) for command in commands]
     return [named(one) if isinstance(one, Command) else "no request of a client" for one in read]
-
-
-def _rewrite(journal: Journal, stream: str, payloads: Sequence[bytes]) -> None:
-    """Replace the records of ``stream``, in one step as far as a crash is concerned."""
-    entries: list[EntryItems] = [(stream, Mark.BEGIN)]
-    entries += [(stream, payload) for payload in payloads]
-    journal.write_all([*entries, (stream, Mark.END)])

@@ -66,9 +66,8 @@ again: Linux may report a lost write once, and then call the page clean (Postgre
 Room
 ----
 
-The zeros after the last group are written and synced ahead, while no caller waits (`segment.py`).
-A group then replaces zeros: the length of the file does not change, and its sync writes no
-metadata. Zeros mean nothing to recovery. Room is not counted in `Journal.disk_bytes`.
+The zeros after the last group are written and synced ahead; `segment.py` says why. They mean
+nothing to recovery, and are not counted in `Journal.disk_bytes`.
 
 Identity
 --------
@@ -106,7 +105,6 @@ from fencelock.cluster.node.storage.record import (
     EntryItems,
     FileKind,
     Header,
-    Index,
     Mark,
     Place,
     encode_group,
@@ -167,28 +165,30 @@ class Journal:
         whole-groups: The group that one append wrote is read back as a whole or not at all.
     """
 
-    def __init__(self, folder: Path, lock: DirectoryLock, segment_bytes_max: int) -> None:
+    def __init__(
+        self, folder: Path, lock: DirectoryLock, segment_bytes_max: int, found: RecoveredFiles
+    ) -> None:
         self.folder = folder
         self.segment_bytes_max = segment_bytes_max
-        self.path = segment_path(folder, 1)
+        self.path = segment_path(folder, 1 if found.last is None else found.last.number)
         """The segment that is being written."""
-        self.torn_bytes = 0
+        self.torn_bytes = found.torn
         """Bytes of an unfinished write that were cut off when the folder was opened."""
         self.failure: Exception | None = None
         """The error that ended the use of the journal, if there was one."""
-        self.disk_bytes = 0
+        self.disk_bytes = sum(found.files.values())
         """Bytes written in all files in use, without the room made ahead."""
         self.trim_due = True
         """Whether `trim` may have something to do."""
         self._lock = lock
         self._spares = SpareDescriptors()
-        self._full: dict[Path, int] = {}
+        self._full = found.files
         """The other files in use, with their sizes (bytes), oldest first."""
-        self._records: dict[str, list[bytes]] = {}
-        self._index = Index()
+        self._records = found.records
+        self._index = found.index
         self._segment: Segment | None = None
         """The segment that is being written; None after a failure, and when closed."""
-        self._sequence = 1
+        self._sequence = found.sequence
         self._unsynced = False
         self._forgot = True
         """Whether records were forgotten since `trim` last looked for files to replace."""
@@ -214,9 +214,10 @@ class Journal:
                 make_directory(folder)
                 lock = DirectoryLock(folder)
                 undo.callback(lock.close)
-                journal = cls(folder, lock, segment_bytes_max)
+                found = recover(folder)
+                journal = cls(folder, lock, segment_bytes_max, found)
                 undo.callback(journal.close)
-                journal._go_on(recover(folder))
+                journal._go_on(found)
             except OSError as error:
                 raise JournalFailedError(f"{folder} cannot be opened: {error.strerror}") from error
             undo.pop_all()
@@ -300,12 +301,9 @@ class Journal:
     def trim(self) -> None:
         """Remove old files, and make room ahead of the next groups. Call it when nothing waits.
 
-        When forgotten records take more room in the oldest files than live ones, the live ones are
-        written into a snapshot, which replaces these files. The work is in proportion to the live
-        records that move, and is amortized over the writes since the last time: records of a large
-        checkpoint stay where they are. A few of the replaced files are removed at each call, since
-        the file system may take milliseconds for each. When little room is left for the next
-        groups, some zeros are written, so that the next syncs are quick.
+        The work for a snapshot is in proportion to the live records that move, and is amortized
+        over the writes since the last time: records of a large checkpoint stay where they are. A
+        few of the replaced files are removed at each call.
         """
         segment = self._segment
         if segment is None:
@@ -332,10 +330,6 @@ class Journal:
         self._spares.close()
 
     def _go_on(self, found: RecoveredFiles) -> None:
-        self._records, self._index = found.records, found.index
-        self._full, self._sequence = found.files, found.sequence
-        self.disk_bytes = sum(found.files.values())
-        self.torn_bytes = found.torn
         if found.torn:
             logger.warning("%s: cut %s bytes of an unfinished write", found.torn_path, found.torn)
         if found.doomed:
@@ -344,7 +338,6 @@ class Journal:
         if found.last is None:
             self._begin_segment()
             return
-        self.path = segment_path(self.folder, found.last.number)
         end, torn = self._full.pop(self.path), found.torn_path == self.path
         # A process that was killed may have left a whole group that was never synced. The node
         # will act on it now, so it is made durable, and then an empty group marks it as durable.
@@ -444,9 +437,8 @@ def claim(
     promises to, can break safety unnoticed. One wrong path in a configuration is enough for
     that, so it is refused.
 
-    The id of a journal is drawn when it is made. A group registers the ids of its members'
-    journals when it is bootstrapped, so that an empty journal is never taken for a lost one
-    (``actors/bootstrap.py``). With its secret, the journal proves its starts there.
+    The id is drawn when the journal is made; with its secret, the journal proves its starts
+    (``actors/bootstrap.py``).
 
     Args:
         journal: open, with nothing appended yet.
