@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -213,6 +214,16 @@ def test_records_that_cannot_be_read_back_are_not_replaced_by_a_snapshot(tmp_pat
             write(journal, Entry("other", None))
     with pytest.raises(JournalDamagedError):
         Journal.open(tmp_path)
+
+
+def test_a_file_that_lost_its_end_meanwhile_is_not_replaced_by_a_snapshot(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        first = journal.path
+        for _ in range(9):
+            write(journal, Entry("role", payload(1)), Entry("other", b"x" * 900))
+        os.truncate(first, len(written(first)) - 1)
+        with pytest.raises(JournalFailedError, match=f"{first} is damaged: its end is gone"):
+            write(journal, Entry("other", None))
 
 
 def test_a_snapshot_is_written_in_chunks(tmp_path: Path) -> None:
