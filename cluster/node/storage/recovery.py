@@ -31,7 +31,7 @@ from fencelock.cluster.node.storage.segment import (
     numbered,
     segment_path,
 )
-from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
+from fencelock.transport.descriptors import SpareDescriptors
 
 SEGMENT_FILE_BYTES_MAX = GROUP_BYTES_MAX + (1 << 26)
 """Limit of the size of a segment (bytes): one group follows when it is almost full, with 16 MiB."""
@@ -230,7 +230,7 @@ def _missing(folder: Path, number: int) -> JournalDamagedError:
 
 
 def live_entries(
-    files: Mapping[Path, int], index: Index, spares: SpareDescriptors = NO_SPARES
+    files: Mapping[Path, int], index: Index, spares: SpareDescriptors
 ) -> Iterator[Entry]:
     """Read the live records of ``files``, which are in the order in which they were written.
 

@@ -10,7 +10,7 @@ log in the same way (``wal_init_zero``).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +26,7 @@ from fencelock.cluster.node.storage.record import (
     encode_header,
     header_of,
 )
-from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
+from fencelock.transport.descriptors import SpareDescriptors
 
 SEGMENT_SUFFIX = ".journal"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -71,7 +71,7 @@ class Segment:
         self.descriptor = descriptor
 
     @classmethod
-    def make(cls, folder: Path, header: Header, spares: SpareDescriptors = NO_SPARES) -> Self:
+    def make(cls, folder: Path, header: Header, spares: SpareDescriptors) -> Self:
         """Create the segment of ``header`` durably, with its name.
 
         If the process has no descriptor left, one of ``spares`` is given up for it. After an error
@@ -139,7 +139,7 @@ def snapshot_path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{SNAPSHOT_SUFFIX}"
 
 
-def read_header(path: Path, spares: SpareDescriptors = NO_SPARES) -> Header:
+def read_header(path: Path, spares: SpareDescriptors) -> Header:
     """Return the header of the segment at ``path``, which this journal made."""
     header = header_of(spares.spend(lambda: _start_of(path)), str(path), FileKind.SEGMENT)
     if header is None:
@@ -171,12 +171,11 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
 
 
 def write_snapshot(
-    folder: Path, header: Header, entries: Iterable[Entry], spares: SpareDescriptors = NO_SPARES
+    folder: Path, header: Header, entries: Iterable[Entry], spares: SpareDescriptors
 ) -> tuple[Path, int]:
     """Write a snapshot aside and name it once it is durable; return path and size.
 
-    An empty group ends it, so that a snapshot cut short between groups is noticed. After an error
-    of the disk, the next start removes what was written.
+    After an error of the disk, the next start removes what was written.
     """
     path = snapshot_path(folder, header.number)
     partial = path.with_suffix(PARTIAL_SUFFIX)
@@ -184,7 +183,11 @@ def write_snapshot(
     descriptor = spares.spend(lambda: os.open(partial, flags, FILE_MODE))
     try:
         write_at(descriptor, encode_header(header), 0)
-        size = _write_groups(descriptor, header.salt, entries)
+        size = HEADER_BYTES
+        for sequence, chunk in enumerate(_chunks(entries)):
+            group = encode_group(chunk, salt=header.salt, offset=size, sequence=sequence)
+            write_at(descriptor, group, size)
+            size += len(group)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -199,8 +202,8 @@ def remove(paths: Iterable[Path]) -> None:
         path.unlink()
 
 
-def _write_groups(descriptor: int, salt: bytes, entries: Iterable[Entry]) -> int:
-    offset, sequence = HEADER_BYTES, 0
+def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yield ``entries`` by groups, then an empty one: without it a snapshot was cut."""
     chunk: list[Entry] = []
     chunk_bytes = 0
     for entry in entries:
@@ -208,12 +211,8 @@ def _write_groups(descriptor: int, salt: bytes, entries: Iterable[Entry]) -> int
         assert isinstance(entry.payload, bytes), "a snapshot has records only"
         chunk_bytes += ENTRY_BYTES + len(entry.stream) + len(entry.payload)
         if chunk_bytes >= CHUNK_BYTES:
-            group = encode_group(chunk, salt=salt, offset=offset, sequence=sequence)
-            write_at(descriptor, group, offset)
-            offset, sequence = offset + len(group), sequence + 1
+            yield chunk
             chunk, chunk_bytes = [], 0
-    for rest in ([chunk] if chunk else []) + [[]]:
-        group = encode_group(rest, salt=salt, offset=offset, sequence=sequence)
-        write_at(descriptor, group, offset)
-        offset, sequence = offset + len(group), sequence + 1
-    return offset
+    if chunk:
+        yield chunk
+    yield []
