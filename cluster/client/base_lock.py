@@ -40,7 +40,6 @@ from fencelock.cluster.client.hold import (
     exiting,
     lock_and_secret,
     releasing,
-    releasing_unawaited,
     remaining_of,
     renewing,
     undo,
@@ -492,18 +491,17 @@ class BaseLock(Notifying, Generic[H]):
     def _releasing(self, wait: bool | None = None) -> Operation[None]:
         acquired = self._acquired
         awaited = self._confirm if wait is None else wait
-        release = releasing if awaited else releasing_unawaited
         if len(acquired) == 1:
             _, own, token, *_ = acquired[0]
             if token in own.acquisitions:
-                return release(self._channel, own, token)
+                return releasing(self._channel, own, token, awaited=awaited)
         self._reach()
         try:
             own, token = self._to_release()
         except NotHeldError:
             self._refuse()
             raise
-        return release(self._channel, own, token)
+        return releasing(self._channel, own, token, awaited=awaited)
 
     def _to_release(self) -> tuple[Ownership, int]:
         """Return the acquire to release: this thread's or task's latest, else the oldest.

@@ -269,7 +269,7 @@ class BaseHold(Notifying):
             token_of(own.lock, secret),
         )
         if (retained := own.retained) is None:
-            yield from releasing(channel, own, self.token, detach)
+            yield from releasing(channel, own, self.token, detach=detach)
         else:
             try:
                 yield from channel.ask(registry.retaining.surrender(own, detach))
@@ -295,8 +295,7 @@ class BaseHold(Notifying):
         if not self.own.is_unreleased(self.token):
             return  # It was released, or its loss was reported.
         awaited = self._confirm if wait is None else wait
-        release = releasing if awaited else releasing_unawaited
-        yield from release(self._channel, self.own, self.token)
+        yield from releasing(self._channel, self.own, self.token, awaited=awaited)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self.own.lock, error)
@@ -319,9 +318,20 @@ def _seconds_until(registry: HoldRegistry, until: Instant) -> float:
 
 
 def releasing(
-    channel: SessionChannel, own: Ownership, token: int, detach: Detach | None = None
+    channel: SessionChannel,
+    own: Ownership,
+    token: int,
+    *,
+    awaited: bool = True,
+    detach: Detach | None = None,
 ) -> Operation[None]:
-    """Release the acquire ``token`` of ``own``, or detach it, and wait until that is confirmed."""
+    """Release the acquire ``token`` of ``own``, or detach it, and wait until that is confirmed.
+
+    If it is not ``awaited``, end once the session has it, without waiting. The session delivers it
+    once, however often it is repeated, and sends it before what it is asked later. A release of
+    another acquire of the same owner may be unconfirmed: then the session releases this one after
+    it.
+    """
     registry = channel.registry
     if (retained := own.retained) is not None:
         registry.retaining.release(channel, own, token, retained)
@@ -331,14 +341,24 @@ def releasing(
     mine = True
     while True:
         try:
-            leaving = registry.leave(own, token, detach=detach)
+            leaving = registry.leave(own, token, awaited=awaited, detach=detach)
             mine = leaving.token == token
-            if mine and not leaving.sent and not leaving.done:
+            if awaited and (not mine or leaving.sent or leaving.done):
+                yield from confirming(channel, leaving)
+            elif not mine:
+                give_back(channel, own, token)
+            elif awaited:
                 channel.submit(leaving.request(), leaving)
                 leaving.sent = True
                 yield leaving
-            else:
-                yield from confirming(channel, leaving)
+            elif not leaving.sent:
+                release = leaving.request()
+                assert isinstance(release, Release)
+                channel.submit(ReleaseUnawaited(release=release), leaving)
+                leaving.sent = True
+                if leaving.done:  # Perhaps it was turned away.
+                    with suppress(LockOwnershipLostError, NotHeldError):  # Reported later.
+                        leaving.get(timeout=0)
             if mine or token not in own.acquisitions:
                 return
             channel.check()
@@ -352,44 +372,9 @@ def releasing(
             raise
 
 
-def releasing_unawaited(channel: SessionChannel, own: Ownership, token: int) -> Operation[None]:
-    """Release the acquire ``token`` of ``own``: end once the session has it, without waiting.
-
-    The session delivers it once, however often it is repeated, and sends it before what it is asked
-    later. A release of another acquire of the same owner may be unconfirmed: then the session
-    releases this one after it.
-    """
-    yield from ()
-    registry = channel.registry
-    if (retained := own.retained) is not None:
-        registry.retaining.release(channel, own, token, retained)
-        return
-    channel.check()
-    hold = own.hold
-    assert hold is not None
-    try:
-        call = registry.leave(own, token, awaited=False)
-        if call.token != token:
-            give_back(channel, own, token)
-        elif not call.sent:
-            release = Release(lock=own.lock, fence=hold.fence, owner=own.owner, request=token)
-            channel.submit(ReleaseUnawaited(release=release), call)
-            call.sent = True
-            if call.done:  # Perhaps it was turned away.
-                with suppress(LockOwnershipLostError, NotHeldError):  # Reported later.
-                    call.get(timeout=0)
-    except pykka.ActorDeadError:
-        raise closed_meanwhile() from None
-    except FencelockError:
-        raise
-    except BaseException:
-        give_back(channel, own, token)  # Interrupted.
-        raise
-
-
 def _release_dropped(channel: SessionChannel, own: Ownership, token: int) -> None:
     with suppress(FencelockError):
-        for _ in releasing_unawaited(channel, own, token):
+        for _ in releasing(channel, own, token, awaited=False):
             raise AssertionError("it does not wait")
 
 
