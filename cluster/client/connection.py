@@ -222,7 +222,6 @@ class Connection:
         connected_to = {"client": self.session, "labels": labels}
         asker = Spawn(address_of(self.session, "asker"), Asker, connected_to)
         clock = Spawn(address_of(self.session, "clock"), Clock)
-        # Pykka's `stop_all` closes the client in order; `closing` sends the same message itself.
         return RoleSet(
             (session, retainer, asker, clock),
             closings=(Closing(session.address, Close(), 2 * CLOSE_MS),),
@@ -380,13 +379,9 @@ class Connection:
             return
         try:
             self.retaining.close()
-            reply = AskReply()
-            self.line.submit(Close(), reply)
-            with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
-                yield AwaitReply(reply, self.line.left_s(2 * CLOSE_MS / 1000))
-            self._dispatcher.stop(0, at_once=True)
+            self._dispatcher.enter(self._dispatcher.end)  # After all that was asked before.
             with suppress(TimeoutError):
-                yield AwaitReply(self._dispatcher.ended, STOP_S)
+                yield AwaitReply(self._dispatcher.ended, self.line.left_s(STOP_S))
         finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
             self.stop()
 
