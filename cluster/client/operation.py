@@ -28,7 +28,6 @@ from types import MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Concatenate,
     Generic,
     NamedTuple,
@@ -36,7 +35,7 @@ from typing import (
     TypeVar,
     overload,
 )
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakValueDictionary
 
 import pykka
 
@@ -137,9 +136,6 @@ class Bell:
     Waking a loop costs a thread some ten times as much as the answer itself.
     """
 
-    latest: ClassVar[ref[Bell] | None] = None
-    """The bell that was used last: most programs have one loop."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._replied: deque[Waiter] = deque()
@@ -179,20 +175,15 @@ class Bell:
                 done.set_result(None)
 
 
-_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Bell]] = WeakKeyDictionary()
-"""Held by waiting tasks. A strong reference here would keep alive the tasks of a closed loop."""
+_bells: WeakValueDictionary[int, Bell] = WeakValueDictionary()
+"""By the loop's address in memory: a bell refers to its loop. Waiting tasks hold the bell. A strong
+reference here would keep alive the tasks of a closed loop."""
 
 
 def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
-    bell = None if Bell.latest is None else Bell.latest()
-    if bell is not None and bell.loop is loop:
-        return bell
-    known = _bells.get(loop)
-    bell = None if known is None else known()
+    bell = _bells.get(id(loop))
     if bell is None:
-        bell = Bell(loop)
-        _bells[loop] = ref(bell)
-    Bell.latest = _bells[loop]
+        _bells[id(loop)] = bell = Bell(loop)
     return bell
 
 
