@@ -93,9 +93,8 @@ class BaseLock(Notifying, Generic[H]):
         self._listeners = Listeners()
         self._cancels = 0
         """The number of calls of `cancel`."""
-        self._acquired: list[tuple[object, Ownership, int, int, BaseHold]] = []
-        """The acquires of this object: the thread or task, the owner, the token, the amount, and
-        the hold, which is not dropped while this object may release it."""
+        self._acquired: list[H] = []
+        """The holds that this object may release. It keeps them, or they would be dropped."""
 
     @property
     def name(self) -> str:
@@ -196,7 +195,7 @@ class BaseLock(Notifying, Generic[H]):
     def _current(self) -> Ownership | None:
         """Return the current ownership: the latest of this thread or task, else the latest."""
         found = self._find(latest=True)
-        return self._known() if found is None else found[0]
+        return self._known() if found is None else found.own
 
     def _held_hold(self) -> LocalHold | None:
         """Return its current hold, or None if it is not certain that the hold exists."""
@@ -204,15 +203,15 @@ class BaseLock(Notifying, Generic[H]):
         held = own is not None and self._registry.state_of(own) in HOLDING
         return own.hold if own is not None and held else None
 
-    def _find(self, *, latest: bool) -> tuple[Ownership, int] | None:
-        """Return the last acquire of this thread or task, else the latest or oldest of all."""
-        there = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
+    def _find(self, *, latest: bool) -> H | None:
+        """Return the last hold of this thread or task, else the latest or oldest of all."""
+        there = [hold for hold in tuple(self._acquired) if hold.own.is_unreleased(hold.token)]
         if len(there) > 1:
             here = self._here()
-            for runner, own, token, *_ in reversed(there):
-                if runner == here:
-                    return own, token
-        return there[-1 if latest else 0][1:3] if there else None
+            for hold in reversed(there):
+                if hold.runner == here:
+                    return hold
+        return there[-1 if latest else 0] if there else None
 
     def _known(self) -> Ownership | None:
         """Return the acquire that the named owner made through another object."""
@@ -272,13 +271,13 @@ class BaseLock(Notifying, Generic[H]):
                 yield call
             self._check_granted(own, call)
             hold = self._hold_type(channel, own, token, self._confirm)
-            here = self._here()
-            hold.acquired_by = (listeners, here) if leaves else None
+            hold.runner = self._here()
+            hold.entered = listeners if leaves else None
             if not options.reentrant:
                 if self._acquired:
                     self._prune()
-                amount = asked.amount or call.count
-                self._acquired.append((here, own, token, amount, hold))
+                hold.amount = asked.amount or call.count
+                self._acquired.append(hold)
             return hold  # noqa: TRY300 (an interrupt here undoes the acquire, too)
         except FencelockError as error:
             if trying and self._is_not_now(error, blocking):
@@ -456,11 +455,11 @@ class BaseLock(Notifying, Generic[H]):
             return
         self._channel = channel.present().line
         self._registry = self._channel.registry
-        for one in tuple(self._acquired):
-            own = one[1]
+        for hold in tuple(self._acquired):
+            own = hold.own
             if self._registry.find(own.lock, own.owner) is not own:
                 with suppress(ValueError):  # Another thread removed it.
-                    self._acquired.remove(one)
+                    self._acquired.remove(hold)
 
     def _confirming(self) -> Operation[None]:
         """Wait a moment for an earlier release of the lock by this client, if one is pending."""
@@ -492,7 +491,7 @@ class BaseLock(Notifying, Generic[H]):
         acquired = self._acquired
         awaited = self._confirm if wait is None else wait
         if len(acquired) == 1:
-            _, own, token, *_ = acquired[0]
+            own, token = acquired[0].own, acquired[0].token
             if token in own.acquisitions:
                 return releasing(self._channel, own, token, awaited=awaited)
         self._reach()
@@ -509,7 +508,7 @@ class BaseLock(Notifying, Generic[H]):
         The oldest may have been lost while a later one holds, never the other way around.
         """
         found = self._find(latest=False)
-        return self._latest_of(self._known()) if found is None else found
+        return self._latest_of(self._known()) if found is None else (found.own, found.token)
 
     def _latest_of(self, own: Ownership | None) -> tuple[Ownership, int]:
         """Return the latest acquire of ``own``, or the one whose release is not confirmed."""
@@ -543,8 +542,8 @@ class BaseLock(Notifying, Generic[H]):
     def _is_entered(self, here: object) -> bool:
         """Return whether ``here``, a thread or task, holds it by a ``with`` that is still open."""
         return any(
-            runner == here and hold.acquired_by is not None and own.is_unreleased(token)
-            for runner, own, token, _, hold in tuple(self._acquired)
+            hold.runner == here and hold.entered is not None and hold.own.is_unreleased(hold.token)
+            for hold in tuple(self._acquired)
         )
 
     def inspecting(
@@ -568,13 +567,13 @@ class BaseLock(Notifying, Generic[H]):
 
     def _prune(self) -> None:
         acquired = self._acquired
-        for one in tuple(acquired):
-            _, own, token, *_ = one
+        for hold in tuple(acquired):
+            own, token = hold.own, hold.token
             leaving = own.leaving
             released = token not in own.acquisitions and (leaving is None or leaving.token != token)
             if released or len(acquired) >= UNREPORTED_MAX:
                 try:
-                    acquired.remove(one)
+                    acquired.remove(hold)
                 except ValueError:
                     continue  # Another thread removed it.
 

@@ -56,8 +56,14 @@ class BaseHold(Notifying):
     they are read: none uses the network.
     """
 
-    acquired_by: tuple[Listeners, object] | None = None
-    """If a ``with`` statement acquired: the callbacks of the lock, and the thread or task."""
+    runner: object = None
+    """The thread or task that acquired it."""
+    entered: Listeners | None = None
+    """The callbacks of the lock, if a ``with`` statement acquired it."""
+    amount = 0
+    """The number of permits, if it is of a semaphore."""
+    given_back = 0
+    """The permits among them that were given back, perhaps unconfirmed."""
     _detached: tuple[Detach, str] | None = None
     """The request that detaches the lock, which is the same when it is repeated, and the token."""
     _is_detached = False
@@ -277,9 +283,8 @@ class BaseHold(Notifying):
                 if not again:  # If so, it was detached in the background.
                     raise
             registry.retaining.release(channel, own, self.token, retained)
-        if self.acquired_by is not None:
-            listeners, here = self.acquired_by
-            listeners.detached.add(here)
+        if self.entered is not None:
+            self.entered.detached.add(self.runner)
         self._is_detached = True
         return token
 

@@ -31,8 +31,8 @@ from fencelock.cluster.guarantee import Guarantee
 
 H = TypeVar("H", bound=BaseHold)
 
-Part = tuple[Ownership, int, int, bool]
-"""The owner and the token of a hold, the permits of it to release, and whether that is all."""
+Part = tuple[BaseHold, int, bool]
+"""A hold, the permits of it to release, and whether that is all."""
 
 
 class BaseSemaphore(BaseLock[H]):
@@ -56,8 +56,6 @@ class BaseSemaphore(BaseLock[H]):
         super().__init__(connection.line, named)
         self._acquire = self._template
         self._guard = threading.Lock()
-        self._given_back: dict[int, int] = {}
-        """The permits of acquires that were given back, perhaps unconfirmed, by their tokens."""
         self._prune_at = 1
 
     @property
@@ -74,10 +72,7 @@ class BaseSemaphore(BaseLock[H]):
         those of `acquire`.
         """
         hold = yield from self._acquiring(False, None, replace(self._template, amount=0))
-        if hold is None:
-            return 0
-        with self._guard:
-            return next(amount for _, _, token, amount, _ in self._acquired if token == hold.token)
+        return 0 if hold is None else hold.amount
 
     @operation
     def resize(self, permits: int) -> Operation[int]:
@@ -151,10 +146,9 @@ class BaseSemaphore(BaseLock[H]):
         with self._guard:
             if len(self._acquired) < self._prune_at:
                 return
-            for one in tuple(self._acquired):
-                if not one[1].is_unreleased(one[2]):
-                    self._acquired.remove(one)
-                    self._given_back.pop(one[2], None)
+            for hold in tuple(self._acquired):
+                if not hold.own.is_unreleased(hold.token):
+                    self._acquired.remove(hold)
             self._prune_at = 2 * len(self._acquired) + 1
 
     def _releasing(self, wait: bool | None = None) -> Operation[None]:
@@ -170,7 +164,7 @@ class BaseSemaphore(BaseLock[H]):
             self._take(amount, parts)
             while parts:
                 part = parts[0]
-                if not part[3]:
+                if not part[2]:
                     parts.clear()  # It is the last. From here on, no interrupt sends it again.
                 try:
                     yield from self._giving_back(part)
@@ -184,7 +178,8 @@ class BaseSemaphore(BaseLock[H]):
             raise failure
 
     def _giving_back(self, part: Part) -> Operation[None]:
-        own, token, count, whole = part
+        hold, count, whole = part
+        own, token = hold.own, hold.token
         try:
             if whole:
                 yield from releasing(self._channel, own, token)
@@ -193,7 +188,7 @@ class BaseSemaphore(BaseLock[H]):
         except FencelockError as error:
             if whole and token in own.acquisitions:  # It was refused, and may be tried again.
                 with self._guard:
-                    self._given_back[token] -= count
+                    hold.given_back -= count
             if whole or token in own.acquisitions or not isinstance(error, NotHeldError):
                 raise  # Otherwise another thread has released the whole hold meanwhile.
 
@@ -208,21 +203,21 @@ class BaseSemaphore(BaseLock[H]):
         check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
         here, chosen, left = self._here(), list[Part](), amount
         with self._guard:
-            acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
-            mine = [one for one in reversed(acquired) if one[0] == here]
-            for _, own, token, held, _ in (*mine, *(one for one in acquired if one[0] != here)):
-                count = held - self._given_back.get(token, 0)
+            acquired = [one for one in tuple(self._acquired) if one.own.is_unreleased(one.token)]
+            mine = [hold for hold in reversed(acquired) if hold.runner == here]
+            for hold in (*mine, *(one for one in acquired if one.runner != here)):
+                count = hold.amount - hold.given_back
                 if count and left:
-                    chosen.append((own, token, min(count, left), count <= left))
+                    chosen.append((hold, min(count, left), count <= left))
                     left -= min(count, left)
             if left:
                 raise ValueError(
                     f"{titled(self._options.name)}: {amount} permits were released, "
                     f"{amount - left} are held through this object"
                 )
-            parts += [part for part in chosen if part[3]]
-            for _, token, count, _ in chosen:
-                self._given_back[token] = self._given_back.get(token, 0) + count
+            parts += [part for part in chosen if part[2]]
+            for one, count, _ in chosen:
+                one.given_back += count
             parts[:] = chosen
 
     def _part_of(self, own: Ownership, amount: int) -> ReleasePermits:
@@ -232,18 +227,18 @@ class BaseSemaphore(BaseLock[H]):
 
     def _release_later(self, parts: list[Part]) -> None:
         """Leave the rest of an interrupted release to the session."""
-        for own, token, amount, whole in parts:
+        for hold, amount, whole in parts:
             if not whole:
-                self._channel.tell(self._part_of(own, amount))
+                self._channel.tell(self._part_of(hold.own, amount))
             else:
-                give_back(self._channel, own, token)
+                give_back(self._channel, hold.own, hold.token)
 
     def __repr__(self) -> str:
         with self._guard:
             held = sum(
-                amount - self._given_back.get(token, 0)
-                for _, own, token, amount, _ in self._acquired
-                if own.is_unreleased(token)
+                hold.amount - hold.given_back
+                for hold in self._acquired
+                if hold.own.is_unreleased(hold.token)
             )
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
 
