@@ -41,7 +41,6 @@ from fencelock.cluster.client.hold import (
     lock_and_secret,
     releasing,
     remaining_of,
-    renewing,
     undo,
 )
 from fencelock.cluster.client.hold_registry import (
@@ -517,10 +516,6 @@ class BaseLock(Notifying, Generic[H]):
         if own is not None and own.leaving is not None:
             return own, own.leaving.token
         raise self._not_held()
-
-    def _renewing(self, duration: float | None) -> Operation[None]:
-        own, token = self._to_release()
-        yield from renewing(self._channel, own, token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         exit_ = exiting(self._releasing, self._options.name, error)

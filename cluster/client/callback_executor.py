@@ -161,9 +161,10 @@ def check_callback(callback: object, argument: str = "Notice") -> None:
 class Listeners(Struct, eq=False):
     """The callbacks of one hold, of one lock object, or of a client for all its locks."""
 
-    lost: list[Callback] = field(default_factory=list[Callback])
-    unlocking: list[Callback] = field(default_factory=list[Callback])
-    suspect: list[Callback] = field(default_factory=list[Callback])
+    callbacks: dict[HoldState, list[Callback]] = field(
+        default_factory=dict[HoldState, list[Callback]]
+    )
+    """Those for LOST, UNLOCKING and SUSPECT, if there are any."""
     unreported: list[FencelockError] = field(default_factory=list[FencelockError])
     """The errors of releases for which no caller waited, until the next call raises them."""
     detached: set[object] = field(default_factory=set[object])
@@ -172,13 +173,10 @@ class Listeners(Struct, eq=False):
     def add(self, state: HoldState, callback: Callback) -> None:
         """Also call ``callback`` for ``state``, unless it cannot be called."""
         check_callback(callback)
-        self.of(state).append(callback)
+        self.callbacks.setdefault(state, []).append(callback)
 
     def of(self, state: HoldState) -> list[Callback]:
-        """Return the callbacks for LOST, UNLOCKING or SUSPECT."""
-        if state is HoldState.LOST:
-            return self.lost
-        return self.unlocking if state is HoldState.UNLOCKING else self.suspect
+        return self.callbacks.get(state, [])
 
 
 class Notifying:

@@ -381,7 +381,7 @@ class Connection:
             self.retaining.close()
             self._dispatcher.enter(self._dispatcher.end)  # After all that was asked before.
             with suppress(TimeoutError):
-                yield AwaitReply(self._dispatcher.ended, self.line.left_s(STOP_S))
+                yield AwaitReply(self._dispatcher.ended, min(STOP_S, self.line.left_s()))
         finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
             self.stop()
 

@@ -426,9 +426,14 @@ class HoldRegistry:
             return retained
 
     def lose(self, owns: list[Ownership], reason: str) -> None:
-        """Note that owners of retained locks have lost them."""
+        """Note that these owners have lost their locks, of which the session sends no news."""
         with self._guard:
-            self._lose(owns, reason)
+            for own in owns:
+                assert own.hold is not None
+                own.retained = None
+                if HoldState.LOST in own.hold.state.followers:
+                    own.hold.lose(reason)
+            self._notice_losses(owns, reason)
 
     def lose_all(self, reason: str) -> None:
         """Note that all holds are lost: no role keeps them any more.
@@ -436,22 +441,10 @@ class HoldRegistry:
         The dispatcher's thread calls it as it ends, so nothing else moves holds.
         """
         with self._guard:
-            owns = self._owners.values()
-            self._lose(
-                [own for own in owns if own.hold and own.hold.state is not HoldState.RELEASED],
-                reason,
-            )
-
-    def _lose(self, owns: list[Ownership], reason: str) -> None:
-        for own in owns:
-            assert own.hold is not None
-            own.retained = None
-            if HoldState.LOST in own.hold.state.followers:
-                own.hold.lose(reason)
-        lost = [own for own in owns if not own.noticed]
-        for own in lost:
-            self._notice_loss(own, reason)
-        self._warn("lost", lost, reason)
+            owns = list(self._owners.values())
+        self.lose(
+            [own for own in owns if own.hold and own.hold.state is not HoldState.RELEASED], reason
+        )
 
     def give_up(self, call: AcquireCall) -> int:
         """Drop the present or future grant of ``call``, which was interrupted.
@@ -655,10 +648,7 @@ class HoldRegistry:
                         self._notify(unlocking, HoldState.UNLOCKING, reason)
                 case HoldsLost(losses=losses, detail=detail):
                     found = [self._holder(*loss) for loss in losses]
-                    lost = [own for own in found if own is not None]
-                    for own in lost:
-                        self._notice_loss(own, detail)
-                    self._warn("lost", lost, detail)
+                    self._notice_losses([own for own in found if own is not None], detail)
                 case _:
                     raise AssertionError(f"no watcher receives {event}")
 
@@ -668,10 +658,11 @@ class HoldRegistry:
         with self._guard:
             own.listeners.append(mine)
             hold = own.hold
-            if own.noticed and mine.lost and hold is not None:
+            callbacks = mine.of(HoldState.LOST)
+            if own.noticed and callbacks and hold is not None:
                 reason = hold.why(self.now())
                 notice = Notice(own.lock, own.owner, hold.fence, HoldState.LOST, reason)
-                for callback in mine.lost:
+                for callback in callbacks:
                     self._executor.call(callback, notice)
 
     def clear(self) -> None:
@@ -704,9 +695,7 @@ class HoldRegistry:
                 # The session may yet believe that it is held. A retained lock is freed instead.
                 for _ in own.acquisitions if own.retained is None else ():
                     self._send(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
-            reason = hold.why(now)
-            self._notice_loss(own, reason)
-            self._warn("lost", [own], reason)
+            self._notice_losses([own], hold.why(now))
 
     def _warn(self, state: str, owns: list[Ownership], reason: str) -> None:
         if not owns:
@@ -716,6 +705,12 @@ class HoldRegistry:
         )
         more = f" and {len(owns) - NAMED_MAX} more" if len(owns) > NAMED_MAX else ""
         self._executor.call(warn, f"{state}: {named}{more}: {reason}")
+
+    def _notice_losses(self, owns: list[Ownership], reason: str) -> None:
+        lost = [own for own in owns if not own.noticed]
+        for own in lost:
+            self._notice_loss(own, reason)
+        self._warn("lost", lost, reason)
 
     def _notice_loss(self, own: Ownership, reason: str) -> None:
         if own.noticed:

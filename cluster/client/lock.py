@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, overload
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import titled
 from fencelock.cluster.client.base_lock import BaseLock, BaseRLock, H
-from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.hold import BaseHold, renewing
 from fencelock.cluster.client.operation import (
     InTasks,
     InThreads,
@@ -72,7 +72,8 @@ class LockMethods(BaseLock[H]):
             ClosedError: the client is closed.
 
         """
-        return self._renewing(duration)
+        own, token = self._to_release()
+        return renewing(self._channel, own, token, duration)
 
     @operation
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:

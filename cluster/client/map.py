@@ -16,7 +16,6 @@ from fencelock.actors.api.map import (
     DeleteEntry,
     EntryChanged,
     EntryList,
-    EntryRequest,
     EntrySeen,
     GetEntry,
     ListEntries,
@@ -197,7 +196,7 @@ class BaseMap(BaseObject):
         request = DeleteEntry(
             map=self.name, entry_key=key, request=1, version=version, guard=guard, fence=number
         )
-        reply = yield from self._changing(request)
+        reply = yield from self._updating(checked(request))
         if version is not None:
             self._version_of(reply, key, version)
         return reply.changed
@@ -280,7 +279,7 @@ class BaseMap(BaseObject):
             guard=guard,
             fence=number,
         )
-        return self._changing(request)
+        return self._updating(checked(request))
 
     def _version_of(self, reply: EntryChanged, key: str, version: int) -> int:
         """Return the version of a change, or raise if the entry did not have ``version``."""
@@ -292,9 +291,6 @@ class BaseMap(BaseObject):
             "nothing was changed",
             reply.version or None,
         )
-
-    def _changing(self, request: EntryRequest) -> Operation[EntryChanged]:
-        return self._updating(checked(request))
 
 
 class MapChange(NamedTuple):

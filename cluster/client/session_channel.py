@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import warnings
@@ -54,7 +55,7 @@ class SessionChannel:
         self.registry = registry
         """The owners of the client, whose requests it carries."""
         self.submit = session.submit
-        """Send a request without waiting; `answer` waits for its reply. Call `check` first.
+        """Send a request without waiting. Call `check` first.
 
         The request must be well-typed: check a user's arguments before.
         """
@@ -116,30 +117,20 @@ class SessionChannel:
         try:
             self.check()
             self.submit(message, reply)
-            return (yield from self.answer(reply, self.ends_at))
-        except BaseException:
-            if not reply.done:
-                self.abandon(reply)
-            raise
-
-    def answer(self, reply: AskReply, ends_at: float | None = None) -> Operation[Any]:
-        """End with the answer in ``reply``, which comes by ``ends_at`` if that is given."""
-        try:
-            if ends_at is None:
-                return (yield reply)
-            return (yield AwaitReply(reply, max(0.0, ends_at - time.monotonic())))
-        except TimeoutError:
-            if ends_at is None or reply.done:
-                raise
-            raise UnavailableError("no node answered in time") from None
+            return (yield reply if self.ends_at is None else AwaitReply(reply, self.left_s()))
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
+        except BaseException as error:
+            if reply.done:
+                raise
+            self.abandon(reply)
+            if isinstance(error, TimeoutError):
+                raise UnavailableError("no node answered in time") from None
+            raise
 
-    def left_s(self, most: float) -> float:
-        """Return the time until ``ends_at`` (s), at most ``most``."""
-        return (
-            most if self.ends_at is None else max(0.0, min(most, self.ends_at - time.monotonic()))
-        )
+    def left_s(self) -> float:
+        """Return the time until ``ends_at`` (s), infinity without it."""
+        return math.inf if self.ends_at is None else max(0.0, self.ends_at - time.monotonic())
 
     def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
         """End with the status of ``lock``; ``age_ms`` as in `Inspect`."""

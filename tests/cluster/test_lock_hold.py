@@ -191,7 +191,7 @@ def test_callbacks_receive_doubt_and_loss_once_and_may_block(scene: Scene) -> No
 
     lock.on_suspect(notices.append)
     other.on_lost(notices.append)  # It acquired nothing.
-    scene.hold_registry.listeners.lost.append(note)
+    scene.hold_registry.listeners.add(HoldState.LOST, note)
 
     def acquire_again(_: Notice) -> None:
         with suppress(LockOwnershipLostError):
