@@ -242,9 +242,9 @@ class Retaining:
                 case Admitted(token=token, fence=fence, trust=trust):
                     self._admit(token, fence, trust)
                 case Diverted(token=token):
-                    self._decide(token, admitted=False)
+                    self._decide(token)
                 case AcquireRefused(token=token, no=no):
-                    self._fail(token, no.error())
+                    self._decide(token, error=no.error())
                 case OwnersLost(tokens=tokens, detail=detail):
                     self._lose(tokens, detail)
                 case _:
@@ -265,7 +265,7 @@ class Retaining:
             self._closed = True
             for token, call in [*self._calls.items()]:
                 text = f"{titled(call.own.lock)}: the client was closed"
-                self._fail(token, AcquireCancelledError(text))
+                self._decide(token, error=AcquireCancelledError(text))
         self._wake()
 
     def _begin(self, key: LockKey) -> None:
@@ -294,26 +294,20 @@ class Retaining:
 
     def cancel(self, token: int, error: FencelockError) -> bool:
         """End the acquire ``token`` with ``error`` if it waits here; return whether it did."""
-        with self.guard:
-            call = self._calls.get(token)
-            if call is None:
-                return False
-            self._begin(call.key)
-            self._fail(token, error)
-            self._carry_out(self.locks.withdraw(call.key, token, self._registry.now()))
-            self._deciding = None
-        self._wake()
-        return True
+        call = self._calls.get(token)
+        return call is not None and self._withdraw(call.key, token, error)
 
-    def _withdraw(self, key: LockKey, token: int) -> None:
-        """End a wait, unless it has just ended: its caller is diverted."""
+    def _withdraw(self, key: LockKey, token: int, error: FencelockError | None = None) -> bool:
+        """End a wait, with ``error`` or by diverting its caller; return False if it has ended."""
         with self.guard:
             self._begin(key)
-            if token in self._calls:
+            waited = token in self._calls
+            if waited:
+                self._decide(token, error=error)
                 self._carry_out(self.locks.withdraw(key, token, self._registry.now()))
-                self._decide(token, admitted=False)
             self._deciding = None
         self._wake()
+        return waited
 
     def _mend(self) -> None:
         """Let a lock go back to the cluster about which a call was cut short."""
@@ -329,7 +323,7 @@ class Retaining:
             elif call.own.hold is not None and lock is not None:  # Its admission was cut short.
                 self._admit(token, call.own.hold.fence, lock.trust)
             else:
-                self._decide(token, admitted=False)
+                self._decide(token)
         users = {
             token: own.hold.fence
             for token, own in self._inside.items()
@@ -346,7 +340,7 @@ class Retaining:
                 case Admit(token, fence):
                     self._admit(token, fence, locks.by_key[key].trust)
                 case Divert(token):
-                    self._decide(token, admitted=False)
+                    self._decide(token)
                 case Lose(token, _):
                     self._lose((token,), UNCONFIRMED)
                 case Request() | Withdraw() | GiveBack():
@@ -362,7 +356,7 @@ class Retaining:
         except (pykka.ActorDeadError, ClosedError):  # Its session ends as a whole.
             self._closed = True
             for token in [*self._calls]:
-                self._fail(token, closed_meanwhile())
+                self._decide(token, error=closed_meanwhile())
 
     def _admit(self, token: int, fence: int, trust: SessionTrust | None) -> None:
         """Let a local owner have the lock, unless it has given up: that has released it."""
@@ -373,24 +367,19 @@ class Retaining:
         self._inside[token] = call.own
         self._decide(token, admitted=True)
 
-    def _decide(self, token: int, *, admitted: bool) -> None:
+    def _decide(
+        self, token: int, *, admitted: bool = False, error: FencelockError | None = None
+    ) -> None:
+        """Answer an acquire: whether it is admitted or diverted, or why it is refused."""
         call = self._calls.get(token)
         if call is None:
             return
         if not call.done:
-            call.settle(admitted, None)
+            if error is not None:
+                self._registry.left(call.own, token)
+            call.settle(admitted, error)
         if call.waits:
             self._decided.append(call)
-        del self._calls[token]
-
-    def _fail(self, token: int, error: FencelockError) -> None:
-        call = self._calls.get(token)
-        if call is None:
-            return
-        if not call.done:
-            self._registry.left(call.own, token)
-            call.settle(None, error)
-        self._decided.append(call)
         del self._calls[token]
 
     def _refuse(self, token: int) -> None:
@@ -401,7 +390,7 @@ class Retaining:
         lock = call.own.lock
         held = [own for own in self._inside.values() if own.lock == lock]
         who = f"held by {name_of(held[0].owner)}" if held else "another owner waits for it, also"
-        self._fail(token, LockTimeoutError(f"{titled(lock)}: {who} of this client"))
+        self._decide(token, error=LockTimeoutError(f"{titled(lock)}: {who} of this client"))
 
     def _lose(self, tokens: tuple[int, ...], detail: str) -> None:
         found = [self._inside.pop(token, None) for token in tokens]
