@@ -26,8 +26,7 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.actors.session.holds import HOLDING, HoldState
-from fencelock.actors.session.holds import ClientHold as LocalHold
+from fencelock.actors.session.holds import HOLDING, ClientHold, HoldState
 from fencelock.actors.session.message import EndWait
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
 from fencelock.actors.session.retained import RetainTerms
@@ -196,7 +195,7 @@ class BaseLock(Notifying, Generic[H]):
         found = self._find(latest=True)
         return self._known() if found is None else found.own
 
-    def _held_hold(self) -> LocalHold | None:
+    def _held_hold(self) -> ClientHold | None:
         """Return its current hold, or None if it is not certain that the hold exists."""
         own = None if self._channel.forked else self._current()
         held = own is not None and self._registry.state_of(own) in HOLDING

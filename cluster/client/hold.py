@@ -29,8 +29,7 @@ from fencelock.actors.error import (
     UnsupportedError,
 )
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.holds import HOLDING, HoldState
-from fencelock.actors.session.holds import ClientHold as LocalHold
+from fencelock.actors.session.holds import HOLDING, ClientHold, HoldState
 from fencelock.actors.session.message import ReleaseUnawaited
 from fencelock.actors.session.requests import ANSWER_MS
 from fencelock.cluster.client.callback_executor import Callback, Listeners, Notifying
@@ -306,13 +305,13 @@ class BaseHold(Notifying):
         return exiting(self._releasing, self.own.lock, error)
 
 
-def remaining_of(registry: HoldRegistry, hold: LocalHold) -> float:
+def remaining_of(registry: HoldRegistry, hold: ClientHold) -> float:
     """Return the time for which ``hold``, which exists now, is certain (s)."""
     until = hold.until()
     return math.inf if until is None else _seconds_until(registry, until)
 
 
-def deadline_of(registry: HoldRegistry, hold: LocalHold) -> float | None:
+def deadline_of(registry: HoldRegistry, hold: ClientHold) -> float | None:
     """Return when ``hold``, which exists now, may be taken away (`time.monotonic`), or None."""
     lease = hold.lease
     return None if lease is None else time.monotonic() + _seconds_until(registry, lease.until)

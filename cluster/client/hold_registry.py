@@ -199,13 +199,6 @@ class ReleaseCall(AskReply):
         return Release(lock=own.lock, fence=own.hold.fence, owner=own.owner, request=self.token)
 
 
-class UndoCall(AskReply):
-    """The cancel of one acquire, on its way to the session."""
-
-    own: Ownership
-    token: int
-
-
 class Numbers(Struct, eq=False):
     """The numbers of further owners of one lock, which are one acquire each.
 
@@ -543,18 +536,19 @@ class HoldRegistry:
                 self._drop_if_done(own)
             return True
 
-    def undo_call(self, own: Ownership, token: int) -> UndoCall:
-        """Return the call for the cancel of an acquire that was given up or given back."""
-        call = UndoCall(self._undone)
-        call.own, call.token = own, token
-        return call
+    def undo_call(self, own: Ownership, token: int) -> AskReply:
+        """Return the call for the cancel of an acquire that was given up or given back.
 
-    def _undone(self, call: UndoCall, reply: Any, error: BaseException | None) -> None:
-        """Note that the session undoes an acquire from now on; on the dispatcher's thread."""
-        key = call.own.lock, call.own.owner
-        with self._guard:
-            if self._undoing.get(key) == call.token:
-                del self._undoing[key]
+        Once it is answered, on the dispatcher's thread, the acquire belongs to the session.
+        """
+        key = own.lock, own.owner
+
+        def undone(*_: Any) -> None:
+            with self._guard:
+                if self._undoing.get(key) == token:
+                    del self._undoing[key]
+
+        return AskReply(undone)
 
     def _undo(self, own: Ownership, token: int) -> None:
         """Leave an acquire to the session. After an interrupt this may be called again."""
