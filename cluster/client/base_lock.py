@@ -295,7 +295,7 @@ class BaseLock(Notifying, Generic[H]):
     def _check_granted(self, own: Ownership, call: AcquireCall) -> None:
         """Refuse a grant that is lost by now, or whose owner lost an earlier hold unnoticed."""
         registry = self._registry
-        if call.lost_before is not None:
+        if call.lost_before:
             undo(self._channel, own, call.token)
             registry.forget(own)
             raise registry.report_loss(own, None)
@@ -305,24 +305,25 @@ class BaseLock(Notifying, Generic[H]):
             registry.state_of(own)
             raise registry.report_loss(own, call.token)
 
-    def _held_now(self, request: AcquireRequest | None = None) -> Operation[H]:
+    def _held_now(self) -> Operation[H]:
         """Acquire as ``with`` does: end with the hold, or raise."""
-        wait_ms = self._wait_ms if request is None else None
-        hold = yield from self._entering(wait_ms, request=request, leaves=request is None)
+        hold = yield from self._entering(self._wait_ms, leaves=True)
         assert hold is not None
         return hold
 
     def attaching(self, secret: bytes) -> Operation[H]:
         """Attach the lock, which was detached with ``secret``, under the options of this object."""
-        asked = self._options.acquire()
+        options = self._options
         attach = Attach(
-            lock=asked.lock,
+            lock=options.name,
             secret=secret,
-            label=asked.label,
-            hold_ms=asked.hold_ms,
-            grace_ms=asked.grace_ms,
+            label=options.label,
+            hold_ms=options.hold_ms,
+            grace_ms=options.grace_ms,
         )
-        return self._held_now(attach)
+        hold = yield from self._entering(None, request=attach)
+        assert hold is not None
+        return hold
 
     def _retaining(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None

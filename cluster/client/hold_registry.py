@@ -171,8 +171,8 @@ class AcquireCall(AskReply):
     """The token of the acquire to undo, once this one was given up; 0 before."""
     own: Ownership | None = None
     """The owner that acquires, once it need not wait in this client."""
-    lost_before: Ownership | None = None
-    """An earlier hold of the same owner whose loss was not reported when the grant arrived."""
+    lost_before = False
+    """Whether the owner lost an earlier hold, and no error had reported that before the grant."""
     count = 0
     """The count of the grant, which for a semaphore is the number of permits."""
 
@@ -345,7 +345,7 @@ class HoldRegistry:
             hold, earlier = self._holds[lock_key_named(own.lock, own.owner)], own.hold
             if earlier is not None and earlier is not hold:
                 if not own.reported and earlier.state is not HoldState.RELEASED:
-                    call.lost_before = own
+                    call.lost_before = True
                     self._drop_if_done(own)
                     return
                 own.acquisitions.clear()
