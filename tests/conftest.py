@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pytest
 from support.central_scene import LoneClient
 from support.collected import Lines, logged_lines
 from support.expect import PATIENCE_S
-from support.faces import FACES, Cable, Connect, Face, connecting
+from support.faces import FACES, Cable, Connect, connecting
 from support.hub_station import Make, stations
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
@@ -197,29 +197,6 @@ def nodes() -> Iterator[dict[str, Node]]:
     yield nodes
     for node in nodes.values():
         node.stop()
-
-
-def started(kind: str, nodes: list[Node]) -> Iterator[Face]:
-    face = Face(kind, ",".join(node.address for node in nodes), nodes[0])
-    yield face
-    face.close()
-
-
-@pytest.fixture(params=["threads", "tasks", "asks"])
-def face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
-    yield from started(str(request.param), paxos_nodes)
-
-
-@pytest.fixture(params=["threads", "tasks"])
-def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
-    yield from started(str(request.param), paxos_nodes)
-
-
-@pytest.fixture
-def make_face(paxos_nodes: list[Node]) -> Callable[[str, str, float], Face]:
-    """Return a function that connects a client of a kind to addresses, with a TTL (s); the caller
-    must close the client."""
-    return lambda kind, addresses, ttl: Face(kind, addresses, paxos_nodes[0], ttl)
 
 
 @pytest.fixture

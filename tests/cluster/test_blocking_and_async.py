@@ -34,6 +34,7 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.client.client import AsyncClient
+from fencelock.cluster.node.node import Node
 
 Deed = Callable[[Any], Any]
 
@@ -61,6 +62,22 @@ def seen(user: Callable[[Deed], Any]) -> tuple[int | None, int, int]:
     if holder is None:
         return None, 0, len(now.waiters)
     return holder.fence, holder.times, len(now.waiters)
+
+
+def started_face(kind: str, nodes: list[Node]) -> Iterator[Face]:
+    face = Face(kind, ",".join(node.address for node in nodes), nodes[0])
+    yield face
+    face.close()
+
+
+@pytest.fixture(params=["threads", "tasks", "asks"])
+def face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
+    yield from started_face(str(request.param), paxos_nodes)
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
+    yield from started_face(str(request.param), paxos_nodes)
 
 
 @how
@@ -203,7 +220,7 @@ def test_a_client_that_closes_frees_its_locks_and_serves_no_more(
     fence = user(HOW["wait"])
     waiting = other(HOW["wait"])
     until(lambda: seen(user)[2] == 1)
-    client_face.on_loop(client_face.client.close())
+    client_face.client.close()
     assert waiting.result(PATIENCE_S) > fence
     for use in (HOW["wait"], release, status):
         with pytest.raises(ClosedError, match="closed"):
@@ -217,12 +234,8 @@ def test_a_wait_through_with_that_runs_out_names_who_holds_it(client_face: Face,
     """The body never runs without the lock."""
     holder, other = client_face.user(name), client_face.user(name, timeout=0.1)
     fence = holder(HOW["wait"])
-
-    def enter(lock: Any) -> Any:
-        return lock.__aenter__() if hasattr(lock, "__aenter__") else lock.__enter__()
-
     with pytest.raises(LockTimeoutError, match=f"fence {fence}"):
-        other(enter)
+        other(lambda lock: lock.__enter__())
     holder(release)
 
 
@@ -230,10 +243,10 @@ def test_people_see_who_holds_what_by_name_and_label(client_face: Face, name: st
     user = client_face.user(name, label="nightly report")
     fence = user(HOW["wait"])
     client = client_face.client
-    (line,) = client_face.on_loop(client.locks(name))
+    (line,) = client.locks(name)
     assert (line.lock, line.holder.fence, line.waiting) == (name, fence, 0)
     assert "nightly report" in line.holder.label
-    assert client_face.on_loop(client.locks(f"{name}-not")) == ()
+    assert client.locks(f"{name}-not") == ()
     user(release)
 
 
@@ -244,13 +257,11 @@ Do = Callable[[Deed], Any]
 
 @pytest.fixture(params=[("threads", TTL_S), ("tasks", TTL_S)], ids=["threads", "tasks"])
 def far(
-    request: pytest.FixtureRequest,
-    make_face: Callable[[str, str, float], Face],
-    cables: list[Cable],
+    request: pytest.FixtureRequest, paxos_nodes: list[Node], cables: list[Cable]
 ) -> Iterator[Face]:
     """Users behind cables. Their session lives for one TTL without a message."""
     kind, ttl = request.param
-    face = make_face(kind, over(cables), ttl)
+    face = Face(kind, over(cables), paxos_nodes[0], ttl)
     yield face
     mend(cables)
     face.close()

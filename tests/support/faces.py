@@ -76,54 +76,29 @@ class Asks:
         return self._proxy.ask(Inspect(lock=self.name), timeout=PATIENCE_S)
 
 
-def plain(result: Any) -> Any:
-    """Return the fence for a hold, as ``ask`` does, and anything else as it is."""
-    return result.fence if isinstance(result, BaseHold) else result
-
-
-class Thread:
-    """A user whose every deed is one thread's."""
-
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-        self._pool = ThreadPoolExecutor(1)
-
-    def begin(self, deed: Callable[[Any], Any]) -> Future[Any]:
-        return self._pool.submit(lambda: plain(deed(self._lock)))
-
-    def leave(self) -> None:
-        self._pool.shutdown(wait=False)
-
-
 class Task:
-    """A user whose every deed is one task's; ``shown`` converts its results."""
+    """A task that does what it is given, one after the other."""
 
-    def __init__(
-        self, lock: Any, loop: asyncio.AbstractEventLoop, shown: Callable[[Any], Any] = plain
-    ) -> None:
-        self._lock = lock
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._shown = shown
-        self._deeds: asyncio.Queue[tuple[Callable[[Any], Any], Future[Any]] | None]
-        self._deeds = asyncio.Queue()
-        asyncio.run_coroutine_threadsafe(self._live(), loop)
+        self._deeds: asyncio.Queue[tuple[Callable[[], Any], Future[Any]] | None] = asyncio.Queue()
+        self._life = asyncio.run_coroutine_threadsafe(self._live(), loop)
 
-    def begin(self, deed: Callable[[Any], Any]) -> Future[Any]:
+    def begin(self, deed: Callable[[], Any]) -> Future[Any]:
         done: Future[Any] = Future()
         self._loop.call_soon_threadsafe(self._deeds.put_nowait, (deed, done))
         return done
 
     def leave(self) -> None:
         self._loop.call_soon_threadsafe(self._deeds.put_nowait, None)
+        self._life.result(PATIENCE_S)
 
     async def _live(self) -> None:
         while (order := await self._deeds.get()) is not None:
             deed, done = order
             try:
-                result = deed(self._lock)
-                done.set_result(
-                    self._shown(await result if inspect.isawaitable(result) else result)
-                )
+                result = deed()
+                done.set_result(await result if inspect.isawaitable(result) else result)
             except Exception as error:  # noqa: BLE001  # The test inspects it.
                 done.set_exception(error)
 
@@ -142,9 +117,9 @@ class TaskLoop:
         """Do something in the task of the calling thread; return its result, awaited if need be."""
         task: Task | None = getattr(self._mine, "task", None)
         if task is None:
-            task = self._mine.task = Task(None, self.loop, shown=lambda result: result)
+            task = self._mine.task = Task(self.loop)
             self._tasks.append(task)
-        return task.begin(lambda _: deed()).result(2 * PATIENCE_S)
+        return task.begin(deed).result(2 * PATIENCE_S)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -207,23 +182,20 @@ BRIDGED = (InTasks, AsyncWaiting)
 """The classes of `aio` whose methods are awaited."""
 
 
-async def connected(addresses: str, ttl: float = 15.0) -> aio.Client:
-    return await aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S, ttl=ttl)
-
-
 @contextmanager
-def connecting(kind: str, addresses: str) -> Generator[Connect]:
+def connecting(kind: str, addresses: str, ttl: float = 15.0) -> Generator[Connect]:
     """Yield a function that connects one more client, for "threads", or for "tasks" but used as
     one for threads; all are closed at the end."""
+    options: dict[str, Any] = {"cluster": FACES, "connect_timeout": PATIENCE_S, "ttl": ttl}
     with ExitStack() as stack:
         if kind == "threads":
-            yield lambda: stack.enter_context(fencelock.connect(addresses, cluster=FACES))
+            yield lambda: stack.enter_context(fencelock.connect(addresses, **options))
             return
         tasks = TaskLoop()
         stack.callback(tasks.close)
 
         def connect() -> Any:
-            client = Bridged(tasks.run(lambda: connected(addresses)), tasks)
+            client = Bridged(tasks.run(partial(aio.connect, addresses, **options)), tasks)
             stack.callback(client.close)
             return client
 
@@ -231,47 +203,47 @@ def connecting(kind: str, addresses: str) -> Generator[Connect]:
 
 
 class Face:
-    """One way to the cluster, and users on it."""
+    """One way to the cluster, and users on it, each with a thread of its own.
+
+    Attributes:
+        client: the client for threads or tasks; None if users ask a node.
+
+    """
 
     def __init__(self, kind: str, addresses: str, node: Node, ttl: float = 15.0) -> None:
-        self.kind = kind
-        self.node = node
-        self._tasks = TaskLoop()
-        self._users: list[Thread | Task] = []
+        self._node = node
+        self._stack = ExitStack()
         self.client: Any = None
-        if kind == "threads":
-            self.client = fencelock.connect(
-                addresses, cluster=FACES, connect_timeout=PATIENCE_S, ttl=ttl
-            )
-        elif kind == "tasks":
-            self.client = self.on_loop(connected(addresses, ttl))
-
-    def on_loop(self, work: Any) -> Any:
-        return self._tasks.run(lambda: work) if inspect.isawaitable(work) else work
+        if kind != "asks":
+            self.client = self._stack.enter_context(connecting(kind, addresses, ttl))()
 
     def user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Any]:
         """Return a function by which a new user acts on the lock ``name``, and gets the result."""
         begin = self.slow_user(name, **terms)
         return lambda deed: begin(deed).result(PATIENCE_S)
 
-    def slow_user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Future[Any]]:
-        """Return how a new user begins something; with ``rlock`` its lock is the client's rlock."""
-        kind = "rlock" if terms.pop("rlock", False) else "lock"
-        if self.kind == "asks":
-            user: Thread | Task = Thread(Asks(self.node, name))
-        elif self.kind == "threads":
-            user = Thread(getattr(self.client, kind)(name, **terms))
+    def slow_user(
+        self, name: str, *, rlock: bool = False, **terms: Any
+    ) -> Callable[[Callable[[Any], Any]], Future[Any]]:
+        """Return how a new user begins something; with ``rlock`` its lock is the client's rlock.
+
+        The result of an acquire is a fence, as ``ask`` returns it.
+        """
+        if self.client is None:
+            lock: Any = Asks(self._node, name)
         else:
-            user = Task(getattr(self.client, kind)(name, **terms), self._tasks.loop)
-        self._users.append(user)
-        return user.begin
+            lock = (self.client.rlock if rlock else self.client.lock)(name, **terms)
+        thread = ThreadPoolExecutor(1)
+        self._stack.callback(thread.shutdown, wait=False)
+
+        def act(deed: Callable[[Any], Any]) -> Any:
+            result = deed(lock)
+            return result.fence if isinstance(result, BaseHold | Bridged) else result
+
+        return lambda deed: thread.submit(act, deed)
 
     def close(self) -> None:
-        for user in self._users:
-            user.leave()
-        if self.client is not None:
-            self.on_loop(self.client.close())
-        self._tasks.close()
+        self._stack.close()
 
 
 class Cable:
