@@ -21,7 +21,7 @@ import pytest
 from support.central_scene import LoneClient
 from support.collected import Lines, logged_lines
 from support.expect import PATIENCE_S
-from support.faces import FACES, Cable, Connect, connecting
+from support.faces import FACES, Cables, Connect, connecting
 from support.hub_station import Make, stations
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
@@ -200,11 +200,10 @@ def nodes() -> Iterator[dict[str, Node]]:
 
 
 @pytest.fixture
-def cables(paxos_nodes: list[Node]) -> Iterator[list[Cable]]:
-    cables = [Cable(node.address) for node in paxos_nodes]
-    yield cables
-    for cable in cables:
-        cable.close()
+def cables(paxos_nodes: list[Node]) -> Iterator[Cables]:
+    """Return ways to the shared nodes that can be cut."""
+    with Cables(node.address for node in paxos_nodes) as cables:
+        yield cables
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S
-from support.faces import FACES, Cable, cut, mend, over
+from support.faces import FACES, Cables
 from support.paths import EXAMPLES
 from support.programs import run_to_end
 from support.samples import fence_of
@@ -321,16 +321,16 @@ async def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
 
 
 async def test_an_acquire_that_is_cancelled_while_no_endpoint_replies_leaves_nothing_held(
-    paxos_addresses: str, cables: list[Cable]
+    paxos_addresses: str, cables: Cables
 ) -> None:
-    far = over(cables)
+    far = cables.addresses
     async with two_clients(far) as (client, _), two_clients(paxos_addresses) as (_, other):
         lock = client.lock("cut", owner="job")
         assert await lock.acquire()
-        cut(cables)
+        cables.cut()
         assert await cancelled_after(5, lock.release())
         assert await cancelled_after(5, acquire_and_release(client, "cut too"))
-        mend(cables)
+        cables.mend()
         await assert_free(other, "cut")
         await assert_free(other, "cut too")
 

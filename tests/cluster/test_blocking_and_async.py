@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.faces import FACES, Cable, Face, cut, mend, over
+from support.faces import FACES, Cables, Face
 from support.programs import Child
 from support.real_nodes import Cluster, started, until
 from support.samples import fence_of
@@ -256,14 +256,12 @@ Do = Callable[[Deed], Any]
 
 
 @pytest.fixture(params=[("threads", TTL_S), ("tasks", TTL_S)], ids=["threads", "tasks"])
-def far(
-    request: pytest.FixtureRequest, paxos_nodes: list[Node], cables: list[Cable]
-) -> Iterator[Face]:
+def far(request: pytest.FixtureRequest, paxos_nodes: list[Node], cables: Cables) -> Iterator[Face]:
     """Users behind cables. Their session lives for one TTL without a message."""
     kind, ttl = request.param
-    face = Face(kind, over(cables), paxos_nodes[0], ttl)
+    face = Face(kind, cables.addresses, paxos_nodes[0], ttl)
     yield face
-    mend(cables)
+    cables.mend()
     face.close()
 
 
@@ -313,12 +311,12 @@ def logged(user: Do) -> LossLog:
 
 
 def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
-    far: Face, near: fencelock.Client, cables: list[Cable], name: str
+    far: Face, near: fencelock.Client, cables: Cables, name: str
 ) -> None:
     user = far.user(name, rlock=True)
     log = logged(user)
     fence = user(acquire)
-    cut(cables)
+    cables.cut()
     began = time.monotonic()
     next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
     got = next_hold.fence
@@ -337,7 +335,7 @@ def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
     with pytest.raises(NotHeldError):
         user(release)
     next_hold.release()
-    mend(cables)
+    cables.mend()
     again = user(acquire)  # The same object.
     assert again > got
     assert user(lambda lock: (lock.held, lock.lost)) == (True, False)
@@ -345,14 +343,14 @@ def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
 
 
 def test_an_owner_that_enters_again_after_the_loss_gets_an_error(
-    far: Face, cables: list[Cable], name: str
+    far: Face, cables: Cables, name: str
 ) -> None:
     user = far.user(name, rlock=True)
     log = logged(user)
     user(acquire)
-    cut(cables)
+    cables.cut()
     log.wait_for(HoldState.LOST)
-    mend(cables)
+    cables.mend()
     with pytest.raises(LockOwnershipLostError):
         user(acquire)
     user(acquire)
@@ -360,14 +358,14 @@ def test_an_owner_that_enters_again_after_the_loss_gets_an_error(
 
 
 def test_a_new_session_of_the_same_client_does_not_hide_the_loss(
-    far: Face, cables: list[Cable], name: str
+    far: Face, cables: Cables, name: str
 ) -> None:
     user, other = far.user(name), far.user(name)
     log = logged(user)
     fence = user(acquire)
-    cut(cables)
+    cables.cut()
     log.wait_for(HoldState.LOST)
-    mend(cables)
+    cables.mend()
     assert other(acquire) > fence
     assert user(lambda lock: (lock.held, lock.lost)) == (False, True)
     with pytest.raises(LockOwnershipLostError):
@@ -377,13 +375,13 @@ def test_a_new_session_of_the_same_client_does_not_hide_the_loss(
 
 
 @pytest.mark.parametrize("far", [("threads", 5.0), ("tasks", 5.0)], indirect=True)
-def test_a_short_cut_is_survived(far: Face, cables: list[Cable], name: str) -> None:
+def test_a_short_cut_is_survived(far: Face, cables: Cables, name: str) -> None:
     user = far.user(name)
     log = logged(user)
     fence = user(acquire)
-    cut(cables)
+    cables.cut()
     log.wait_for(HoldState.SUSPECT)
-    mend(cables)
+    cables.mend()
     until(lambda: user(state) is not HoldState.SUSPECT)
     assert user(state) is HoldState.HELD
     assert user(lambda lock: lock.fence) == fence
@@ -391,7 +389,7 @@ def test_a_short_cut_is_survived(far: Face, cables: list[Cable], name: str) -> N
 
 
 def test_a_client_that_only_waited_goes_on_waiting_in_the_next_session(
-    far: Face, near: fencelock.Client, cables: list[Cable], name: str
+    far: Face, near: fencelock.Client, cables: Cables, name: str
 ) -> None:
     held = near.lock(name)
     fence = fence_of(held.acquire())
@@ -400,9 +398,9 @@ def test_a_client_that_only_waited_goes_on_waiting_in_the_next_session(
     holding(acquire)
     waiter = far.slow_user(name)
     waiting = waiter(acquire)
-    cut(cables)
+    cables.cut()
     log.wait_for(HoldState.LOST)
-    mend(cables)
+    cables.mend()
     until(lambda: any("~" in waiting.session for waiting in held.status().waiters))
     held.release()
     assert waiting.result(PATIENCE_S) > fence

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.collected import WatchedChannel
 from support.expect import PATIENCE_S, checked, present
-from support.faces import FACES, Cable, Connect, both_kinds, over, threads_only
+from support.faces import FACES, Cables, Connect, both_kinds, threads_only
 from support.real_nodes import ask, until
 
 import fencelock
@@ -148,19 +148,19 @@ def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
 
 
 def test_a_watch_follows_its_client_from_node_to_node(
-    cables: list[Cable], paxos_nodes: list[Node], name: str
+    cables: Cables, paxos_nodes: list[Node], name: str
 ) -> None:
-    with fencelock.connect(over(cables), cluster=FACES) as client:
+    with fencelock.connect(cables.addresses, cluster=FACES) as client:
         watch = client.election(name).watch()
         assert next(watch) is None
-        for cable in cables:
-            cable.cut()
-            cable.drop()
+        for node in paxos_nodes:
+            cables.cut(node.address)
+            cables.drop(node.address)
             for fence in terms(paxos_nodes[0], name, 2):
                 leader = present(watch.get(PATIENCE_S))
                 assert leader.fence == fence
                 assert watch.get(PATIENCE_S) is None
-            cable.mend()
+            cables.mend(node.address)
         assert watch.resyncs == 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.faces import FACES, Cable, cut, mend, over
+from support.faces import FACES, Cables
 from support.lock_scene import Scene
 from support.real_nodes import until
 from support.samples import fence_of
@@ -368,13 +368,13 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
 
 
 @pytest.fixture
-def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
+def far(cables: Cables, monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
     """A client behind cables, which waits for a release for less than ten seconds."""
     monkeypatch.setattr(session, "ANSWER_MS", 300)
-    addresses = over(cables)
+    addresses = cables.addresses
     with fencelock.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client
-        mend(cables)
+        cables.mend()
 
 
 LOCKS: dict[str, Callable[[Any, str], Any]] = {
@@ -397,11 +397,11 @@ def test_an_owner_that_acquires_while_it_releases_elsewhere_waits_for_that(
 
 @pytest.mark.parametrize("kind", LOCKS)
 def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
-    far: fencelock.Client, cables: list[Cable], kind: str
+    far: fencelock.Client, cables: Cables, kind: str
 ) -> None:
     lock = LOCKS[kind](far, "unconfirmed")
     fence = fence_of(lock.acquire())
-    cut(cables)
+    cables.cut()
     with pytest.raises(UnavailableError):
         lock.release()
     for timeout in (0.5, 1.0):
@@ -409,17 +409,17 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
         with suppress(UnavailableError):  # No node can be asked. But never at once.
             assert lock.acquire(timeout=timeout) is None
         assert time.monotonic() - began >= timeout
-    mend(cables)
+    cables.mend()
     assert fence_of(lock.acquire(timeout=PATIENCE_S)) > fence
     lock.release()
 
 
 def test_with_after_an_unconfirmed_release_raises_when_its_timeout_ends(
-    far: fencelock.Client, cables: list[Cable]
+    far: fencelock.Client, cables: Cables
 ) -> None:
     lock = far.lock("hot", owner="job")
     lock.acquire()
-    cut(cables)
+    cables.cut()
     with pytest.raises(UnavailableError):
         lock.release()
     began = time.monotonic()
@@ -433,14 +433,14 @@ def test_with_after_an_unconfirmed_release_raises_when_its_timeout_ends(
 
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
-    far: fencelock.Client, cables: list[Cable], kind: str
+    far: fencelock.Client, cables: Cables, kind: str
 ) -> None:
     del far  # For its fixture.
-    addresses = over(cables)
+    addresses = cables.addresses
     async with aio.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         lock = LOCKS[kind](client, "cancelled")
         fence = fence_of(await lock.acquire())
-        cut(cables)
+        cables.cut()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await lock.release()
@@ -448,7 +448,7 @@ async def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
         with suppress(UnavailableError):
             assert await lock.acquire(timeout=0.5) is None
         assert time.monotonic() - began >= 0.5
-        mend(cables)
+        cables.mend()
         assert fence_of(await lock.acquire(timeout=PATIENCE_S)) > fence
         await lock.release()
 

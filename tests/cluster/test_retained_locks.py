@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
-from support.faces import FACES, Cable, Connect, cut, mend, over
+from support.faces import FACES, Cables, Connect
 from support.programs import forks, in_child, refusal
 from support.real_nodes import until
 
@@ -28,12 +28,12 @@ READ, WRITE = "read", "write"
 
 
 @pytest.fixture
-def far(cables: list[Cable]) -> Iterator[fencelock.Client]:
+def far(cables: Cables) -> Iterator[fencelock.Client]:
     """A client behind cables, whose session is suspect after 0.75 s of silence."""
-    addresses = over(cables)
+    addresses = cables.addresses
     with fencelock.connect(addresses, cluster=FACES, ttl=1.5, retain=60) as client:
         yield client
-        mend(cables)
+        cables.mend()
 
 
 def holder_of(lock: Any) -> tuple[str, int]:
@@ -59,12 +59,12 @@ def test_the_client_holds_it_and_its_owners_have_the_fences_of_its_span(
 
 
 def test_an_idle_lock_is_taken_again_without_a_message(
-    far: fencelock.Client, cables: list[Cable], name: str
+    far: fencelock.Client, cables: Cables, name: str
 ) -> None:
     lock = far.lock(name)
     with lock:
         pass
-    cut(cables)
+    cables.cut()
     with lock as hold:
         assert hold.held
     assert lock.acquire(blocking=False)
@@ -84,13 +84,13 @@ def test_a_wait_that_was_left_to_the_cluster_can_be_cancelled(connect: Connect, 
 
 
 def test_nothing_is_granted_here_while_the_session_is_suspect(
-    far: fencelock.Client, cables: list[Cable], name: str
+    far: fencelock.Client, cables: Cables, name: str
 ) -> None:
     lock = far.lock(name)
     watched = far.lock(f"{name} too", retain=0).acquire()
     with lock:
         pass
-    cut(cables)
+    cables.cut()
     until(lambda: watched.suspect)
     with pytest.raises(fencelock.UnavailableError):
         lock.acquire(timeout=0.1)

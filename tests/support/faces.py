@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import socket
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -25,6 +24,7 @@ from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.operation import InTasks
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch
 from fencelock.cluster.node.node import Node
+from fencelock.verification.bench.failover import RelayedLink, Relays
 from support.expect import PATIENCE_S
 
 FACES = "faces"
@@ -246,67 +246,40 @@ class Face:
         self._stack.close()
 
 
-class Cable:
-    """A way to a node that can be cut: then it drops all bytes, in both directions."""
+class Cables:
+    """Ways to nodes that can be cut: then they carry nothing, in both directions.
 
-    def __init__(self, target: str) -> None:
-        self.whole = True
-        host, _, port = target.removeprefix("tcp://").partition(":")
-        self._target = host, int(port)
-        self._proxy = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._proxy.getsockname()[1]}"
-        self._ends: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+    Its methods take the addresses of some of the nodes; without any they are about all.
+    """
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._proxy.accept()
-                far = socket.create_connection(self._target)
-                self._ends += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+    def __init__(self, nodes: Iterable[str]) -> None:
+        ports = {RelayedLink("a test", node): int(node.rpartition(":")[2]) for node in nodes}
+        self._relays = Relays(ports)
+        self.addresses = ",".join(f"tcp://127.0.0.1:{at}" for at in self._relays.ports.values())
+        """The near ends, for a client to connect to."""
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while bytes_read := source.recv(65_536):
-                if not self.whole:
-                    break  # A stream with a hole is of no use: it ends when the cable is mended.
-                sink.sendall(bytes_read)
-            while not self.whole and source.recv(65_536):
-                pass
-        self.drop()
+    def __enter__(self) -> Self:
+        self._relays.__enter__()
+        return self
 
-    def cut(self) -> None:
-        self.whole = False
+    def __exit__(self, *error: object) -> None:
+        self._relays.__exit__(*error)
 
-    def mend(self) -> None:
-        self.whole = True
-        self.drop()
+    def cut(self, *nodes: str) -> None:
+        self._relays.silence(self._to(nodes))
 
-    def drop(self) -> None:
-        """End every stream, as a mended network would make both sides do."""
-        ends, self._ends = self._ends, []
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+    def drop(self, *nodes: str) -> None:
+        """End every stream, with what it carries."""
+        self._relays.drop(self._to(nodes))
 
-    def close(self) -> None:
-        self._proxy.close()
-        self.drop()
+    def heal(self, *nodes: str) -> None:
+        """End the cut; the streams from before go on, with what was sent meanwhile."""
+        self._relays.heal(self._to(nodes))
 
+    def mend(self, *nodes: str) -> None:
+        """End the cut, and every stream, as both sides do after a long one."""
+        self.drop(*nodes)
+        self.heal(*nodes)
 
-def cut(cables: Iterable[Cable]) -> None:
-    for cable in cables:
-        cable.cut()
-
-
-def mend(cables: Iterable[Cable]) -> None:
-    for cable in cables:
-        cable.mend()
-
-
-def over(cables: Iterable[Cable]) -> str:
-    """Return the addresses of nodes at the near ends of ``cables``."""
-    return ",".join(cable.address for cable in cables)
+    def _to(self, nodes: Sequence[str]) -> list[RelayedLink]:
+        return [link for link in self._relays.ports if not nodes or link.target in nodes]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import socket as tcp
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack
 from functools import partial
-from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 import zmq
-from support.expect import PATIENCE_S, checked
+from support.expect import PATIENCE_S
+from support.faces import Cables
 from support.frames import decode_frame
 from support.hub_station import Make, Station, alive, dealer, raw_frame, until
 
@@ -27,82 +25,30 @@ from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import Envelope, Frame
 
 
-class LineProxy:
-    """A TCP proxy on a thread that can stop to forward without closing anything."""
-
-    def __init__(self, target: str) -> None:
-        host, port = target.removeprefix("tcp://").split(":")
-        self._target = (host, int(port))
-        self._proxy = tcp.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._proxy.getsockname()[1]}"
-        self.frozen = threading.Event()
-        self._ends = threading.Event()
-        self._other: dict[tcp.socket, tcp.socket] = {}
-        self._selector = DefaultSelector()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self._selector.register(self._proxy, EVENT_READ)
-        while not self._ends.is_set():
-            for key, _ in self._selector.select(0.02):
-                one = checked(tcp.socket, key.fileobj)
-                if one is self._proxy:
-                    self._accept()
-                elif one in self._other and not self.frozen.is_set():
-                    self._forward(one)
-            if self.frozen.is_set():
-                self._ends.wait(0.02)
-
-    def _accept(self) -> None:
-        inner, _ = self._proxy.accept()
-        outer = tcp.create_connection(self._target)
-        for one, other in ((inner, outer), (outer, inner)):
-            self._other[one] = other
-            self._selector.register(one, EVENT_READ)
-
-    def _forward(self, one: tcp.socket) -> None:
-        with suppress(OSError):
-            piece = one.recv(65536)
-            if piece:
-                self._other[one].sendall(piece)
-                return
-        for end in (one, self._other[one]):
-            self._selector.unregister(end)
-            del self._other[end]
-            end.close()
-
-    def close(self) -> None:
-        self._ends.set()
-        self._thread.join(PATIENCE_S)
-        for one in (self._proxy, *self._other):
-            one.close()
-        self._selector.close()
-
-
 @pytest.fixture
-def proxy() -> Iterator[Callable[[str], LineProxy]]:
+def cable() -> Iterator[Callable[[str], Cables]]:
+    """Return a function that lays a cable to an address."""
     with ExitStack() as stack:
-        yield lambda target: stack.enter_context(closing(LineProxy(target)))
+        yield lambda target: stack.enter_context(Cables([target]))
 
 
 def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
-    station: Make, proxy: Callable[[str], LineProxy]
+    station: Make, cable: Callable[[str], Cables]
 ) -> None:
     node = station("n1")
-    line = proxy(node.hub.endpoint)
-    client = station("s-1", {"endpoint-0": line.endpoint}, client=True)
+    line = cable(node.hub.endpoint)
+    client = station("s-1", {"endpoint-0": line.addresses}, client=True)
     until(lambda: client.news, client, node)
     client.send("endpoint-0", KeepAlive(session="s-1", request=1))
     until(lambda: node.arrivals, client, node)
 
-    line.frozen.set()
+    line.cut()
     begun = time.monotonic()
     until(lambda: len(client.news) > 1, client, node)
     assert client.news == [LinkUp(node="endpoint-0"), LinkDown(node="endpoint-0")]
     assert time.monotonic() - begun < 6
 
-    line.frozen.clear()
+    line.heal()
     until(lambda: len(client.news) > 2, client, node)
     assert client.news[2:] == [LinkUp(node="endpoint-0")]
     client.send("endpoint-0", KeepAlive(session="s-1", request=2))
@@ -113,13 +59,13 @@ def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
 
 
 def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
-    station: Make, proxy: Callable[[str], LineProxy]
+    station: Make, cable: Callable[[str], Cables]
 ) -> None:
     """The same boot id comes again while the node still believes in the old connection."""
     node = station("n1")
-    line = proxy(node.hub.endpoint)
+    line = cable(node.hub.endpoint)
     with zmq.Context() as context:
-        for endpoint in (line.endpoint, node.hub.endpoint):
+        for endpoint in (line.addresses, node.hub.endpoint):
             with dealer(context, endpoint) as socket:
                 socket.send(raw_frame(KeepAlive(session="me")))
                 until(lambda: node.arrivals, node)
@@ -127,7 +73,7 @@ def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
                 node.send("me", alive(1), role="session")
                 assert socket.poll(PATIENCE_S * 1000)
                 assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
-                line.frozen.set()  # The node sees nothing of the first connection's end.
+                line.cut()  # The node sees nothing of the first connection's end.
     assert node.counters == Counter()
 
 
@@ -136,21 +82,21 @@ def has_got(station: Station, count: int) -> bool:
 
 
 def test_frames_for_a_peer_that_does_not_read_are_bounded_in_bytes(
-    station: Make, proxy: Callable[[str], LineProxy], monkeypatch: pytest.MonkeyPatch
+    station: Make, cable: Callable[[str], Cables], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most, size = 1 << 20, 30_000
     large = Alive(session="x" * size, node="n", request=1)
     monkeypatch.setattr(hub, "LINK_BYTES_MAX", most)
     node = station("n1", {"n2": "tcp://127.0.0.1:1"})
-    line = proxy(node.hub.endpoint)
-    peer = station("n2", {"n1": line.endpoint})
+    line = cable(node.hub.endpoint)
+    peer = station("n2", {"n1": line.addresses})
     until(peer.up, peer, node)
     for count in range(1, 3 * most // size):  # All of it is read: nothing is dropped.
         peer.send("n1", large)
         until(partial(has_got, node, count), peer, node)
     assert not peer.counters["wire.queue_full"]
 
-    line.frozen.set()
+    line.cut()
     sent = 0
     while not peer.counters["wire.queue_full"]:
         peer.send("n1", large)
@@ -158,7 +104,7 @@ def test_frames_for_a_peer_that_does_not_read_are_bounded_in_bytes(
         assert sent < 800, "libzmq would take a thousand frames"
     assert sent > most // size - 2
 
-    line.frozen.clear()
+    line.heal()
     before = len(node.arrivals)
     until(lambda: len(node.arrivals) == before + sent - 1, peer, node)
     peer.send("n1", alive(2))
