@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.collected import Collected
 from support.expect import PATIENCE_S, present
 from support.faces import FACES, Cables, Face
 from support.programs import Child
@@ -281,26 +282,17 @@ def state(lock: Any) -> HoldState:
     return found
 
 
-class LossLog:
+class LossLog(Collected[tuple[float, Notice]]):
     """The notices that callbacks got, and their times."""
 
-    def __init__(self) -> None:
-        self.notices: list[tuple[float, Notice]] = []
-        self._changed = threading.Condition()
-
     def note(self, notice: Notice) -> None:
-        with self._changed:
-            self.notices.append((time.monotonic(), notice))
-            self._changed.notify_all()
+        self.add((time.monotonic(), notice))
 
-    def wait_for(self, kind: HoldState) -> tuple[float, Notice]:
-        def found() -> tuple[float, Notice] | None:
-            return next((line for line in self.notices if line[1].state is kind), None)
-
-        with self._changed:
-            line = self._changed.wait_for(found, PATIENCE_S)
-        assert line is not None
-        return line
+    def until(self, kind: HoldState) -> tuple[float, Notice]:
+        """Return the first notice of that kind, once it is there."""
+        return self.wait_for(
+            lambda lines: next((one for one in lines if one[1].state is kind), None)
+        )
 
 
 def logged(user: Do) -> LossLog:
@@ -322,8 +314,8 @@ def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
     got = next_hold.fence
     assert not user(lambda lock: lock.held)  # By its own clock, whatever it received.
     assert got > fence
-    suspected_at, suspicion = log.wait_for(HoldState.SUSPECT)
-    lost_at, loss = log.wait_for(HoldState.LOST)
+    suspected_at, suspicion = log.until(HoldState.SUSPECT)
+    lost_at, loss = log.until(HoldState.LOST)
     assert began <= suspected_at < lost_at  # Jeopardy, then loss.
     assert {(n.lock, n.fence) for n in (suspicion, loss)} == {(name, fence)}
     assert user(lambda lock: (lock.held, lock.lost, lock.fence)) == (False, True, fence)
@@ -349,7 +341,7 @@ def test_an_owner_that_enters_again_after_the_loss_gets_an_error(
     log = logged(user)
     user(acquire)
     cables.cut()
-    log.wait_for(HoldState.LOST)
+    log.until(HoldState.LOST)
     cables.mend()
     with pytest.raises(LockOwnershipLostError):
         user(acquire)
@@ -364,7 +356,7 @@ def test_a_new_session_of_the_same_client_does_not_hide_the_loss(
     log = logged(user)
     fence = user(acquire)
     cables.cut()
-    log.wait_for(HoldState.LOST)
+    log.until(HoldState.LOST)
     cables.mend()
     assert other(acquire) > fence
     assert user(lambda lock: (lock.held, lock.lost)) == (False, True)
@@ -380,7 +372,7 @@ def test_a_short_cut_is_survived(far: Face, cables: Cables, name: str) -> None:
     log = logged(user)
     fence = user(acquire)
     cables.cut()
-    log.wait_for(HoldState.SUSPECT)
+    log.until(HoldState.SUSPECT)
     cables.mend()
     until(lambda: user(state) is not HoldState.SUSPECT)
     assert user(state) is HoldState.HELD
@@ -399,7 +391,7 @@ def test_a_client_that_only_waited_goes_on_waiting_in_the_next_session(
     waiter = far.slow_user(name)
     waiting = waiter(acquire)
     cables.cut()
-    log.wait_for(HoldState.LOST)
+    log.until(HoldState.LOST)
     cables.mend()
     until(lambda: any("~" in waiting.session for waiting in held.status().waiters))
     held.release()
@@ -415,7 +407,7 @@ def test_an_eviction_is_reported_at_once_and_the_reason_names_the_operator(
     fence = user(acquire)
     holder = near.evict(name, fence, "root@ops")
     assert holder.fence == fence
-    _, loss = log.wait_for(HoldState.LOST)
+    _, loss = log.until(HoldState.LOST)
     assert "root@ops" in loss.detail
     with pytest.raises(NotHeldError):
         near.evict(name, fence)  # A repetition has no effect.

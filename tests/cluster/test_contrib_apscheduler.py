@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.collected import Collected
 from support.expect import PATIENCE_S, present
 from support.real_nodes import until
 
@@ -19,32 +20,28 @@ TTL_S = 1.0
 RUNS = 3
 
 
-class Runs:
+class Runs(Collected[str]):
     """The runs of a job on schedulers, in order, each by the name of its scheduler."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self._changed = threading.Condition()
+        super().__init__()
         self._alone = threading.Lock()
 
     def run(self, name: str) -> None:
         alone = self._alone.acquire(blocking=False)
-        with self._changed:
-            self.names.append(name if alone else f"{name} beside another")
-            self._changed.notify_all()
+        self.add(name if alone else f"{name} beside another")
         if alone:
             self._alone.release()
 
     def until(self, name: str) -> None:
         """Wait until the scheduler ``name`` has run the job a few times more."""
-        with self._changed:
-            most = self.names.count(name) + RUNS
-            assert self._changed.wait_for(lambda: self.names.count(name) >= most, PATIENCE_S)
+        most = self.values.count(name) + RUNS
+        self.wait_for(lambda names: names.count(name) >= most or None)
 
     def in_turn(self) -> list[str]:
         """Return the names, without those that repeat the one before."""
-        before = ["", *self.names]
-        return [name for name, last in zip(self.names, before, strict=False) if name != last]
+        before = ["", *self.values]
+        return [name for name, last in zip(self.values, before, strict=False) if name != last]
 
 
 class Process:

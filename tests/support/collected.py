@@ -35,6 +35,11 @@ class Collected(Generic[T]):
         assert result is not None, self.values
         return result
 
+    def wait_for_more(self, count: int) -> None:
+        """Return when ``count`` more values have been added."""
+        wanted = len(self.values) + count
+        self.wait_for(lambda values: len(values) >= wanted or None)
+
 
 Line = tuple[str, str, str]
 """The level, the node and the text of a line."""

@@ -16,6 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from support.collected import Collected
 from support.expect import PATIENCE_S, present
 from support.paths import SUPPORT
 from support.programs import Child
@@ -100,26 +101,16 @@ class RetainingClient:
     def __init__(self, members: PaxosProcesses, folder: Path) -> None:
         program = str(SUPPORT / "retained_client.py")
         self.process = Child(program, members.connect, str(folder), str(TTL_S))
-        self.holds: list[Hold] = []
+        self.holds = Collected[Hold]()
         self.begun: dict[int, tuple[float, bool]] = {}
         """When a hold began, and whether it was a local owner's, by fence."""
-        self.news = threading.Condition()
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
 
-    def wait_for(self, holds: int) -> None:
-        """Wait for so many further holds."""
-        with self.news:
-            wanted = len(self.holds) + holds
-            assert self.news.wait_for(lambda: len(self.holds) >= wanted, PATIENCE_S)
-
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.reader.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+        with self.process:
+            self.process.kill()
+            self.reader.join()
 
     def end(self) -> None:
         self.process.send("")
@@ -131,15 +122,12 @@ class RetainingClient:
             if not line.endswith("\n"):
                 return  # It was killed amid a line.
             sign, fence, at, flag = line.split()
-            with self.news:
-                if sign == "+":
-                    assert int(fence) not in self.begun, f"fence {fence} twice"
-                    self.begun[int(fence)] = float(at), flag == "1"
-                else:
-                    began, retained = self.begun[int(fence)]
-                    hold = Hold(began, float(at), int(fence), retained, flag == "1")
-                    self.holds.append(hold)
-                self.news.notify_all()
+            if sign == "+":
+                assert int(fence) not in self.begun, f"fence {fence} twice"
+                self.begun[int(fence)] = float(at), flag == "1"
+            else:
+                began, retained = self.begun[int(fence)]
+                self.holds.add(Hold(began, float(at), int(fence), retained, flag == "1"))
 
 
 @pytest.mark.long
@@ -160,7 +148,7 @@ def test_killed_and_stopped_clients_that_retain_cost_no_exclusion_and_no_update(
         every = [*living]
         for number in range(FAULTS):
             for client in living:
-                client.wait_for(HOLDS)
+                client.holds.wait_for_more(HOLDS)
             victim = living[number % CLIENTS]
             if number % 2:
                 victim.process.kill()
@@ -170,18 +158,18 @@ def test_killed_and_stopped_clients_that_retain_cost_no_exclusion_and_no_update(
             else:
                 stopped(victim, chance.uniform(0.2, 2 * TTL_S))
         for client in living:
-            client.wait_for(HOLDS)
+            client.holds.wait_for_more(HOLDS)
             client.end()
         for client in every:
             client.close()
-    judge([hold for client in every for hold in client.holds])
+    judge([hold for client in every for hold in client.holds.values])
     fences = [fence for client in every for fence in client.begun]
     assert len(fences) == len(set(fences))
-    updates = sum(hold.updated for client in every for hold in client.holds)
+    updates = sum(hold.updated for client in every for hold in client.holds.values)
     # It is unknown whether a hold that was lost or killed had updated the file.
-    unknown = len(fences) - sum(len(client.holds) for client in every)
+    unknown = len(fences) - sum(len(client.holds.values) for client in every)
     assert updates <= int((tmp_path / "ledger").read_text()) <= updates + unknown
-    assert sum(hold.retained for client in every for hold in client.holds) > 20
+    assert sum(hold.retained for client in every for hold in client.holds.values) > 20
 
 
 def stopped(client: RetainingClient, seconds: float) -> None:
@@ -221,17 +209,17 @@ def test_a_client_that_was_stopped_beyond_its_time_grants_nothing_when_it_wakes(
     with ExitStack() as stack:
         first = RetainingClient(members, folder(tmp_path / "first"))
         stack.callback(first.close)
-        first.wait_for(HOLDS)
+        first.holds.wait_for_more(HOLDS)
         first.process.send_signal(signal.SIGSTOP)
         # Files of its own, since the stopped one may have the file lock of its own.
         second = RetainingClient(members, folder(tmp_path / "second"))
         stack.callback(second.close)
-        second.wait_for(HOLDS)  # After the time to live of the first.
+        second.holds.wait_for_more(HOLDS)  # After the time to live of the first.
         woken = time.monotonic()
         first.process.send_signal(signal.SIGCONT)
-        first.wait_for(HOLDS)
+        first.holds.wait_for_more(HOLDS)
         for client in (first, second):
             client.end()
-    judge([*first.holds, *second.holds])
-    taken = min(hold.fence for hold in second.holds)
-    assert all(hold.fence > taken for hold in first.holds if hold.began > woken)
+    judge([*first.holds.values, *second.holds.values])
+    taken = min(hold.fence for hold in second.holds.values)
+    assert all(hold.fence > taken for hold in first.holds.values if hold.began > woken)

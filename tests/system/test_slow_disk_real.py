@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.expect import PATIENCE_S
+from support.collected import Collected
 from support.paths import SUPPORT
 from support.slow_disk_node import slow_file
 
@@ -31,9 +31,8 @@ class LoadedCluster:
         self.folder = folder
         self.members = NodeProcesses(folder, "paxos", 3, durable=True)
         self.members.program = (str(SUPPORT / "slow_disk_node.py"),)
-        self.pairs: list[float] = []
+        self.pairs = Collected[float]()
         """The times at which pairs ended (monotonic, s)."""
-        self.news = threading.Condition()
         self.over = False
 
     def client(self) -> fencelock.Client:
@@ -44,21 +43,14 @@ class LoadedCluster:
             while not self.over:
                 with client.lock(f"lock-{number}"):
                     pass
-                with self.news:
-                    self.pairs.append(time.monotonic())
-                    self.news.notify_all()
-
-    def wait_for_pairs(self, count: int) -> None:
-        """Wait until ``count`` more pairs have ended."""
-        with self.news:
-            wanted = len(self.pairs) + count
-            assert self.news.wait_for(lambda: len(self.pairs) >= wanted, PATIENCE_S)
+                self.pairs.add(time.monotonic())
 
     def pairs_within(self, since: float, seconds: float) -> int:
         """Wait until ``seconds`` after ``since``, and return the pairs that ended meanwhile."""
-        with self.news:
-            self.news.wait_for(lambda: time.monotonic() >= since + seconds, PATIENCE_S)
-            return sum(since <= at < since + seconds for at in self.pairs)
+        ended = self.pairs.wait_for(
+            lambda pairs: [*pairs] if time.monotonic() >= since + seconds else None
+        )
+        return sum(since <= at < since + seconds for at in ended)
 
     def make_slow(self, node: str) -> float:
         slow = slow_file(self.folder, node)
@@ -81,7 +73,7 @@ def cluster(tmp_path: Path) -> Iterator[LoadedCluster]:
         for worker in workers:
             worker.start()
         try:
-            cluster.wait_for_pairs(200)
+            cluster.pairs.wait_for_more(200)
             yield cluster
         finally:
             cluster.over = True
@@ -112,7 +104,7 @@ def test_no_leader_hands_over_while_all_disks_are_slow_alike(cluster: LoadedClus
     leader = leader_of(cluster)
     for node in cluster.members.names:
         cluster.make_slow(node)
-    cluster.wait_for_pairs(3 * CLIENTS)
+    cluster.pairs.wait_for_more(3 * CLIENTS)
 
     logs = "".join(map(cluster.log_of, cluster.members.names))
     assert "hands over" not in logs
