@@ -146,4 +146,5 @@ def test_no_node_starts_without_assertions_and_one_line_gives_the_reason(
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
+    assert "python -O turns off the checks that a node relies on" in line
     assert "start without -O, and without PYTHONOPTIMIZE" in line

@@ -17,10 +17,11 @@ import zmq
 from fencelock.actors.api.message import Alive, Describe
 from fencelock.actors.message import Address, Message
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.frame import Envelope, Frame, Rejected, encode_frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
 from support.expect import PATIENCE_S
+from support.frames import decode_frame
 
 DECODING_NS = 10_000_000
 """Time for decoding frames of clients (ns)."""
@@ -205,6 +206,45 @@ def dealer(
         socket.setsockopt(option, value)
     socket.connect(endpoint)
     return socket
+
+
+class BareClient:
+    """A client of one node over a bare socket, without a session of its own.
+
+    Args:
+        address: the endpoint of the node.
+        cluster: its cluster.
+        name: the id of the client.
+        boot: what follows the id in its identity.
+
+    """
+
+    def __init__(self, address: str, cluster: str, name: str, boot: str = "1") -> None:
+        self.name = name
+        self._cluster = cluster
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = dealer(self._context, address, f"{name}#{boot}")
+
+    def send(self, message: Message) -> None:
+        self._socket.send(raw_frame(message, f"{self.name}/x", cluster=self._cluster))
+
+    def receive(self, wait_s: float) -> list[Message]:
+        """Return the messages of the next frame, none if no frame comes in time."""
+        if not self._socket.poll(int(wait_s * 1_000)):
+            return []
+        return [message for _, _, message in decode_frame(self._socket.recv()).envelopes]
+
+    def ask(self, message: Any, wait_s: float = PATIENCE_S) -> Message | None:
+        """Return the reply to ``message``, or that its frame was rejected; None if none comes."""
+        self.send(message)
+        while replies := self.receive(wait_s):
+            for reply in replies:
+                if isinstance(reply, Rejected) or getattr(reply, "request", 0) == message.request:
+                    return reply
+        return None
+
+    def close(self) -> None:
+        self._context.destroy(linger=1_000)
 
 
 def is_ended(one: tcp.socket) -> bool:

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import zmq
-
 from fencelock.actors.api.message import Granted, KeepAlive, Release
 from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.session_message import End, Open, Opened
-from fencelock.actors.message import NS_PER_MS, Instant, Message
+from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.retained import (
     Act,
@@ -30,8 +28,7 @@ from fencelock.actors.session.retained import (
     Withdraw,
 )
 from support.expect import PATIENCE_S, checked
-from support.frames import decode_frame
-from support.hub_station import dealer, raw_frame
+from support.hub_station import BareClient
 
 SESSION = 0
 """The claim of the session; other claims are tokens of owners that the cluster serves itself."""
@@ -274,12 +271,8 @@ KEEP_S = 0.05
 """Interval of keep-alives (s): short, so that repeated recalls come soon."""
 
 
-class RawRetainer:
+class RawRetainer(BareClient):
     """One session that retains one lock, on a thread of its own.
-
-    Args:
-        address: the endpoint of a node.
-        cluster: its cluster.
 
     Attributes:
         recalls: the recalls that it received, in order.
@@ -288,24 +281,20 @@ class RawRetainer:
     """
 
     def __init__(self, address: str, cluster: str) -> None:
-        self._cluster = cluster
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dealer(self._context, address, f"{NAME}#1")
+        super().__init__(address, cluster, NAME)
         self._number = 0
         self._over = threading.Event()
         self.in_use = False
         self.recalls: list[Recall] = []
         self.recalled = threading.Event()
-        self.session = NAME
-        opened = self._ask(Open(session=NAME, ttl_ms=15_000, label="ann", request=self._next()))
-        assert isinstance(opened, Opened)
-        self.session = opened.assigned
+        opening = Open(session=NAME, ttl_ms=15_000, label="ann", request=self._next())
+        self.session = checked(Opened, self.ask(opening)).assigned
         self._thread = threading.Thread(target=self._run)
 
     def retain(self, lock: str, span: int = 100, **fields: Any) -> int:
         """Acquire a lock, and begin to listen for its recall; return its fence."""
         of: dict[str, Any] = {"session": self.session, "owner": "*", "request": self._next()}
-        granted = checked(Granted, self._ask(AcquireRetained(lock=lock, span=span, **of, **fields)))
+        granted = checked(Granted, self.ask(AcquireRetained(lock=lock, span=span, **of, **fields)))
         self._thread.start()
         return granted.fence
 
@@ -313,13 +302,13 @@ class RawRetainer:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S)
-        self._send(End(session=self.session, request=self._next()))
-        self._context.destroy(linger=1_000)
+        self.send(End(session=self.session, request=self._next()))
+        super().close()
 
     def _run(self) -> None:
         while not self._over.is_set():
-            self._send(KeepAlive(session=self.session, request=self._next()))
-            for message in self._receive(KEEP_S):
+            self.send(KeepAlive(session=self.session, request=self._next()))
+            for message in self.receive(KEEP_S):
                 if isinstance(message, Recall):
                     self._on_recall(message)
 
@@ -328,28 +317,11 @@ class RawRetainer:
         self.recalled.set()
         if not self.in_use:
             of: dict[str, Any] = {"session": self.session, "owner": "*", "request": self._next()}
-            self._send(Release(lock=recall.lock, fence=recall.fence, **of))
+            self.send(Release(lock=recall.lock, fence=recall.fence, **of))
 
     def _next(self) -> int:
         self._number += 1
         return self._number
-
-    def _send(self, message: Message) -> None:
-        self._socket.send(raw_frame(message, f"{NAME}/session", cluster=self._cluster))
-
-    def _receive(self, wait_s: float) -> list[Message]:
-        if not self._socket.poll(int(wait_s * 1_000)):
-            return []
-        frame = decode_frame(self._socket.recv())
-        return [message for _, _, message in frame.envelopes]
-
-    def _ask(self, message: Any) -> Message:
-        self._send(message)
-        while replies := self._receive(PATIENCE_S):
-            for reply in replies:
-                if getattr(reply, "request", 0) == message.request:
-                    return reply
-        raise AssertionError(f"no reply to {message}")
 
 
 @contextmanager

@@ -139,13 +139,6 @@ def test_an_unknown_node_is_refused_with_the_nodes_there_are(tmp_path: Path) -> 
     assert done.stderr == '--id: "n9" is no node of cluster.toml, which knows n1, n2\n'
 
 
-def test_a_node_does_not_serve_without_assertions(tmp_path: Path) -> None:
-    write_config(tmp_path)
-    done = python(tmp_path, "-O", *COMMAND[1:], "serve", "--found", "--id", "n1")
-    assert done.returncode == 2
-    assert "python -O turns off the checks that a node relies on" in done.stderr
-
-
 def test_an_address_in_use_is_reported_with_the_next_step(tmp_path: Path) -> None:
     addresses = write_config(tmp_path)
     port = int(addresses["n1"].rpartition(":")[2])

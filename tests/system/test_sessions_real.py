@@ -8,29 +8,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
-import cbor2
 import pytest
-import zmq
+from msgspec.structs import replace
 from support.collected import Lines
-from support.expect import PATIENCE_S, present
+from support.expect import PATIENCE_S, checked, present
 from support.faces import FACES
-from support.hub_station import dealer
+from support.hub_station import BareClient
 from support.programs import run_to_end
 from support.real_nodes import running_nodes, until
 
 import fencelock
 import fencelock.aio
+from fencelock.actors.api.message import Contender, Inspect, LockStatus, Refused, Release
 from fencelock.actors.api.name import SECRET_DIGITS, without_secret
-from fencelock.transport.frame import Mismatch
+from fencelock.transport.frame import Mismatch, Rejected
 from fencelock.verification.bench.members import READY_S, NodeProcesses, leader_among
-
-RELEASE, INSPECT, RELEASED, REFUSED, LOCK_STATUS = 0x11, 0x13, 0x19, 0x1B, 0x1C
-REJECTED = 0x70
-WAIT_MS = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -45,40 +41,26 @@ def client(members: NodeProcesses) -> Iterator[fencelock.Client]:
         yield client
 
 
-class Attacker:
-    """Sends messages under a client id, and receives what comes back."""
-
-    def __init__(self, members: NodeProcesses, name: str) -> None:
-        self.name = name
-        self.cluster = members.cluster
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        alive = (one for one, process in members.processes.items() if process.poll() is None)
-        self.socket = dealer(self.context, members.addresses[next(alive)], f"{name}#attacker")
-
-    def ask(self, *message: object, wait_ms: int = WAIT_MS) -> list[Any] | None:
-        """Return the first reply to ``message`` without its addresses, None if there is none."""
-        self.socket.send(
-            cbor2.dumps([1, self.cluster, 0, 0, [["*/proxy", f"{self.name}/x", [message]]]])
-        )
-        if not self.socket.poll(wait_ms):
-            return None
-        reply: list[Any] = cbor2.loads(self.socket.recv())[4][0][2][0]
-        return reply
-
-    def close(self) -> None:
-        self.context.destroy(linger=0)
+@contextmanager
+def posing_as(name: str, members: NodeProcesses) -> Generator[BareClient]:
+    """Connect to a node that runs, under the id ``name``."""
+    alive = (one for one, process in members.processes.items() if process.poll() is None)
+    address = members.addresses[next(alive)]
+    with closing(BareClient(address, members.cluster, name, "attacker")) as client:
+        yield client
 
 
-def holder_seen(members: NodeProcesses, lock: str) -> list[Any]:
+def holder_seen(members: NodeProcesses, lock: str) -> Contender:
     """Return the holder of ``lock`` as any stranger sees it."""
-    stranger = Attacker(members, "stranger")
-    try:
-        status = present(stranger.ask(INSPECT, "stranger", 1, None, lock))
-        assert status[0] == LOCK_STATUS
-        holder: list[Any] = status[6]
-        return holder
-    finally:
-        stranger.close()
+    with posing_as("stranger", members) as stranger:
+        status = stranger.ask(Inspect(lock=lock, session="stranger", request=1))
+    return present(checked(LockStatus, status).holder)
+
+
+def release_of(lock: str, holder: Contender) -> Release:
+    """Return the release of ``lock`` that its holder could send."""
+    who = {"session": holder.session, "owner": holder.owner}
+    return Release(lock=lock, fence=present(holder.fence), request=10**9, **who)
 
 
 def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
@@ -86,39 +68,32 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
 ) -> None:
     lock = client.lock("mine")
     with lock:
-        node, session, owner, fence, *_ = holder_seen(members, "mine")
-        attacker = Attacker(members, node)
-        reply = present(attacker.ask(RELEASE, session, 10**9, owner, fence, "mine", wait_ms=1_000))
-        assert reply[:2] == [REJECTED, Mismatch.ID_TAKEN]
+        holder = holder_seen(members, "mine")
+        release = release_of("mine", holder)
+        with posing_as(holder.node, members) as attacker:
+            assert checked(Rejected, attacker.ask(release)).code is Mismatch.ID_TAKEN
         counters = {one.name: one.times for one in client.describe()[0].counters}
         assert counters["wire.client_id_taken"] >= 1
-        other = Attacker(members, "other")  # An honest id does not help either.
-        reply = present(other.ask(RELEASE, session, 10**9, owner, fence, "mine"))
-        assert reply[0] == REFUSED
-        assert holder_seen(members, "mine")[3] == fence
+        with posing_as("other", members) as other:  # An honest id does not help either.
+            checked(Refused, other.ask(release))
+        assert holder_seen(members, "mine").fence == holder.fence
         lock.raise_if_lost()
-        attacker.close()
-        other.close()
 
 
 def test_the_handle_of_a_client_that_ended_is_still_no_session(
     members: NodeProcesses, client: fencelock.Client
 ) -> None:
     _held = client.lock("seen").acquire()
-    node, session, owner, fence, *_ = holder_seen(members, "seen")
-    other = client.sessions()
-    assert session in {one.id for one in other}
+    holder = holder_seen(members, "seen")
+    assert holder.session in {one.id for one in client.sessions()}
     client.close()
-    attacker = Attacker(members, node)
-    ends, reply = time.monotonic() + READY_S, None
-    while (
-        reply is None or reply[0] == REJECTED
-    ) and time.monotonic() < ends:  # Its connection is being closed.
-        reply = attacker.ask(RELEASE, session, 10**9, owner, fence, "seen", wait_ms=500)
-    assert reply is not None
-    assert reply[0] == REFUSED
-    assert "does not exist" in reply[6]
-    attacker.close()
+    release = release_of("seen", holder)
+    with posing_as(holder.node, members) as attacker:
+        ends, reply = time.monotonic() + READY_S, attacker.ask(release, 0.5)
+        while not isinstance(reply, Refused):  # Its connection is being closed.
+            assert time.monotonic() < ends, reply
+            reply = attacker.ask(release, 0.5)
+    assert "does not exist" in reply.detail
 
 
 def test_a_session_keeps_its_secret_when_leaders_die_and_clients_reconnect(tmp_path: Path) -> None:
@@ -127,17 +102,18 @@ def test_a_session_keeps_its_secret_when_leaders_die_and_clients_reconnect(tmp_p
         members.ready_client() as client,
     ):
         hold = present(client.lock("mine", timeout=READY_S).acquire())
-        node, session, owner, fence, *_ = holder_seen(members, "mine")
+        holder = holder_seen(members, "mine")
         members.kill(leader_among(members.wait_until_ready(client)))
         seen = client.status("mine").holder  # Another leader answers, over another link.
         assert seen is not None
-        assert seen.fence == fence
-        again, _, _, fence_again, *_ = holder_seen(members, "mine")
-        assert (again, fence_again) == (node, fence)
-        other = Attacker(members, "other")
-        for name in (session, f"{session.partition('.')[0]}~{'0' * SECRET_DIGITS}.1"):
-            assert present(other.ask(RELEASE, name, 10**9, owner, fence, "mine"))[0] == REFUSED
-        other.close()
+        assert seen.fence == holder.fence
+        again = holder_seen(members, "mine")
+        assert (again.node, again.fence) == (holder.node, holder.fence)
+        guessed = f"{holder.session.partition('.')[0]}~{'0' * SECRET_DIGITS}.1"
+        with posing_as("other", members) as other:
+            for name in (holder.session, guessed):
+                release = replace(release_of("mine", holder), session=name)
+                checked(Refused, other.ask(release))
         assert hold.held
         hold.release()
         assert client.status("mine").holder is None
@@ -147,7 +123,7 @@ def test_a_session_keeps_its_secret_when_leaders_die_and_clients_reconnect(tmp_p
 
 def test_no_log_line_has_a_secret(members: NodeProcesses, client: fencelock.Client) -> None:
     _held = client.lock("logged").acquire()
-    client.evict("logged", fence=holder_seen(members, "logged")[3], operator="alice")
+    client.evict("logged", fence=present(holder_seen(members, "logged").fence), operator="alice")
     secret = client.sessions()[-1].id
     log = "".join(file.read_text(encoding="utf-8") for file in Path(members.folder).glob("*.log"))
     assert "taken by force" in log

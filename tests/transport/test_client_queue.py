@@ -538,6 +538,7 @@ def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> Non
     assert owner.received() == []  # The frames by which the node checks it have no messages.
     node.send("s", alive(3), role="session")
     until(lambda: owner.received() == [alive(3)], owner, node)
+    assert other.received() == []
 
 
 # A client that does not read its replies is cut off at its quota until it reads

@@ -196,30 +196,14 @@ def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make)
     assert node.arrivals[0][0] == "me"
 
 
-def two_processes(station: Make) -> tuple[Station, Station, Station]:
-    """Return a node and two processes with one client id; the first has sent a message."""
+def test_a_second_process_with_the_id_of_a_client_is_refused_with_a_reason_and_logged_once(
+    station: Make, lines: Lines
+) -> None:
     node = station("n1")
     first, second = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
     until(lambda: first.news and second.news, first, second)
     first.send("endpoint-0", KeepAlive(session="s-1", request=1))
     until(lambda: node.arrivals, node)
-    return node, first, second
-
-
-def test_no_other_process_can_use_the_id_of_a_connected_client(station: Make) -> None:
-    node, victim, attacker = two_processes(station)
-    attacker.send("endpoint-0", KeepAlive(session="s-1", request=2))
-    until(lambda: node.counters["wire.client_id_taken"], node)
-    node.send("s-1", alive(1), role="session")
-    until(victim.received, victim, node)
-    assert victim.received() == [alive(1)]
-    assert not attacker.arrivals
-
-
-def test_a_second_process_with_the_id_of_a_client_is_refused_with_a_reason_and_logged_once(
-    station: Make, lines: Lines
-) -> None:
-    node, _, second = two_processes(station)
     for _ in range(3):
         second.send("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"] == 3, node)
