@@ -29,13 +29,16 @@ def again(lock: Any) -> Any:
         return lock
 
 
-MAKERS: dict[str, Callable[[Client, str], Any]] = {
+PLAIN: dict[str, Callable[[Any, str], Any]] = {
     "lock": lambda client, name: client.lock(name),
     "named": lambda client, name: client.lock(name, owner="job"),
     "rlock": lambda client, name: client.rlock(name),
     "lock_all": lambda client, name: client.lock_all(name, f"{name} too"),
     "semaphore": lambda client, name: client.semaphore(name, 1),
     "write": lambda client, name: client.rwlock(name).write(),
+}
+MAKERS: dict[str, Callable[[Client, str], Any]] = {
+    **PLAIN,
     "retained": lambda client, name: client.lock(name, retain=60, cohort=1),
     "retained_again": lambda client, name: again(client.lock(name, retain=60, cohort=1)),
 }
@@ -234,15 +237,10 @@ def test_a_body_that_is_interrupted_as_it_leaves_has_left(clients: Clients) -> N
 
 
 KINDS: dict[str, Callable[[Any, str], Any]] = {
-    "lock": lambda client, name: client.lock(name),
-    "named": lambda client, name: client.lock(name, owner="job"),
+    **PLAIN,
     "duration": lambda client, name: client.lock(name, duration=30),
-    "rlock": lambda client, name: client.rlock(name),
-    "lock_all": lambda client, name: client.lock_all(f"{name}/a", f"{name}/b"),
     "election": lambda client, name: client.election(name).lead("here"),
-    "semaphore": lambda client, name: client.semaphore(name, 1),
     "read": lambda client, name: client.rwlock(name).read(),
-    "write": lambda client, name: client.rwlock(name).write(),
 }
 """Objects of which one caller at a time is inside, except for readers."""
 
@@ -259,7 +257,7 @@ FREE_S = 5.0
 def names_of(kind: str, name: str) -> tuple[str, ...]:
     """Return the names by which the table knows the object ``name``."""
     if kind == "lock_all":
-        return f"{name}/a", f"{name}/b"
+        return name, f"{name} too"
     prefix = {"election": "election", "semaphore": "semaphore", "read": "rwlock", "write": "rwlock"}
     return (f"{prefix[kind]}\x1f{name}",) if kind in prefix else (name,)
 

@@ -70,6 +70,14 @@ TEXTS = (
     *("\U0010ffff", "x" * 256, "x" * 257, "/" * 300, "tcp://127.0.0.1:1", "tcp://", "x" * 20_000),
 )
 BYTES = (b"", b"\x00", b"\xff" * 16, b"\x80", b"\x9f", b"fencelock-command", b"x" * 60_000)
+EXTREMES: dict[Any, tuple[Any, ...]] = {
+    NoneType: (None,),
+    bool: (False, True),
+    int: INTEGERS,
+    str: TEXTS,
+    bytes: BYTES,
+}
+PLAUSIBLE: dict[Any, Any] = {bool: False, int: 1, str: "x", bytes: b"x"}
 MANY = 300
 """Length of the longest tuple."""
 
@@ -133,14 +141,8 @@ class Composer:
         kind = plain(hint)
         if known is not MISSING and _fits(known, kind):
             return known
-        if kind is int:
-            return 1
-        if kind is str:
-            return "x"
-        if kind is bytes:
-            return b"x"
-        if kind is bool:
-            return False
+        if kind in PLAUSIBLE:
+            return PLAUSIBLE[kind]
         if get_origin(kind) is tuple:
             return (self.value(name, get_args(kind)[0]),)
         if issubclass(kind, IntEnum):
@@ -150,16 +152,8 @@ class Composer:
     def extremes(self, name: str, hint: Any) -> Iterator[Any]:
         """Yield the extremes of the field ``name``."""
         for kind in arms(hint):
-            if kind is NoneType:
-                yield None
-            elif kind is bool:
-                yield from (False, True)
-            elif kind is int:
-                yield from INTEGERS
-            elif kind is str:
-                yield from TEXTS
-            elif kind is bytes:
-                yield from BYTES
+            if kind in EXTREMES:
+                yield from EXTREMES[kind]
             elif get_origin(kind) is tuple:
                 yield from self._tuples(name, get_args(kind)[0])
             elif issubclass(kind, IntEnum):
@@ -194,16 +188,8 @@ class Composer:
         if random.random() >= share:
             return self.value(name, hint)
         kind = random.choice(arms(hint))
-        if kind is NoneType:
-            return None
-        if kind is bool:
-            return random.random() < 0.5
-        if kind is int:
-            return random.choice(INTEGERS)
-        if kind is str:
-            return random.choice(TEXTS)
-        if kind is bytes:
-            return random.choice(BYTES)
+        if kind in EXTREMES:
+            return random.choice(EXTREMES[kind])
         if get_origin(kind) is tuple:
             item = get_args(kind)[0]
             count = random.choice((0, 1, 1, 2, 3))
