@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.central_scene import LoneClient
-from support.collected import Lines, logged_lines
+from support.collected import Lines, logged_to
 from support.expect import PATIENCE_S
 from support.faces import FACES, Cables, Connect, connecting
 from support.hub_station import Make, stations
@@ -113,7 +113,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     """Return the lines that this process logs."""
-    yield from logged_lines()
+    lines = Lines()
+    with logged_to(lines.log, "DEBUG"):
+        yield lines
 
 
 @pytest.fixture

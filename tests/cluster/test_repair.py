@@ -165,8 +165,8 @@ def digest(slot: int, state: int, decided: int | None = 0, **more: Any) -> Table
     )
 
 
-def replica(machine: LockMachine | None = None, digest_slots: int = 2) -> Replica:
-    return replica_of_a(machine=machine or LockMachine(), digest_slots=digest_slots)
+def replica(digest_slots: int = 2) -> Replica:
+    return replica_of_a(machine=LockMachine(), digest_slots=digest_slots)
 
 
 def decide(role: Replica, slot: int) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -74,13 +74,6 @@ def logged_to(take: Callable[[logging.LogRecord], object], level: str) -> Genera
     yield
     log.removeHandler(handler)
     log.setLevel(former)
-
-
-def logged_lines(level: str = "DEBUG") -> Iterator[Lines]:
-    """Yield the lines of this process."""
-    lines = Lines()
-    with logged_to(lines.log, level):
-        yield lines
 
 
 class WatchedChannel:

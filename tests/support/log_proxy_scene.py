@@ -28,11 +28,9 @@ P = TypeVar("P", bound=Proxy)
 K = TypeVar("K")
 
 
-def log_proxy(kind: type[P], node: str = "n1") -> P:
-    """Return a proxy on ``node`` that has begun."""
-    proxy = kind(
-        Address(f"{node}/proxy"), HOST, backend=PaxosBackend(node, ("n1", "n2", "n3"), encode)
-    )
+def log_proxy(kind: type[P]) -> P:
+    """Return a proxy that has begun."""
+    proxy = kind(PROXY, HOST, backend=PaxosBackend("n1", ("n1", "n2", "n3"), encode))
     assert proxy.begin(T0) == ()
     return proxy
 

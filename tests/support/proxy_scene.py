@@ -9,7 +9,7 @@ from fencelock.actors.api.message import Acquire, Contender
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen, Member, Query, QueryResult, Seating
+from fencelock.actors.bakery.message import Chosen, Query, QueryResult, Seating
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
@@ -84,15 +84,11 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
         epoch: int = 1,
         leaders: tuple[str, ...] = LEADERS,
         reachable: tuple[str, ...] = MEMBERS,
-        members: tuple[Member, ...] = (),
     ) -> list[Send]:
-        """Notify the proxy of the leaders and of the nodes that it reaches.
-
-        These are ``members``, or members with the names in ``reachable``.
-        """
+        """Notify the proxy of the leaders and of the nodes that it reaches."""
         readiness = Readiness(
             seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
-            members=members or tuple(member(name) for name in reachable),
+            members=tuple(member(name) for name in reachable),
             ready=True,
             detail="ready",
         )

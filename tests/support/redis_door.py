@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket as tcp
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER
@@ -18,15 +17,13 @@ WAIT_S = 20.0
 
 
 @contextmanager
-def door_node(
-    *, keys: Path | None = None, settings: ProtocolSettings | None = None
-) -> Generator[Node]:
+def door_node(keys: Path | None = None) -> Generator[Node]:
     """Run a node of its own, in memory, that serves clients of Redis at a free port."""
     config = Config(
         cluster=DEFAULT_CLUSTER,
         protocol="paxos",
         nodes={"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"},
-        settings=replace(settings or ProtocolSettings(), paxos_memory=True),
+        settings=ProtocolSettings(paxos_memory=True),
         redis={"n1": "tcp://127.0.0.1:0"},
         keys=keys,
     )

@@ -27,8 +27,8 @@ def begins(who: str, fence: int, amount: int = 1, name: str = "a") -> Record:
     return {"who": who, "fences": {name: fence}, "amount": amount}
 
 
-def ends(who: str, fence: int, name: str = "a", **facts: Any) -> Record:
-    return {"who": who, "fences": {name: fence}, "amount": 0, **facts}
+def ends(who: str, fence: int, **facts: Any) -> Record:
+    return {"who": who, "fences": {"a": fence}, "amount": 0, **facts}
 
 
 def counts(who: str, fence: int, count: int) -> list[Record]:
