@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from support.judged import PlantedBug
+from support.judged import PlantedBug, log_run
 from support.planted_bugs import as_plant, hold_of, instead, repetitions_count, returning
 
 from fencelock.actors.api.message import Acquire, Granted, Release
@@ -34,7 +34,6 @@ from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.verification.simulation import paxos_judge_votes
 from fencelock.verification.simulation.paxos_run import run_log_seed
 from fencelock.verification.simulation.plan import draw_members_plan, draw_target_plan
-from fencelock.verification.simulation.report import RunReport
 
 pytestmark = pytest.mark.long
 
@@ -248,10 +247,7 @@ MUTANTS = {
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    def run(seed: int, /, *, judged: frozenset[str]) -> RunReport:
-        return run_log_seed(seed, plan=draw_members_plan(seed), judged=judged)
-
-    MUTANTS[bug].assert_seen(monkeypatch, run, SEEDS)
+    MUTANTS[bug].assert_seen(monkeypatch, log_run(draw_members_plan), SEEDS)
 
 
 @pytest.mark.parametrize(
@@ -332,10 +328,7 @@ TARGET_MUTANTS = {
 def test_a_leader_that_replaces_members_wrongly_is_seen(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    def run(seed: int, /, *, judged: frozenset[str]) -> RunReport:
-        return run_log_seed(seed, plan=draw_target_plan(seed), judged=judged)
-
-    TARGET_MUTANTS[bug].assert_seen(monkeypatch, run, 60)
+    TARGET_MUTANTS[bug].assert_seen(monkeypatch, log_run(draw_target_plan), 60)
 
 
 @pytest.mark.parametrize(

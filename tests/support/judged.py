@@ -14,7 +14,6 @@ from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Timer
-from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.role import Role
@@ -22,9 +21,8 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.nemesis import Blow
-from fencelock.verification.simulation.paxos_run import PRODUCT, LogSubject, run_log_seed
-from fencelock.verification.simulation.plan import Focus, LogPlan, RunPlan, draw_log_plan
-from fencelock.verification.simulation.planting import in_place
+from fencelock.verification.simulation.paxos_run import run_log_seed
+from fencelock.verification.simulation.plan import LogPlan, RunPlan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
@@ -75,6 +73,8 @@ class PlantedBug(NamedTuple):
     """The seed with which the search begins, which keeps it short."""
     seen_as: str = ""
     """The beginning of the judge's report, if it is not its name."""
+    run: JudgedRun = run_log_seed
+    """For `paxos`: runs a seed, for example by a plan that provokes it."""
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for patch in self.patches:
@@ -86,37 +86,13 @@ class PlantedBug(NamedTuple):
         assert_seen(self.judge, range(self.first, self.first + seeds), run, self.seen_as)
 
 
-def with_role(planted: type[Role[Any]]) -> LogSubject:
-    """Return the log with ``planted`` in the place of its own base class."""
-    return LogSubject(change=in_place(planted))
-
-
-class LogMutant(NamedTuple):
-    """A bug in the log, which judge is to see it, and in how many runs at most."""
-
-    judge: str
-    seeds: int
-    subject: LogSubject = PRODUCT
-    focus: Focus | None = None
-    """The main subject of the plans, or None to draw it."""
-    spawned: type[Role[Any]] | None = None
-    """The roles that a leader spawns in place of its scout or commander."""
-    first: int = 0
-    """The seed with which the search begins, which keeps it short."""
-    provoke: Callable[[LogPlan], LogPlan] = lambda plan: plan
-    """A change of the plans, so that more seeds meet the bug."""
-
-
-def assert_bug_seen(monkeypatch: pytest.MonkeyPatch, bug: LogMutant) -> None:
-    """Fail unless the judge named for ``bug`` sees it while all others look away."""
-    if bug.spawned is not None:
-        monkeypatch.setattr(leader, bug.spawned.__mro__[1].__name__, bug.spawned)
+def log_run(draw: Callable[[int], LogPlan]) -> JudgedRun:
+    """Return a function that runs the log of a seed, by the plan that ``draw`` returns for it."""
 
     def run(seed: int, /, *, judged: frozenset[str]) -> RunReport:
-        plan = bug.provoke(draw_log_plan(seed, bug.focus))
-        return run_log_seed(seed, plan=plan, subject=bug.subject, judged=judged)
+        return run_log_seed(seed, plan=draw(seed), judged=judged)
 
-    assert_seen(bug.judge, range(bug.first, bug.first + bug.seeds), run)
+    return run
 
 
 LOSSES = (
