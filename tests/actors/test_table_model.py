@@ -15,6 +15,7 @@ from support.planted_bugs import (
     a_deadline_never_becomes_earlier,
     a_gap_is_not_seen,
     a_hold_frees_one_permit,
+    a_latch_is_kept,
     a_latch_passes_at_1,
     a_party_leaves_without_the_others,
     a_smaller_size_is_not_counted,
@@ -454,24 +455,11 @@ def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) 
     compare(steps_of(seed), composer)
 
 
-def a_latch_is_kept(change: int) -> Plant:
-    """Return a bug that removes latches ``change`` later (ms)."""
-
-    @as_plant
-    def plant(
-        sound: Any, table: TableState, owner_state: Any, command: Any, out: list[Result]
-    ) -> Any:
-        command = replace(command, keep_ms=command.keep_ms + change)
-        return sound(table, owner_state, command, out)
-
-    return plant
-
-
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a repeated count counts again": (requests, "begin_update", repetitions_count),
     "only a lone waiter passes": (TableState, "reply_to_wait", only_a_lone_waiter_passes),
-    "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
-    "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
+    "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(4)),
+    "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(1 / 4)),
     "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
     "a latch that was never counted down stays": (Latch, "note_end", instead(nothing)),
     "a snapshot without latches": (snapshot, "_rest", without(LatchRecord)),

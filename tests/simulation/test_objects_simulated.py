@@ -1,9 +1,12 @@
-"""Each kind of object under every fault, and bugs planted in it, which its judge finds."""
+"""Each kind of object under every fault, and bugs planted in it, which its judge finds.
+
+Clients of Redis doors are beside native users of the same locks.
+"""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -14,8 +17,10 @@ from support.planted_bugs import (
     AnyDigest,
     Patch,
     Plant,
+    a_deadline_never_becomes_earlier,
     a_gap_is_not_seen,
     a_hold_frees_one_permit,
+    a_latch_is_kept,
     a_latch_passes_at_1,
     a_party_leaves_without_the_others,
     a_smaller_size_is_not_counted,
@@ -23,9 +28,12 @@ from support.planted_bugs import (
     a_try_overtakes_the_queue,
     acquiring_again_reports_the_whole,
     an_upgrade_is_counted,
+    any_value_is_expected,
+    any_value_is_reserved,
     any_value_is_the_expected_one,
     as_plant,
     ends_are_not_noted,
+    force_keeps_the_fence,
     guards_are_not_checked,
     instead,
     nothing,
@@ -44,14 +52,16 @@ from fencelock.actors.api.latch import CountDown
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
 from fencelock.actors.api.message import Granted, Inspect, Reason
 from fencelock.actors.api.name import kind_of
+from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.queries import Queries
+from fencelock.actors.redis import command, script
 from fencelock.actors.session import holds
-from fencelock.actors.table import barrier, counter, history, key, latch, requests
+from fencelock.actors.table import barrier, counter, history, key, latch, redis, requests
 from fencelock.actors.table import map as maps
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
@@ -77,7 +87,8 @@ from fencelock.verification.simulation.objects import (
     workload_of,
 )
 from fencelock.verification.simulation.passing import BARRIERS, LATCHES, POOLS
-from fencelock.verification.simulation.run import Workload
+from fencelock.verification.simulation.redis_doors import REDIS_DOORS
+from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.semaphores import RWLOCKS, SEMAPHORES, LogOrder
 
 MIXED = workload_of(ALL, "paxos")
@@ -132,6 +143,20 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
         ("contender.takes", "contender.gives", "contender.gives_too_many", *UNHELD),
     ),
     "elections": (ELECTIONS, ("contender.sees_a_change", *LOSSES)),
+    "Redis doors": (
+        REDIS_DOORS,
+        (
+            "door.enters",
+            "door.granted",
+            "door.again",
+            "door.leaves",
+            "door.notified",
+            "door.refused",
+            "redis.connected",
+            "redis.notified",
+            *LOSSES,
+        ),
+    ),
 }
 """Workloads, with the events that their seeds must reach."""
 
@@ -239,6 +264,10 @@ def test_watchers_of_a_map_that_are_too_far_behind_get_another_listing(
     demand_clean(MAPS, ("contender.resynced", "contender.sees_a_change"))
 
 
+def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it_holds() -> None:
+    assert run_seed("paxos", 830137, workload=REDIS_DOORS).violation is None
+
+
 @pytest.mark.parametrize("kind", [*(guarantee.word for guarantee in WORKLOADS), ALL])
 def test_a_protocol_without_the_objects_is_refused(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
@@ -332,28 +361,17 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
 # Locks that are handed over
 
 
-@as_plant
-def ends_100_ms_early(
-    sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None, *watched: Any
-) -> None:
-    sound(hold, table, None if deadline_ms is None else deadline_ms - 100, *watched)
+def deadlines_are_early(ms: int) -> Plant:
+    @as_plant
+    def plant(
+        sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None, *watched: Any
+    ) -> None:
+        sound(hold, table, None if deadline_ms is None else deadline_ms - ms, *watched)
+
+    return plant
 
 
 # Latches
-
-
-@as_plant
-def a_latch_ends_too_early(
-    sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
-) -> Any:
-    return sound(table, owner_state, replace(command, keep_ms=command.keep_ms // 4), out)
-
-
-@as_plant
-def a_latch_ends_too_late(
-    sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
-) -> Any:
-    return sound(table, owner_state, replace(command, keep_ms=command.keep_ms * 4), out)
 
 
 @as_plant
@@ -433,18 +451,9 @@ def any_version(sound: Any, table: Any, owner_state: Any, command: Any, out: Any
 
 
 @as_plant
-def any_age(sound: Any, queries: Queries, sender: Any, request: Any, now: Any) -> Any:
-    if isinstance(request, GetEntry | ListEntries):
-        request = replace(request, age_ms=60_000)
-    return sound(queries, sender, request, now)
-
-
-# Counters
-
-
-@as_plant
-def an_old_value(sound: Any, queries: Queries, sender: Any, request: Any, now: Any) -> Any:
-    if isinstance(request, Inspect):
+def old_reads(sound: Any, queries: Queries, sender: Any, request: Any, now: Any) -> Any:
+    """Let a state of the last minute answer any read."""
+    if isinstance(request, GetEntry | ListEntries | Inspect | ReadKeys):
         request = replace(request, age_ms=60_000)
     return sound(queries, sender, request, now)
 
@@ -494,6 +503,36 @@ def the_value_before(
     for change in known.changes if known and value is not None else ():
         value = change.value or value
     return sound(histories, lock, key, value, *how)
+
+
+# Redis doors
+
+
+Setting = Generator[Any, Any, tuple[bool, bytes | None]]
+
+
+@as_plant
+def the_door_replies_ok(sound: Callable[..., Setting], *how: Any, **more: Any) -> Setting:
+    _, before = yield from sound(*how, **more)
+    return True, before
+
+
+def the_door_names_no_receipt(request: Any, **fields: Any) -> Any:
+    fields.pop("receipt", None)
+    return replace(request, **fields)
+
+
+@as_plant
+def re_entries_do_not_count(
+    sound: Any,
+    table: Any,
+    owner_state: Any,
+    name: str,
+    state: KeyState,
+    change: ChangeKeys,
+    out: Any,
+) -> Any:
+    return sound(table, owner_state, name, state, replace(change, counts=False), out)
 
 
 # All kinds in one run
@@ -591,14 +630,14 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             (Resource, "kept", instead(serves_the_queue)),
             (Resource, "grant", instead(taken_unchecked)),
         ),
-        "ends early": ("early: ", 0, (KeyHold, "move", ends_100_ms_early)),
+        "ends early": ("early: ", 0, (KeyHold, "move", deadlines_are_early(100))),
     },
     ("latches", LATCHES): {
         "counts twice": ("once", 0, COUNTS_TWICE),
         "stays": ("release", 0, (TableState, "reply_to_wait", only_a_lone_waiter_passes)),
         "passes at 1": ("early", 0, (latch, "has_room", a_latch_passes_at_1)),
-        "gone too early": ("count", 0, (latch, "_latch_of", a_latch_ends_too_early)),
-        "gone too late": ("count", 0, (latch, "_latch_of", a_latch_ends_too_late)),
+        "gone too early": ("count", 0, (latch, "_latch_of", a_latch_is_kept(1 / 4))),
+        "gone too late": ("count", 0, (latch, "_latch_of", a_latch_is_kept(4))),
         "amount": ("count", 0, (latch, "_latch_of", the_whole_count_goes)),
     },
     ("barriers", BARRIERS): {
@@ -626,14 +665,14 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "any version": ("versions", 0, (maps, "_meets_conditions", any_version)),
         "done again": ("once", 10, COUNTS_TWICE),
         "outlives its session": ("reads", 2, (Entry, "end_with_session", instead(nothing))),
-        "old reads": ("was known", 7, (Queries, "take", any_age)),
+        "old reads": ("was known", 7, (Queries, "take", old_reads)),
     },
     ("counters", COUNTERS): {
         "counts twice": ("once", 5, COUNTS_TWICE),
         "no guard": ("guard", 3, (counter, "holds_guard", guards_are_not_checked)),
         "any value": ("counts", 0, (counter, "_change", any_value_is_the_expected_one)),
         "beyond the limits": ("counts", 0, (counter, "_change", a_sum_stays_at_the_limit)),
-        "old reads": ("reads", 7, (Queries, "take", an_old_value)),
+        "old reads": ("reads", 7, (Queries, "take", old_reads)),
     },
     ("pools", POOLS): {
         "counts twice": ("once", 0, COUNTS_TWICE),
@@ -646,6 +685,36 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "compacted": ("gaps", 12, (Histories, "read", only_the_last_of_each_key)),
         "a node is behind": ("watches", 0, (Histories, "read", a_node_that_is_behind_begins_anew)),
         "the value before": ("watches", 0, (Histories, "add", the_value_before)),
+    },
+    ("Redis doors", REDIS_DOORS): {
+        "any value is expected": ("state: ", 1, (redis, "_state_of", any_value_is_expected)),
+        "any value is reserved": ("state: ", 1, (redis, "_state_of", any_value_is_reserved)),
+        "force keeps the fence": ("fences: ", 1, (redis, "_is_new", force_keeps_the_fence)),
+        "deadlines are early": ("deadline: ", 1, (KeyHold, "move", deadlines_are_early(5))),
+        "deadlines only rise": (
+            "deadline: ",
+            1,
+            (KeyHold, "move", a_deadline_never_becomes_earlier),
+        ),
+        "a new leader": (
+            "early: ",
+            1,
+            (LockTable, "shift", instead(the_time_without_a_leader_counts)),
+        ),
+        "a repetition counts": ("once: ", 1, COUNTS_TWICE),
+        "the door replies OK": (
+            "mutual exclusion: ",
+            1,
+            (command, "_setting", the_door_replies_ok),
+        ),
+        "no receipt is named": (
+            "once: ",
+            1,
+            (script, "replace", instead(the_door_names_no_receipt)),
+        ),
+        "nothing is remembered": ("once: ", 1, (redis, "_remember", instead(nothing))),
+        "re-entries do not count": ("counts: ", 1, (redis, "_change", re_entries_do_not_count)),
+        "reads are old": ("reads: ", 1, (Queries, "take", old_reads)),
     },
     ("all", MIXED): {
         "permits of semaphores": (

@@ -246,6 +246,17 @@ def a_latch_passes_at_1(
     return bool(sound(table, owner_state, out, names))
 
 
+def a_latch_is_kept(times: float) -> Plant:
+    """A latch is kept for so many times the time for which it should be."""
+
+    @as_plant
+    def plant(sound: Any, table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
+        kept_ms = int(command.keep_ms * times)
+        return sound(table, owner_state, replace(command, keep_ms=kept_ms), out)
+
+    return plant
+
+
 @as_plant
 def a_party_leaves_without_the_others(
     sound: Any, barrier: Barrier, table: TableState, why: Why, out: list[Result]
