@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.planted_bugs import LOGS, Plant, as_plant, demand_found, without
-from support.table_comparison import (
-    AllComposer,
-    Dice,
-    Plain,
-    PoolComposer,
-    RetainedComposer,
-    compare,
-    log_seeds,
-    steps_of,
-)
-from support.table_model import Model
+from support.table_comparison import QuotaComposer, compare, log_seeds, steps_of
 from support.table_scene import restored, text_of, unheld
 
 from fencelock.actors.api.account import (
@@ -32,13 +22,11 @@ from fencelock.actors.api.account import (
     ReadUsage,
     SetQuota,
 )
-from fencelock.actors.api.barrier import BARRIER
-from fencelock.actors.api.counter import COUNTER
-from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
+from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
-from fencelock.actors.api.message import Reason, Refused, Release
+from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import REDIS_KEY, object_name
-from fencelock.actors.api.session_message import CloseSession, Evict, ListRecords, Open, Records
+from fencelock.actors.api.session_message import ListRecords, Open, Records
 from fencelock.actors.table import account_rules, snapshot
 from fencelock.actors.table.account import SHARE, WHOLE, Account, Accounts
 from fencelock.actors.table.account_rules import list_maps, read_usage
@@ -47,7 +35,7 @@ from fencelock.actors.table.rules import RULES, list_records
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.state import AUDIT_MAX, PURGES_MAX, TableState
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import ExtendSessions, LogCommand, QuotaRecord, Result
+from fencelock.actors.table.wire import QuotaRecord, Result
 
 SHOP, TILL, PLAIN = "shop@1.1", "till@1.2", "client-1.3"
 
@@ -259,56 +247,6 @@ def test_objects_are_listed_by_name_in_pages_with_or_without_a_kind() -> None:
     for prefix in ("", "latch\x1f"):
         assert [one.lock for one in unheld(log.table, prefix, whole[0])] == whole[1:]
     assert not unheld(log.table, "barrier\x1f")
-
-
-class QuotaComposer(AllComposer):
-    """Writes requests of clients with two keys, small quotas, and purges."""
-
-    SESSIONS = ("shop@a", "till@b")
-    KINDS = tuple(
-        kind for kind in AllComposer.KINDS if kind not in (PoolComposer, RetainedComposer)
-    )
-    """Quotas know nothing of spans, and entries that two keys write would be rare with more."""
-
-    def command(self, step: Dice, model: Model) -> LogCommand:
-        before = len(self.commands)
-        made: Any = super().command(step, model)
-        new = len(self.commands) > before and made is self.commands[-1]
-        if new and isinstance(made, CloseSession):
-            made = replace(made, handle=_keyed(made.handle))
-        if new and not isinstance(made, ExtendSessions):
-            self.commands[-1] = made = replace(made, session=_keyed(made.session))
-        command: LogCommand = made
-        return command
-
-    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        kind, delay, who, which, what, chance = step
-        about: dict[str, Any] = {"operator": "root", "session": "x", "request": made.request}
-        account = ("shop", "till", "*", "")[who % 4]
-        sets = isinstance(made, Evict) and chance % 2
-        if sets:
-            most = [None if die % 3 == 0 else die % 7 for die in (what, which, delay, kind)]
-            size = None if what % 2 else 9 * (which % 4)
-            sessions = None if who % 2 else 1 + what % 2
-            return SetQuota(
-                account=account, quota=Quota(most[0], size, most[1], most[2], sessions), **about
-            )
-        if isinstance(made, Evict) or (isinstance(made, Release) and chance % 4 == 0):
-            exact, about_map = which % 3 == 0, what % 5 == 0
-            return Purge(
-                kind=(MAP, LATCH, BARRIER, COUNTER, REDIS_KEY)[what % 5],
-                prefix="MNST"[which % 4] if exact or which % 2 else "",
-                exact=exact,
-                entry_prefix="xyz"[delay % 3] if exact and about_map and delay % 2 else "",
-                account=account if chance % 3 == 0 else None,
-                after="M" if delay % 5 == 0 else "",
-                **about,
-            )
-        return super().turned(made, step, model)
-
-
-def _keyed(session: str) -> str:
-    return {"a": "shop@", "b": "till@"}.get(session.partition(".")[0], "") + session
 
 
 @pytest.mark.parametrize("seed", log_seeds(12))

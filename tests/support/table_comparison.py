@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, SetCounter
@@ -19,7 +20,7 @@ from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
-from fencelock.actors.api.name import NO_CLIENT, kind_of, object_name
+from fencelock.actors.api.name import NO_CLIENT, REDIS_KEY, kind_of, object_name
 from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import (
     RECEIPT,
@@ -567,6 +568,56 @@ class AllComposer(ObjectComposer):
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         kind = self.KINDS[step[5] // 2 % len(self.KINDS)]
         return kind().turned(made, step, model)
+
+
+class QuotaComposer(AllComposer):
+    """Writes requests of clients with two keys, small quotas, and purges."""
+
+    SESSIONS = ("shop@a", "till@b")
+    KINDS = tuple(
+        kind for kind in AllComposer.KINDS if kind not in (PoolComposer, RetainedComposer)
+    )
+    """Quotas know nothing of spans, and entries that two keys write would be rare with more."""
+
+    def command(self, step: Dice, model: Model) -> LogCommand:
+        before = len(self.commands)
+        made: Any = super().command(step, model)
+        new = len(self.commands) > before and made is self.commands[-1]
+        if new and isinstance(made, CloseSession):
+            made = replace(made, handle=_keyed(made.handle))
+        if new and not isinstance(made, ExtendSessions):
+            self.commands[-1] = made = replace(made, session=_keyed(made.session))
+        command: LogCommand = made
+        return command
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        kind, delay, who, which, what, chance = step
+        about: dict[str, Any] = {"operator": "root", "session": "x", "request": made.request}
+        account = ("shop", "till", "*", "")[who % 4]
+        sets = isinstance(made, Evict) and chance % 2
+        if sets:
+            most = [None if die % 3 == 0 else die % 7 for die in (what, which, delay, kind)]
+            size = None if what % 2 else 9 * (which % 4)
+            sessions = None if who % 2 else 1 + what % 2
+            return SetQuota(
+                account=account, quota=Quota(most[0], size, most[1], most[2], sessions), **about
+            )
+        if isinstance(made, Evict) or (isinstance(made, api.Release) and chance % 4 == 0):
+            exact, about_map = which % 3 == 0, what % 5 == 0
+            return Purge(
+                kind=(MAP, LATCH, BARRIER, COUNTER, REDIS_KEY)[what % 5],
+                prefix="MNST"[which % 4] if exact or which % 2 else "",
+                exact=exact,
+                entry_prefix="xyz"[delay % 3] if exact and about_map and delay % 2 else "",
+                account=account if chance % 3 == 0 else None,
+                after="M" if delay % 5 == 0 else "",
+                **about,
+            )
+        return super().turned(made, step, model)
+
+
+def _keyed(session: str) -> str:
+    return {"a": "shop@", "b": "till@"}.get(session.partition(".")[0], "") + session
 
 
 def queue_of(held: Resource) -> Queue:
