@@ -293,23 +293,21 @@ def test_all_commands_of_one_turn_share_a_slot() -> None:
     assert one.gather(HERE) == [GATHER]
 
 
-def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_here() -> None:
+@pytest.mark.parametrize(
+    ("found_ms", "ordered_ms"),
+    [(3_600_000, 3_600_500), (10, 1_500)],
+    ids=["found and not applied here", "lower than what is applied"],
+)
+def test_log_time_goes_on_from_the_later_of_what_phase_one_found_and_what_is_applied(
+    found_ms: int, ordered_ms: int
+) -> None:
     """Or it would stand still until this node's own clock had caught up with that stamp."""
-    one = ordering(time_ms=3_600_000, applied_ms=1_000)
+    one = ordering(time_ms=found_ms, applied_ms=1_000)
     propose(one, 1)
 
     (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
 
-    assert order.batch.time_ms == 3_600_500
-
-
-def test_log_time_is_not_set_back_by_what_phase_one_found() -> None:
-    one = ordering(time_ms=10, applied_ms=1_000)
-    propose(one, 1)
-
-    (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
-
-    assert order.batch.time_ms == 1_500
+    assert order.batch.time_ms == ordered_ms
 
 
 GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())

@@ -147,7 +147,7 @@ READS_SEEDS = 5
 READS_MUTANT_SEEDS = 25
 
 
-def run_reads(seed: int, marks: Counter[str], observers: int = 0) -> None:
+def run_reads(seed: int, marks: Counter[str], observers: int) -> None:
     """Let scribes write and read under faults; judges know what any node knew."""
     random = Random(f"{seed}/reads")
     fate = draw_faults(
@@ -171,21 +171,19 @@ def play_reads(world: World, members: int, every_ms: int, observers: int = 0) ->
     assert silent == [], "observers that answer no read with an age bound"
 
 
-def test_no_read_is_staler_than_it_reports_under_any_fault() -> None:
+@pytest.mark.parametrize(
+    ("observers", "met"),
+    [
+        (0, "paxos.read_index_ignored"),
+        pytest.param(2, "paxos.slots_fetched", marks=pytest.mark.long),
+    ],
+)
+def test_no_read_is_staler_than_it_reports_under_any_fault(observers: int, met: str) -> None:
     marks: Counter[str] = Counter()
     for seed in range(READS_SEEDS):
-        run_reads(seed, marks)
-    met = ("logbook.read", "logbook.refused", "paxos.read_index_ignored", "paxos.restored")
-    assert [name for name in met if not marks[name]] == []
-
-
-@pytest.mark.long
-def test_no_observer_answers_with_an_older_state_than_it_reports() -> None:
-    marks: Counter[str] = Counter()
-    for seed in range(READS_SEEDS):
-        run_reads(seed, marks, observers=2)
-    met = ("logbook.read", "logbook.refused", "paxos.restored", "paxos.slots_fetched")
-    assert [name for name in met if not marks[name]] == []
+        run_reads(seed, marks, observers)
+    events = ("logbook.read", "logbook.refused", "paxos.restored", met)
+    assert [name for name in events if not marks[name]] == []
 
 
 LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)

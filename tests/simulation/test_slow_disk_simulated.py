@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.log_workload import LogWriter, logbook
+from support.planted_bugs import plant, returning
 
-from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos import slow_disk
-from fencelock.actors.paxos.config import LogConfig
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.nemesis import SLOW_SYNC_US
@@ -23,8 +23,8 @@ WATCHED_MS = 20_000
 HAND_OVERS = "paxos.handed_over_for_disk"
 
 
-def world_of_three(seed: int) -> World:
-    world = World(seed, Faults(delay_us=500, sync_us=2_000))
+def world_of_three() -> World:
+    world = World(0, Faults(delay_us=500, sync_us=2_000))
     for name in MEMBERS:
         world.add(name, logbook(every_ms=2), member=True)
     world.power_on_all()
@@ -50,9 +50,9 @@ def leader_of(world: World) -> str:
     return leaders.pop()
 
 
-def judge_slow_leader(seed: int) -> None:
+def judge_slow_leader() -> None:
     """Make the leader's disk slow; demand that another leads soon, and that it stays so."""
-    world = world_of_three(0)
+    world = world_of_three()
     leader, before = leader_of(world), decided_in(world, MEASURED_MS)
     world.slow_disks[leader] = SLOW_SYNC_US
     world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
@@ -66,9 +66,9 @@ def judge_slow_leader(seed: int) -> None:
         raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs for one slow disk")
 
 
-def judge_slow_in_turn(seed: int) -> None:
+def judge_slow_in_turn() -> None:
     """Make the disk of each leader slow and the others' quick; demand that few hand over."""
-    world = world_of_three(0)
+    world = world_of_three()
     for _ in range(WATCHED_MS // BACK_WITHIN_MS):
         world.slow_disks = {leader_of(world): SLOW_SYNC_US}
         world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
@@ -77,15 +77,15 @@ def judge_slow_in_turn(seed: int) -> None:
 
 
 def test_commands_are_decided_quickly_again_soon_after_the_leaders_disk_became_slow() -> None:
-    judge_slow_leader(0)
+    judge_slow_leader()
 
 
 def test_the_leader_changes_at_most_once_a_member_if_disks_become_slow_in_turn() -> None:
-    judge_slow_in_turn(0)
+    judge_slow_in_turn()
 
 
 def test_nothing_changes_while_all_disks_are_slow_alike() -> None:
-    world = world_of_three(0)
+    world = world_of_three()
     leader = leader_of(world)
     world.slow_disks = dict.fromkeys(MEMBERS, SLOW_SYNC_US)
 
@@ -98,19 +98,16 @@ def test_nothing_changes_while_all_disks_are_slow_alike() -> None:
 def test_a_leader_that_never_hands_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_disk, "SLOW_FACTOR", 1 << 40)
     with pytest.raises(ViolationError, match="commands a second before"):
-        judge_slow_leader(0)
+        judge_slow_leader()
 
 
 def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_disk, "REST_MS", 0)
     with pytest.raises(ViolationError, match="hand-overs in"):
-        judge_slow_in_turn(0)
+        judge_slow_in_turn()
 
 
 def test_a_leader_that_compares_with_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
-        return True
-
-    monkeypatch.setattr(DiskComparison, "is_slow", always)
+    plant(monkeypatch, DiskComparison, "is_slow", returning(True))
     with pytest.raises(ViolationError, match=r"commands a second before|members follow"):
-        judge_slow_leader(0)
+        judge_slow_leader()
