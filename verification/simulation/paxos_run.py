@@ -31,7 +31,7 @@ from fencelock.verification.simulation.paxos_machine import (
     Register,
     reader_of,
 )
-from fencelock.verification.simulation.paxos_world import LogWorld, WatchedDisk
+from fencelock.verification.simulation.paxos_world import LogWorld
 from fencelock.verification.simulation.plan import (
     LogPlan,
     RunPlan,
@@ -54,7 +54,6 @@ class LogSubject:
 
     machine: Callable[[], Register] | None = None
     """None for the machine of the plan."""
-    disk: Callable[[str, LogJudge], WatchedDisk] = WatchedDisk
     change: Change = lambda spawn: spawn
     """Changes the roles of the log."""
     wrong: frozenset[str] = frozenset()
@@ -103,7 +102,7 @@ class _LogRun:
         members = tuple(f"n{number}" for number in names)
         self.machine = LockRegister if plan.locks else Register
         self.judge = LogJudge(members, plan, self.machine(), judged, subject.wrong)
-        self.world = LogWorld(seed, plan, self.judge, subject.disk)
+        self.world = LogWorld(seed, plan, self.judge)
         self.world.judges.append(self.judge)
         for name in members:
             self.judge.nodes[name] = self.world.add(name, self._member, member=True)

@@ -120,17 +120,10 @@ class WatchedNode(SimulatedNode):
 class LogWorld(World):
     """Runs watched members, and strikes them where a proof would look."""
 
-    def __init__(
-        self,
-        seed: int,
-        plan: LogPlan,
-        watcher: LogJudge,
-        disk: Callable[[str, LogJudge], WatchedDisk] = WatchedDisk,
-    ) -> None:
+    def __init__(self, seed: int, plan: LogPlan, watcher: LogJudge) -> None:
         super().__init__(seed, plan.faults)
         self.plan = plan
         self.watcher = watcher
-        self.disk = disk
         self.chance = self.streams.fork("log")
         self.last_ballot = NO_BALLOT
         """The highest ballot of any proposal."""
@@ -148,7 +141,7 @@ class LogWorld(World):
             return super().add(name, make_roles, member=False, settings=settings)
         chosen = settings or ProtocolSettings()
         node = WatchedNode(self, name, make_roles, settings=chosen, departs=self._on_departure)
-        node.disk = self.disk(name, self.watcher)
+        node.disk = WatchedDisk(name, self.watcher)
         self.nodes[name] = node
         self.members = tuple(sorted((*self.members, name)))
         return node
