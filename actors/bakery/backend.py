@@ -56,9 +56,9 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
-from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, later, ms_between, node_of
+from fencelock.actors.message import Address, Instant, Timer, later, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
 from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
@@ -98,6 +98,10 @@ REASONS = {
 """The reason that a client receives. After the last, its session asks again, as a new request."""
 
 
+class SendsDue(Timer):
+    """Send the requests that are due and that earlier turns have left."""
+
+
 class BakeryBackend(MembersBackend):
     """Has requests decided by leaders. They know all holds, so any proxy serves any client.
 
@@ -132,6 +136,8 @@ class BakeryBackend(MembersBackend):
         self.watchers = Watchers(node, life)
         self.tickets: Tally | None = None
         """The tickets of this node's leader, for a description; None while they are awaited."""
+        self.goes_on = False
+        """Whether the `SendsDue` timer runs."""
         self.is_seated = False
         """Whether the group is known, so that the coordinator reports the election."""
         self.requests = {
@@ -160,6 +166,7 @@ class BakeryBackend(MembersBackend):
             Readiness: self._on_readiness,
             VotingStatus: self._on_voting_status,
             Tally: self._on_tally,
+            SendsDue: self._on_sends_due,
             **self.member_events,
             **{kind: self._from_leader(handler) for kind, handler in from_leader.items()},
         }
@@ -529,8 +536,8 @@ class BakeryBackend(MembersBackend):
     def _on_readiness(self, sender: Address, readiness: Readiness, now: Instant) -> Effects:
         self.is_seated = True
         self.leaders.update(leader.node for leader in readiness.seating.leaders)
-        leads = self.in_flight.lead(readiness, now)
-        return [*leads, *self.watchers.see(readiness)]
+        self.in_flight.lead(readiness, now)
+        return [*self._send_due(now), *self.watchers.see(readiness)]
 
     def _on_voting_status(self, sender: Address, status: VotingStatus, now: Instant) -> Effects:
         """Store why this node does not vote; before the first election nothing else is known."""
@@ -541,7 +548,20 @@ class BakeryBackend(MembersBackend):
         return self.watchers.see(self.in_flight.readiness)
 
     def tick(self, now: Instant) -> Effects:
-        effects = [*self.watchers.fall_silent(now), *self.announce_members()]
+        silent = self.watchers.fall_silent(now)
+        return [*silent, *self.announce_members(), *self._send_due(now)]
+
+    def _on_sends_due(self, sender: Address, due: SendsDue, now: Instant) -> Effects:
+        self.goes_on = False
+        return self._send_due(now)
+
+    def _send_due(self, now: Instant) -> list[Effect]:
+        """Send the requests that are due again, or end them: `ENDS_MAX` at most.
+
+        Thousands may be due together, after an election for example. The turns right after this
+        one do the rest, and others are served between them.
+        """
+        effects: list[Effect] = []
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
                 if isinstance(pending.request, Cancel):
@@ -559,6 +579,9 @@ class BakeryBackend(MembersBackend):
                 effects += self._over(pending, now)
             else:
                 effects += self.in_flight.send(pending, now)
+        if self.in_flight.is_due(now) and not self.goes_on:
+            self.goes_on = True
+            effects.append(Wake(1, SendsDue()))
         return effects
 
     def _is_moot(self, pending: InFlightRequest, now: Instant) -> bool:

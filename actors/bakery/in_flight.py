@@ -33,7 +33,7 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
 )
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.deadline_queue import DeadlineQueue
+from fencelock.actors.deadline_queue import ENDS_MAX, DeadlineQueue
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import Address, Instant, Message, later, ms_between
@@ -294,28 +294,30 @@ class InFlightRequests:
             poll.answers[leader] = answer
         return poll.decide(quorum(len(seating.leaders)), now)
 
-    def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
-        """Store the leaders; send requests again at once whose leader does not lead any more."""
+    def lead(self, readiness: Readiness, now: Instant) -> None:
+        """Store the leaders; requests whose leader does not lead any more are due at once."""
         before, self.readiness = self.readiness, readiness
         leaders, seating = self.leaders(), readiness.seating
         began = seating.epoch != before.seating.epoch or (readiness.ready and not before.ready)
         if began and seating.leaders:
             self._turn = self._random.randrange(len(seating.leaders))
-        effects: list[Effect] = []
-        for pending in list(self.by_number.values()):
+        for pending in self.by_number.values():
             if began and pending.name.kind is Kind.RENEW:
                 pending.answered.clear()  # The new leaders may have learned of it.
             if began or pending.leader not in leaders:
                 pending.pause_ms = self.repeat_ms
-                effects += self.send(pending, now)
-        return effects
+                self._due.set(pending, now)
 
     def due(self, now: Instant) -> list[InFlightRequest]:
-        found: list[InFlightRequest] = []
-        for pending in self._due.each_due(now):
+        """Remove and return the requests that are due, in order, `ENDS_MAX` at most."""
+        found = list(self._due.each_due(now, ENDS_MAX))
+        for pending in found:
             pending.redirected = False
-            found.append(pending)
         return found
+
+    def is_due(self, now: Instant) -> bool:
+        """Return whether a request may be due."""
+        return self._due.is_due(now)
 
     def _later(self, pending: InFlightRequest, now: Instant) -> None:
         pause_ms = pending.pause_ms
