@@ -295,8 +295,11 @@ class BakeryBackend(MembersBackend):
     def _on_inspect(self, sender: Address, request: Inspect, now: Instant) -> Effects:
         self.check_linearizable(request)
         name = Name(Kind.QUERY, request.lock, Who(sender, ""), request.request)
+        reader = self.clients.owner_of(node_of(sender))
         until = later(now, ANSWER_MS)
-        return self._begin(InFlightRequest(name, sender, request, now, until=until), now)
+        return self._begin(
+            InFlightRequest(name, sender, request, now, until=until, reader=reader), now
+        )
 
     def _begin(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Begin a request, unless it is in flight; then its reply goes to the last sender.
@@ -312,7 +315,8 @@ class BakeryBackend(MembersBackend):
             return known.reply(Alive(session=request.session, node=self.node))
         if waits and is_full(len(self), REQUESTS_MAX, eases=request.EASES):
             raise OverloadedError(f"node {self.node} has {len(self)} requests, its limit")
-        return self.in_flight.add(pending, now)
+        sent = self.in_flight.add(pending, now)
+        return [*sent, *self._go_on(now)] if pending.waits_turn else sent
 
     def _waits(self, name: Name) -> list[InFlightRequest]:
         about = self.in_flight.about(name.lock, name.who)
@@ -398,9 +402,10 @@ class BakeryBackend(MembersBackend):
             return []
         acquire.refusal = refusal
         read = Inspect(lock=name.lock, session=name.who.session, request=name.number)
+        reader = self.clients.owner_of(client_of(read.session))
         until = later(now, ANSWER_MS)
-        verified = self.in_flight.add(InFlightRequest(name, None, read, now, until=until), now)
-        return [Observe("bakery.held_verified"), *verified]
+        pending = InFlightRequest(name, None, read, now, until=until, reader=reader)
+        return [Observe("bakery.held_verified"), *self._begin(pending, now)]
 
     def _on_verified(self, name: Name, state: QueryResult, now: Instant) -> list[Effect]:
         """Refuse an acquire whose owner holds the lock; else another leader is asked for it."""
@@ -556,7 +561,7 @@ class BakeryBackend(MembersBackend):
         return self._send_due(now)
 
     def _send_due(self, now: Instant) -> list[Effect]:
-        """Send the requests that are due again, or end them: `ENDS_MAX` at most.
+        """Send the requests that are due again, or end them: `ENDS_MAX` at most, and some reads.
 
         Thousands may be due together, after an election for example. The turns right after this
         one do the rest, and others are served between them.
@@ -579,10 +584,15 @@ class BakeryBackend(MembersBackend):
                 effects += self._over(pending, now)
             else:
                 effects += self.in_flight.send(pending, now)
-        if self.in_flight.is_due(now) and not self.goes_on:
-            self.goes_on = True
-            effects.append(Wake(1, SendsDue()))
-        return effects
+        effects += self.in_flight.send_reads(now)
+        return [*effects, *self._go_on(now)]
+
+    def _go_on(self, now: Instant) -> list[Effect]:
+        """Let a turn right after this one send what is left."""
+        if self.goes_on or not (self.in_flight.reads or self.in_flight.is_due(now)):
+            return []
+        self.goes_on = True
+        return [Wake(1, SendsDue())]
 
     def _is_moot(self, pending: InFlightRequest, now: Instant) -> bool:
         """Return whether ``pending``, for which no client waits, has been sent for long enough.

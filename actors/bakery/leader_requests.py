@@ -485,12 +485,14 @@ def lock_status(
 
 def _contender(entry: TicketEntry, now: Instant) -> Contender:
     ticket = entry.ticket
+    session, owner = ticket.who
+    exclusive = not ticket.shared and kind_of(ticket.lock) == RWLOCK
     return Contender(
-        node=node_of(ticket.proxy),
-        session=ticket.who.session,
-        owner=ticket.who.owner,
-        fence=entry.fence if entry.holds else None,
-        since_ms=ms_between(entry.since, now),
-        label=ticket.label,
-        times=RWLOCK_PERMITS if kind_of(ticket.lock) == RWLOCK and not ticket.shared else 1,
+        node_of(ticket.proxy),
+        session,
+        owner,
+        entry.fence if entry.holds else None,
+        ms_between(entry.since, now),
+        ticket.label,
+        RWLOCK_PERMITS if exclusive else 1,
     )

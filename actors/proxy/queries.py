@@ -131,9 +131,14 @@ class QueryTurns:
     """Lets queries wait, so that the replies of one turn are few. Each owner has its turn.
 
     Without it, thousands of small requests for large pages would be answered in one turn.
+
+    Args:
+        most: maximum queries that are asked at a time, and in a millisecond.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = TURN_QUERIES_MAX) -> None:
+        self.most = most
         self._waiting: OrderedDict[str, deque[int]] = OrderedDict()
         """The numbers of the queries that wait, by owner; the first is next."""
         self._asked: set[int] = set()
@@ -141,8 +146,9 @@ class QueryTurns:
         self._count = 0
         """Queries that were asked since then, for a millisecond."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+    def __bool__(self) -> bool:
+        """Return whether any queries wait."""
+        return bool(self._waiting)
 
     def enter(self, number: int, owner: str, now: Instant) -> bool:
         """Add a query; return whether it is its turn at once."""
@@ -179,4 +185,4 @@ class QueryTurns:
     def _has_room(self, now: Instant) -> bool:
         if now - self._began >= NS_PER_MS:
             self._began, self._count = now, 0
-        return len(self._asked) < TURN_QUERIES_MAX and self._count < TURN_QUERIES_MAX
+        return len(self._asked) < self.most and self._count < self.most
