@@ -130,6 +130,13 @@ class Congested(Local):
     congested: bool
 
 
+class Busy(Local):
+    """From the channel: ``node`` has a window of requests and releases to confirm; or fewer."""
+
+    node: str
+    busy: bool
+
+
 class ResendDue(Timer):
     """If ``node`` has confirmed nothing since the last time, send the messages again."""
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.api.message import Absence
-from fencelock.actors.api.name import check_lock_name
+from fencelock.actors.api.name import check_lock_name, client_of
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lamport.message import Greet, KnownRequest, Welcome
@@ -275,10 +275,28 @@ class PendingRequest:
     """Whether it was given up before it was stamped: it is released once the stamp is known."""
 
 
+REQUESTS_POSTED_MAX = 64
+"""Requests of this node that are posted at a time and not stamped yet. They come back within the
+node; meanwhile the channel notes whether a node has too many of them to confirm."""
+
+
 class PendingRequests:
-    """Per lock, the waiting tickets, first come first served, and at most one request."""
+    """Per lock, the waiting tickets, first come first served, and at most one request.
+
+    Messages reach a process in the order in which they are stamped. So thousands of requests at a
+    time would delay all that follow, until every process has handled them. Instead, the locks
+    have their turns to request, and each client has its own: one that waits for many locks does not
+    delay another. Of one client, the first lock has the first turn.
+    """
 
     def __init__(self) -> None:
+        self.turns: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+        """The locks that wait for their turn, by the client of their first ticket; the first client
+        is next."""
+        self.turn_of: dict[str, str] = {}
+        """The client in whose turn a lock is requested."""
+        self.unstamped = 0
+        """Number of requests that have no stamp yet."""
         self.out: dict[str, PendingRequest] = {}
         self.lines: dict[str, OrderedDict[int, LocalTicket]] = {}
         self.tickets = 0
@@ -294,16 +312,47 @@ class PendingRequests:
         line = self.lines.get(lock)
         return [] if line is None else list(islice(line.values(), most))
 
-    def begin(self, lock: str) -> bool:
-        """Begin a request for the first ticket in line, if there is one and no request is out."""
+    def enter(self, lock: str) -> None:
+        """Let ``lock`` wait for its turn, if tickets wait for it and no request is out."""
         line = self.lines.get(lock)
-        if line is None or lock in self.out:
-            return False
+        if line is None or lock in self.out or lock in self.turn_of:
+            return
+        client = client_of(next(iter(line.values())).session)
+        self.turn_of[lock] = client
+        self.turns.setdefault(client, OrderedDict())[lock] = None
+
+    def begin(self) -> str | None:
+        """Begin a request for the first ticket of the lock whose turn it is; return the lock."""
+        if not self.turns or self.unstamped >= REQUESTS_POSTED_MAX:
+            return None
+        client, locks = next(iter(self.turns.items()))
+        lock = next(iter(locks))
+        self._leave_turns(lock)
+        if locks:
+            self.turns.move_to_end(client)
+        line = self.lines[lock]
         _, ticket = line.popitem(last=False)
         self.out[lock] = PendingRequest(ticket)
+        self.unstamped += 1
         if not line:
             del self.lines[lock]
-        return True
+        return lock
+
+    def _leave_turns(self, lock: str) -> None:
+        client = self.turn_of.pop(lock, None)
+        if client is None:
+            return
+        del self.turns[client][lock]
+        if not self.turns[client]:
+            del self.turns[client]
+
+    def stamped(self, lock: str, turn: QueuePlace) -> PendingRequest:
+        """Store the place of the request for ``lock``, which came back from the clock."""
+        bid = self.out[lock]
+        assert bid.turn is None
+        bid.turn = turn
+        self.unstamped -= 1
+        return bid
 
     def leave(self, lock: str, number: int) -> bool:
         """Remove a ticket from the line; return False if it is not there."""
@@ -314,6 +363,7 @@ class PendingRequests:
         self.tickets -= 1
         if not line:
             del self.lines[lock]
+            self._leave_turns(lock)
         return True
 
     def end(self, lock: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -14,6 +15,7 @@ from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.lamport.message import (
     Acknowledge,
+    Busy,
     Congested,
     Content,
     Delivered,
@@ -63,6 +65,7 @@ Received = (
     | Delivered
     | PeerJoined
     | Congested
+    | Busy
     | ProbeDue
     | ProofDue
     | ReadQueues
@@ -113,6 +116,8 @@ class LockProcess(Role[Received]):
         self.uncovered = Uncovered()
         self.proofs = Proofs()
         self.congested: set[str] = set()
+        self.busy: set[str] = set()
+        """The nodes that have much of ours to confirm: no request is begun meanwhile."""
         self.greetings: dict[str, Greet] = {}
         """The latest greeting of the present life of each node."""
         self.unanswered: set[str] = set()
@@ -136,6 +141,8 @@ class LockProcess(Role[Received]):
                 return self._on_peer_joined(event, now)
             case Congested():
                 return self._on_congested(event)
+            case Busy():
+                return self._on_busy(event, now)
             case ProbeDue():
                 return self._on_probe_due(now)
             case ProofDue():
@@ -209,11 +216,17 @@ class LockProcess(Role[Received]):
         return ""
 
     def _request_next(self, lock: str, now: Instant) -> list[Effect]:
-        """To request the lock, send a request to every process; one at a time."""
-        if not self.rejoin.ready or not self.pending.begin(lock):
+        self.pending.enter(lock)
+        return self._request_waiting(now)
+
+    def _request_waiting(self, now: Instant) -> list[Effect]:
+        """To request a lock, send a request to every process; one for each lock at a time."""
+        effects: list[Effect] = []
+        while self.rejoin.ready and not self.busy and (lock := self.pending.begin()) is not None:
+            effects += self._post(self.nodes, Request(lock=lock))
+        if not effects:
             return []
         self.contact.requested(self.others, now)
-        effects: list[Effect] = self._post(self.nodes, Request(lock=lock))
         if self.others and not self.probing:
             self.probing = True
             effects.append(Wake(AHEAD_PROBE_MS, ProbeDue()))
@@ -265,7 +278,7 @@ class LockProcess(Role[Received]):
 
     def _describe(self, query: QueryLock, now: Instant) -> tuple[LockDescription, list[Fault]]:
         """Return what is known of a lock, and the fault if a bug of ours keeps it from that."""
-        view = StatusView(self.nodes, self.node, self.requests, self.pending, now)
+        view = StatusView(self.nodes, self.node, self.requests, self.pending, self.busy, now)
         found = reading(
             repr(query),
             lambda: view.description(query, self.rejoin, self.evidence, self.contact),
@@ -341,14 +354,13 @@ class LockProcess(Role[Received]):
         return [*effects, *self._note(origin, message.stamp, now)]
 
     def _on_own_request(self, request: Request, now: Instant) -> Effects:
-        bid = self.pending.out[request.lock]
-        assert bid.turn is None
-        turn = bid.turn = QueuePlace(request.stamp, self.node)
+        turn = QueuePlace(request.stamp, self.node)
+        bid = self.pending.stamped(request.lock, turn)
         if bid.withdrawn:
             return self._release(request.lock, turn, now)
         self.requests.add(request.lock, turn, now)
         self.uncovered.add(request.lock, turn)
-        return self._settle(request.lock, now)
+        return [*self._settle(request.lock, now), *self._request_waiting(now)]
 
     def _on_message(self, origin: str, message: Content, now: Instant) -> list[Effect]:
         match message:
@@ -400,6 +412,14 @@ class LockProcess(Role[Received]):
         self.unanswered.discard(event.node)
         return self._welcome(event.node)
 
+    def _on_busy(self, event: Busy, now: Instant) -> list[Effect]:
+        """Note whether a node has much to confirm; if none has any longer, go on requesting."""
+        if event.busy:
+            self.busy.add(event.node)
+            return []
+        self.busy.discard(event.node)
+        return self._request_waiting(now)
+
     def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
         """Store evidence, and grant requests that lacked only this."""
         self.evidence.note(origin, stamp)
@@ -435,8 +455,7 @@ class LockProcess(Role[Received]):
         if detail == self.reported:
             return []
         self.reported = detail
-        lines = list(self.pending.lines)
-        requests = [effect for lock in lines for effect in self._request_next(lock, now)]
+        requests = self._request_waiting(now)
         probes = self._probe_for_queries(now)
         return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests, *probes]
 
@@ -481,12 +500,16 @@ UNSTAMPED = QueuePlace(STAMP_MAX, "")
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """The state known to the process of ``node`` at one instant. ``nodes`` are all, sorted."""
+    """The state known to the process of ``node`` at one instant.
+
+    ``nodes`` are all nodes, sorted. ``busy`` are those with much to confirm.
+    """
 
     nodes: tuple[str, ...]
     node: str
     requests: Requests
     pending: PendingRequests
+    busy: Collection[str]
     now: Instant
 
     def description(
@@ -529,13 +552,15 @@ class StatusView:
     ) -> tuple[str, ...]:
         """Return the nodes that must answer before a ticket of ours is granted ``lock``.
 
-        Before this process is ready, those are the nodes that have not welcomed it. Then they
-        are the nodes whose evidence is missing. If none is, it is the node with the first request,
+        Before this process is ready, those are the nodes that have not welcomed it. While the lock
+        waits for its turn to be requested, they are the busy nodes. Then they are
+        the nodes whose evidence is missing. If none is, it is the node with the first request,
         if it owes us an answer: one that holds the lock and answers is not at fault.
         """
         bid = self.pending.out.get(lock)
         if bid is None:
-            return rejoin.missing() if lock in self.pending.lines else ()
+            waits = lock in self.pending.lines
+            return rejoin.missing() or tuple(sorted(self.busy)) if waits else ()
         if bid.granted_at is not None:
             return ()
         missing = evidence.missing(bid.turn or UNSTAMPED)

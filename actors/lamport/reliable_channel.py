@@ -17,6 +17,7 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lamport.message import (
     Acknowledge,
     AskDue,
+    Busy,
     Confirm,
     ConfirmDue,
     Congested,
@@ -151,6 +152,10 @@ class Peer:
     """The life it is in, once it has answered."""
     outgoing: Outgoing[Content] = field(default_factory=Outgoing[Content])
     incoming: Incoming[Content] = field(default_factory=Incoming[Content])
+    changes: deque[int] = field(default_factory=deque[int])
+    """The numbers of the requests and releases that it has not confirmed."""
+    busy: bool = False
+    """Whether these are too many for another request."""
     congested: bool = False
     nonce: int | None = None
     """Number of the request that it has not answered, or None if there is none."""
@@ -168,6 +173,7 @@ class Peer:
         """Start over with the life ``boot``, with nothing sent or received."""
         self.boot = boot
         self.outgoing = Outgoing()
+        self.changes.clear()
         self.incoming = Incoming()
         self.owed = 0
         self.resend_ms = RESEND_MS
@@ -178,6 +184,10 @@ CONFIRM_DELAY_MS = 20
 
 CONFIRM_AT = WINDOW // 4
 """Parcels after which a confirmation is sent at once, so that the window stays open."""
+
+REFILL_AT = 3 * WINDOW // 4
+"""With fewer unconfirmed requests and releases than this, a peer that had a window of them gets
+requests again. Peers confirm `CONFIRM_AT` at a time, so the window does not run empty."""
 
 BACKLOG_MAX = 4_096
 """Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
@@ -297,11 +307,9 @@ class ReliableChannel(Role[Received]):
             peer.outgoing.replace_last(content)
             return [Observe("lamport.replaced")]
         peer.outgoing.push(content)
-        effects = self._send_fresh(peer)
-        if len(peer.outgoing) > BACKLOG_MAX and not peer.congested:
-            peer.congested = True
-            effects.append(Send(self.process, Congested(node=peer.node, congested=True)))
-        return effects
+        if type(content) not in REPLACED:
+            peer.changes.append(peer.outgoing.first + len(peer.outgoing) - 1)
+        return [*self._send_fresh(peer), *self._report_waiting(peer)]
 
     # Messages of a known life.
 
@@ -334,13 +342,23 @@ class ReliableChannel(Role[Received]):
         if peer.outgoing.first == before:
             return []
         peer.resend_ms = RESEND_MS
-        return [*self._send_fresh(peer), *self._relieve(peer)]
+        return [*self._send_fresh(peer), *self._report_waiting(peer)]
 
-    def _relieve(self, peer: Peer) -> list[Effect]:
-        if not peer.congested or len(peer.outgoing) > BACKLOG_MAX // 2:
-            return []
-        peer.congested = False
-        return [Send(self.process, Congested(node=peer.node, congested=False))]
+    def _report_waiting(self, peer: Peer) -> list[Effect]:
+        """Notify the process if a peer has too much to confirm, or no longer."""
+        waiting, effects = len(peer.outgoing), list[Effect]()
+        while peer.changes and peer.changes[0] < peer.outgoing.first:
+            peer.changes.popleft()
+        # Acknowledgements do not count: else a peer that requests much would stop our requests.
+        busy = len(peer.changes) >= (REFILL_AT if peer.busy else WINDOW)
+        if busy is not peer.busy:
+            peer.busy = busy
+            effects.append(Send(self.process, Busy(node=peer.node, busy=busy)))
+        congested = waiting > (BACKLOG_MAX // 2 if peer.congested else BACKLOG_MAX)
+        if congested is not peer.congested:
+            peer.congested = congested
+            effects.append(Send(self.process, Congested(node=peer.node, congested=congested)))
+        return effects
 
     def _send_fresh(self, peer: Peer) -> list[Effect]:
         effects = self._send(peer, peer.outgoing.fresh())
@@ -427,6 +445,6 @@ class ReliableChannel(Role[Received]):
         peer.meet(introduce.boot)
         return [
             Send(self.process, PeerJoined(node=peer.node, boot=introduce.boot)),
-            *self._relieve(peer),
+            *self._report_waiting(peer),
             Observe("lamport.peer_joined"),
         ]

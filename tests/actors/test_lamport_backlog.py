@@ -6,9 +6,11 @@ from collections import deque
 from typing import Any
 
 import pytest
-from support.role_harness import HOST, T0
+from support.expect import checked
+from support.lamport_scene import CLOCK, LoneProcess, welcome
+from support.role_harness import HOST, T0, at, only_sent, sent
 
-from fencelock.actors.clock import Clock, Stamped
+from fencelock.actors.clock import Clock, Post, Stamped
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.lamport.message import (
     Congested,
@@ -16,16 +18,24 @@ from fencelock.actors.lamport.message import (
     Introduce,
     Neighbors,
     Parcel,
+    PeerJoined,
     Probe,
     Release,
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import WELCOME_MAX
+from fencelock.actors.lamport.order import REQUESTS_POSTED_MAX, WELCOME_MAX
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import BACKLOG_MAX, WINDOW, Peer, ReliableChannel
 from fencelock.actors.message import Address, Event, node_of
-from fencelock.actors.proxy.message import AcquireLock, LockGranted, QueueFull
+from fencelock.actors.proxy.message import (
+    AcquireLock,
+    LockDescription,
+    LockGranted,
+    QueryLock,
+    QueueFull,
+    ReleaseLock,
+)
 
 Mail = tuple[Address, Address, Event]
 
@@ -100,9 +110,12 @@ class Pair:
             for _ in range(len(self.timers)):
                 self.post(*self.timers.popleft())
 
-    def acquire(self, node: str, lock: str, ticket: int) -> None:
-        request = AcquireLock(lock=lock, ticket=ticket, session="s", owner="o")
+    def acquire(self, node: str, lock: str, ticket: int, session: str = "s") -> None:
+        request = AcquireLock(lock=lock, ticket=ticket, session=session, owner="o")
         self.post(f"{node}/process", f"{node}/proxy", request)
+
+    def release(self, node: str, lock: str, ticket: int) -> None:
+        self.post(f"{node}/process", f"{node}/proxy", ReleaseLock(lock=lock, ticket=ticket))
 
 
 class Rogue(Pair):
@@ -161,15 +174,96 @@ def test_one_greeting_of_a_round_is_answered_and_none_while_too_much_waits() -> 
 def test_two_members_that_have_too_much_for_each_other_send_all_of_it() -> None:
     pair = Pair("a", "b")
     pair.deliver(5)
-    ticket = 0
-    while len(pair.refused) < 2:  # Nothing of this arrives meanwhile.
-        ticket += 1
-        for node in ("a", "b"):
+    tickets = range(1, BACKLOG_MAX + 2)
+    for node in ("a", "b"):
+        for ticket in tickets:
             pair.acquire(node, f"{node}-{ticket}", ticket)
+    pair.deliver(200)
+    held = len(pair.granted)
+    assert held == len(set(pair.granted)) == 2 * len(tickets)
+    for node in ("a", "b"):  # Nothing of this arrives meanwhile.
+        for ticket in tickets:
+            pair.release(node, f"{node}-{ticket}", ticket)
+        pair.acquire(node, "more", 2 * BACKLOG_MAX)
+    assert pair.refused == {"a", "b"}
     owed = {node: len(pair.peer(node).outgoing) for node in ("a", "b")}
     assert min(owed.values()) > BACKLOG_MAX
     pair.deliver(200)
     assert [len(pair.peer(node).outgoing) for node in ("a", "b")] == [0, 0]
-    assert len(pair.granted) == len(set(pair.granted)) == sum(owed.values())
     assert pair.most <= max(owed.values()) + 1
     assert pair.counted["lamport.replaced"] > BACKLOG_MAX
+
+
+MANY = 8 * WINDOW
+
+
+def test_the_acquires_of_one_client_leave_room_for_those_of_another() -> None:
+    """Its requests would else wait until all members have handled the thousands before them."""
+    pair = Pair("a", "b")
+    pair.deliver(5)
+    for ticket in range(1, MANY + 1):
+        pair.acquire("a", f"lock-{ticket}", ticket)
+    assert WINDOW <= pair.most <= WINDOW + REQUESTS_POSTED_MAX
+    pair.acquire("a", "other", MANY + 1, session="another")
+    pair.deliver(200)
+    assert pair.most <= WINDOW + REQUESTS_POSTED_MAX
+    assert pair.granted.index(("a", "other")) <= pair.most + 2
+    assert len(pair.granted) == len(set(pair.granted)) == MANY + 1
+
+
+def test_the_locks_awaited_by_one_client_are_requested_in_their_order() -> None:
+    pair = Pair("a", "b")
+    pair.deliver(5)
+    locks = [f"lock-{ticket}" for ticket in range(1, MANY + 1)]
+    for ticket, lock in enumerate(locks, 1):
+        pair.acquire("a", lock, ticket)
+    pair.deliver(200)
+    assert pair.granted == [("a", lock) for lock in locks]
+
+
+def test_a_wait_that_ends_before_it_has_its_turn_leaves_nothing_behind() -> None:
+    pair = Pair("a", "b")
+    pair.deliver(5)
+    for ticket in range(1, MANY + 1):
+        pair.acquire("a", f"lock-{ticket}", ticket)
+    for ticket in range(2 * WINDOW, MANY + 1):
+        pair.release("a", f"lock-{ticket}", ticket)
+    pair.deliver(200)
+    assert pair.granted == [("a", f"lock-{ticket}") for ticket in range(1, 2 * WINDOW)]
+    for ticket in range(1, 2 * WINDOW):
+        pair.release("a", f"lock-{ticket}", ticket)
+    pair.deliver(200)
+    pending = checked(LockProcess, pair.roles["a/process"]).pending
+    assert (pending.out, pending.lines, pending.turns, pending.tickets) == ({}, {}, {}, 0)
+
+
+def test_a_process_that_becomes_ready_sends_few_of_the_requests_that_wait_in_one_turn() -> None:
+    alone = LoneProcess()
+    for ticket in range(1, MANY + 1):
+        alone.want(ticket, f"lock-{ticket}")
+    for node in ("a", "c"):
+        alone.handle(PeerJoined(node=node, boot=1))
+    alone.receive("a", welcome(2, stamp=5))
+    effects = alone.receive("c", welcome(2, stamp=6))
+    assert [post.message for post in sent(effects, Post, CLOCK)] == [
+        Request(lock=f"lock-{ticket}") for ticket in range(1, REQUESTS_POSTED_MAX + 1)
+    ]
+
+
+def test_the_error_of_an_acquire_that_has_no_turn_names_the_node_that_confirms_nothing() -> None:
+    pair = Rogue()
+    for ticket in range(1, MANY + 1):
+        pair.acquire("a", f"lock-{ticket}", ticket)
+    process: LockProcess = pair.roles["a/process"]
+    query = QueryLock(lock=f"lock-{MANY}", query=1)
+    effects = process.handle(Address("a/proxy"), query, at(1_000))
+    assert [one.node for one in only_sent(effects, LockDescription).waits_for] == ["b"]
+
+
+def test_a_member_with_many_answers_to_another_still_requests() -> None:
+    pair = Rogue()
+    for number in range(2 * WINDOW):
+        pair.send(Request(lock=f"lock-{number}"))
+    assert len(pair.peer("a").outgoing) > WINDOW
+    pair.acquire("a", "other", 1)
+    assert pair.counted["lamport.request"] == 1

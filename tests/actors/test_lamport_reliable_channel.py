@@ -17,6 +17,7 @@ from fencelock.actors.lamport import message as messages
 from fencelock.actors.lamport.message import (
     Acknowledge,
     AskDue,
+    Busy,
     Confirm,
     ConfirmDue,
     Congested,
@@ -33,6 +34,7 @@ from fencelock.actors.lamport.reliable_channel import (
     BACKLOG_MAX,
     CONFIRM_AT,
     CONFIRM_DELAY_MS,
+    REFILL_AT,
     RESEND_MS,
     RESEND_MS_MAX,
     WINDOW,
@@ -277,6 +279,22 @@ def test_a_long_backlog_is_reported_and_so_is_its_end(bench: ChannelOfA) -> None
         confirm = Confirm(boot=THEIRS, your_boot=OURS, confirmed=confirmed)
         relief += sent(bench.receive(confirm), Congested)
     assert relief == [Congested(node="b", congested=False)]
+
+
+def test_a_window_of_unconfirmed_requests_is_reported_and_so_is_room_for_more(
+    bench: ChannelOfA,
+) -> None:
+    notices = [sent(bench.local(carry(number)), Busy) for number in range(2 * WINDOW)]
+    assert [number for number, found in enumerate(notices) if found] == [WINDOW - 1]
+    assert notices[WINDOW - 1] == [Busy(node="b", busy=True)]
+
+    def confirm(number: int) -> list[Busy]:
+        event = Confirm(boot=THEIRS, your_boot=OURS, confirmed=number)
+        return sent(bench.receive(event), Busy)
+
+    assert confirm(WINDOW) == []
+    assert confirm(2 * WINDOW - REFILL_AT) == []
+    assert confirm(2 * WINDOW - REFILL_AT + 1) == [Busy(node="b", busy=False)]
 
 
 def test_an_acknowledgement_that_waits_is_replaced_by_the_next_one(bench: ChannelOfA) -> None:
