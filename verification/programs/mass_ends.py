@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attackers import OPEN, Asker
+from attackers import Asker
 from beside import Pairs
 from msgspec.structs import replace
 
@@ -30,8 +30,11 @@ from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
+from fencelock.actors.message import Message
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, WAITS_MAX
 from fencelock.actors.table.table import LockTable
+from fencelock.transport.cbor import load as load_cbor
+from fencelock.transport.codec import encode
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 SESSIONS = 100_000
@@ -54,8 +57,6 @@ PAUSE_S = 0.002
 
 WATCH_S = 10
 """Time for which the client is watched, without ends and while things end (s)."""
-
-PUT = 0x71
 
 
 def with_sessions() -> LockTable:
@@ -188,7 +189,8 @@ def load_sessions(nodes: NodeProcesses, ends: float) -> int:
 
         def opened(number: int, name: str = asker.name) -> Sequence[object]:
             left_ms = round(1_000 * (ends - time.monotonic()))
-            return (OPEN, f"{name}~{number}", left_ms, "", number)
+            open_one = Open(session=f"{name}~{number}", request=number, ttl_ms=left_ms)
+            return items_of(open_one)
 
         refused += load(asker, opened, LIVE_SESSIONS // len(nodes.addresses), ends)
     return refused
@@ -202,10 +204,24 @@ def load_entries(nodes: NodeProcesses, ends: float) -> int:
 
     def put(number: int) -> Sequence[object]:
         left_ms = round(1_000 * (ends - time.monotonic()))
-        key, session = f"k{number}", asker.session
-        return (PUT, "m", key, b"v", session, "o", number, None, left_ms, False, "", 0)
+        put_one = PutEntry(
+            session=asker.session,
+            owner="o",
+            request=number,
+            map="m",
+            entry_key=f"k{number}",
+            value=b"v",
+            ttl_ms=left_ms,
+        )
+        return items_of(put_one)
 
     return load(asker, put, ENTRIES, ends)
+
+
+def items_of(message: Message) -> list[object]:
+    """Return the items of ``message``, as a frame carries them."""
+    items: list[object] = load_cbor(encode(message))
+    return items
 
 
 def load(asker: Asker, make: Callable[[int], Sequence[object]], count: int, ends: float) -> int:
