@@ -99,7 +99,7 @@ REASONS = {
 
 
 class SendsDue(Timer):
-    """Send the requests that are due and that earlier turns have left."""
+    """Send the due requests that earlier turns have left."""
 
 
 class BakeryBackend(MembersBackend):

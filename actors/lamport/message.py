@@ -131,7 +131,7 @@ class Congested(Local):
 
 
 class Busy(Local):
-    """From the channel: ``node`` has a window of requests and releases to confirm; or fewer."""
+    """From the channel: whether ``node`` has a full window of requests and releases to confirm."""
 
     node: str
     busy: bool

@@ -276,8 +276,8 @@ class PendingRequest:
 
 
 REQUESTS_POSTED_MAX = 64
-"""Requests of this node that are posted at a time and not stamped yet. They come back within the
-node; meanwhile the channel notes whether a node has too many of them to confirm."""
+"""Maximum requests that this node has posted and that have no stamp yet. Each comes back from the
+node's own clock, and by then the channel has reported which nodes have too many to confirm."""
 
 
 class PendingRequests:

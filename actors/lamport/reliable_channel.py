@@ -186,8 +186,8 @@ CONFIRM_AT = WINDOW // 4
 """Parcels after which a confirmation is sent at once, so that the window stays open."""
 
 REFILL_AT = 3 * WINDOW // 4
-"""With fewer unconfirmed requests and releases than this, a peer that had a window of them gets
-requests again. Peers confirm `CONFIRM_AT` at a time, so the window does not run empty."""
+"""A busy peer gets requests again once it has fewer unconfirmed requests and releases than this.
+Peers confirm `CONFIRM_AT` at a time, so the window does not run empty."""
 
 BACKLOG_MAX = 4_096
 """Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""

@@ -143,7 +143,9 @@ def begin_claim(table: TableState, command: AcquireRequest, out: list[Result]) -
 
 
 def keeps_waiting(table: TableState, claim: AcquireRequest, *, behind_others: bool) -> bool:
-    """Return whether ``claim``, if it may wait forever, would be queued now (or ``behind_others``).
+    """Return whether ``claim``, if it may wait forever, would be queued now.
+
+    With ``behind_others``, it must also have other waits before it.
 
     It would be granted later than it is applied, and so may share a slot with a later command. A
     claim that makes the table recall a hold may not, since the release comes after the recall.

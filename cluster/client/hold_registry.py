@@ -419,7 +419,7 @@ class HoldRegistry:
             return retained
 
     def lose(self, owns: list[Ownership], reason: str) -> None:
-        """Note that these owners have lost their locks, of which the session sends no news."""
+        """Note that these owners have lost their locks; the session does not report it."""
         with self._guard:
             for own in owns:
                 assert own.hold is not None

@@ -32,7 +32,7 @@ from fencelock.cluster.guarantee import Guarantee
 H = TypeVar("H", bound=BaseHold)
 
 Part = tuple[BaseHold, int, bool]
-"""A hold, the permits of it to release, and whether that is all."""
+"""A hold, how many of its permits to release, and whether these are all of them."""
 
 
 class BaseSemaphore(BaseLock[H]):

@@ -233,7 +233,7 @@ def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
 
 
 def _commands(values: list[Any]) -> list[LogCommand | None] | None:
-    """Return the commands that the values are; None if one is none, or has undeclared fields."""
+    """Return the commands in ``values``; None if one is no command, or has undeclared fields."""
     try:
         read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
     except ValidationError:

@@ -345,6 +345,12 @@ class DelayingLeader:
         assert self.propose(command) == [GATHER]
         return self.decide(self.gather())
 
+    def release(self, owner: str, fence: int) -> Effects:
+        """Propose a release, and return what the replica orders."""
+        release = Release(session=self.session, owner=owner, request=2, lock="proxy", fence=fence)
+        assert self.propose(release) == [GATHER]
+        return self.gather()
+
     def acquire(self, owner: str, request: int = 1, wait_ms: int | None = None) -> Acquire:
         return Acquire(
             session=self.session,
@@ -401,17 +407,14 @@ def test_a_delayed_command_gets_a_slot_after_a_moment_and_the_next_is_delayed_ag
 def test_no_command_is_delayed_while_a_slot_is_under_way_since_the_lock_may_be_free_after_it(
     delaying_leader: DelayingLeader,
 ) -> None:
-    delaying_leader.propose(
-        Release(session=delaying_leader.session, owner="1", request=2, lock="proxy", fence=1)
-    )
-    assert sizes(delaying_leader.gather()) == [1]
+    assert sizes(delaying_leader.release("1", fence=1)) == [1]
 
     assert delaying_leader.propose(delaying_leader.acquire("2")) == [GATHER]
 
 
 @pytest.fixture
 def contended(delaying_leader: DelayingLeader) -> DelayingLeader:
-    """Return the leader with ``2`` in the queue behind ``1``, which has released but not yet."""
+    """Return the leader, with owner ``2`` in the queue behind ``1``."""
     delaying_leader.propose(delaying_leader.acquire("2"))
     delaying_leader.decide(delaying_leader.replica.handle(HERE, BatchDelay(), T0))
     return delaying_leader
@@ -420,25 +423,19 @@ def contended(delaying_leader: DelayingLeader) -> DelayingLeader:
 def test_a_claim_behind_a_waiter_is_delayed_though_the_release_is_under_way(
     contended: DelayingLeader,
 ) -> None:
-    session = contended.session
-    contended.propose(Release(session=session, owner="1", request=2, lock="proxy", fence=1))
-    released = contended.gather()
+    released = contended.release("1", fence=1)
     assert contended.propose(contended.acquire("3")) == [LATER]
 
     assert orders(contended.apply(released)) == []  # It still waits: ``2`` holds the lock.
 
-    contended.propose(Release(session=session, owner="2", request=2, lock="proxy", fence=2))
-    assert sizes(contended.gather()) == [2]
+    assert sizes(contended.release("2", fence=2)) == [2]
 
 
 def test_a_delayed_claim_gets_a_slot_once_an_applied_one_has_freed_the_lock(
     contended: DelayingLeader,
 ) -> None:
-    session = contended.session
-    contended.propose(Release(session=session, owner="1", request=2, lock="proxy", fence=1))
-    released = contended.gather()
-    gives_up = Cancel(session=session, owner="2", request=1, lock="proxy")
-    contended.propose(gives_up)
+    released = contended.release("1", fence=1)
+    contended.propose(Cancel(session=contended.session, owner="2", request=1, lock="proxy"))
     cancelled = contended.gather()
     assert contended.propose(contended.acquire("3")) == [LATER]
 
