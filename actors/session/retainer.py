@@ -6,7 +6,7 @@ needs a message or a timer. It is the user of the session that the cluster sees 
 
     local owners ── acquire, release, withdraw ──> RetainedLocks <── granted, refused, recalled,
           │   ^                                          ^            lost, expired ── Retainer
-          │   └── Admitted, Diverted, ... ── watcher <───┼──────────────────────────────┤  ^
+          │   └─────────────── watcher <── Decided ──┼──────────────────────────────┤  ^
           │                                              │                              v  │
           └── Perform (Request, Withdraw, GiveBack) ─────┴──────────> Retainer <──> session
 
@@ -76,32 +76,16 @@ class WatchIdle(Local):
     EASES = True
 
 
-class Admitted(Local):
-    """To the watcher: a local owner has the lock, under ``fence``."""
+class Decided(Local):
+    """To the watcher: what was decided about local owners, in order."""
 
-    token: int
-    fence: int
-    trust: SessionTrust
-
-
-class Diverted(Local):
-    """To the watcher: a local owner must acquire the lock from the cluster itself."""
-
-    token: int
-
-
-class AcquireRefused(Local):
-    """To the watcher: the acquire of a local owner is refused."""
-
-    token: int
-    no: Refused
-
-
-class OwnersLost(Local):
-    """To the watcher: local owners lost their locks; ``detail`` says why."""
-
-    tokens: tuple[int, ...]
+    acts: tuple[Admit | Divert | Refuse | Lose, ...]
+    trust: SessionTrust | None
+    """The trust in the session of those that are admitted."""
+    no: Refused | None
+    """The reply to those that are refused."""
     detail: str
+    """The reason why locks were lost."""
 
 
 class RetainerTick(Timer):
@@ -129,7 +113,7 @@ class Retainer(Role[Event]):
 
     Args:
         session: the session role.
-        watcher: the role or the listener that passes `Admitted` and the like on to local owners.
+        watcher: the role or the listener that carries `Decided` out for local owners.
         holds: the holds of the session, which this role only reads.
         locks: the retained locks, which the client's threads share.
         guard: returns what the threads and this role hold while they use ``locks``.
@@ -241,28 +225,20 @@ class Retainer(Role[Event]):
     def _carried_out(
         self, acts: list[LockAct], *, no: Refused | None = None, detail: str = UNCONFIRMED
     ) -> list[Effect]:
-        """Return the effects of ``acts``."""
+        """Return the effects of ``acts``. Those that admit anybody are about one lock."""
         effects: list[Effect] = []
-        lost = tuple(act.token for _, act in acts if isinstance(act, Lose))
-        if lost:
-            effects.append(Send(self.watcher, OwnersLost(tokens=lost, detail=detail)))
+        decided: list[Admit | Divert | Refuse | Lose] = []
+        trust: SessionTrust | None = None
         for key, act in acts:
-            match act:
-                case Admit(token, fence):
-                    trust = self.locks.by_key[key].trust
-                    assert trust is not None
-                    effects.append(
-                        Send(self.watcher, Admitted(token=token, fence=fence, trust=trust))
-                    )
-                case Divert(token):
-                    effects.append(Send(self.watcher, Diverted(token=token)))
-                case Refuse(token):
-                    assert no is not None
-                    effects.append(Send(self.watcher, AcquireRefused(token=token, no=no)))
-                case Lose():
-                    pass  # All at once, above.
-                case Request() | Withdraw() | GiveBack():
-                    effects.append(self._sent(key, act))
+            if isinstance(act, Request | Withdraw | GiveBack):
+                effects.append(self._sent(key, act))
+                continue
+            decided.append(act)
+            if isinstance(act, Admit):
+                trust = self.locks.by_key[key].trust
+        if decided:  # Last: who is diverted must not queue behind a lock that is given back.
+            news = Decided(acts=tuple(decided), trust=trust, no=no, detail=detail)
+            effects.append(Send(self.watcher, news))
         return effects
 
     def _sent(self, key: LockKey, act: Request | Withdraw | GiveBack) -> Send:

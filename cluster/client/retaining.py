@@ -51,14 +51,7 @@ from fencelock.actors.session.retained import (
     RetainTerms,
     Withdraw,
 )
-from fencelock.actors.session.retainer import (
-    AcquireRefused,
-    Admitted,
-    Diverted,
-    OwnersLost,
-    Perform,
-    WatchIdle,
-)
+from fencelock.actors.session.retainer import Decided, Perform, WatchIdle
 from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ownership
 from fencelock.cluster.client.operation import Operation
 from fencelock.cluster.client.owner import name_of
@@ -238,17 +231,20 @@ class Retaining:
     def on_event(self, event: Event) -> None:
         """Carry out what the `Retainer` decided; on the dispatcher's thread."""
         with self.mending():
-            match event:
-                case Admitted(token=token, fence=fence, trust=trust):
-                    self._admit(token, fence, trust)
-                case Diverted(token=token):
-                    self._decide(token)
-                case AcquireRefused(token=token, no=no):
-                    self._decide(token, error=no.error())
-                case OwnersLost(tokens=tokens, detail=detail):
-                    self._lose(tokens, detail)
-                case _:
-                    raise AssertionError(f"no local owner is notified of {event}")
+            assert isinstance(event, Decided), f"no local owner is notified of {event}"
+            if lost := [act.token for act in event.acts if isinstance(act, Lose)]:
+                self._lose(lost, event.detail)
+            for act in event.acts:
+                match act:
+                    case Admit(token, fence):
+                        self._admit(token, fence, event.trust)
+                    case Divert(token):
+                        self._decide(token)
+                    case Refuse(token):
+                        assert event.no is not None
+                        self._decide(token, error=event.no.error())
+                    case Lose():
+                        pass
 
     @contextmanager
     def mending(self) -> Generator[None]:
@@ -342,7 +338,7 @@ class Retaining:
                 case Divert(token):
                     self._decide(token)
                 case Lose(token, _):
-                    self._lose((token,), UNCONFIRMED)
+                    self._lose([token], UNCONFIRMED)
                 case Request() | Withdraw() | GiveBack():
                     self._send(Perform(key=key, act=act))
                 case Refuse(token):
@@ -392,7 +388,7 @@ class Retaining:
         who = f"held by {name_of(held[0].owner)}" if held else "another owner waits for it, also"
         self._decide(token, error=LockTimeoutError(f"{titled(lock)}: {who} of this client"))
 
-    def _lose(self, tokens: tuple[int, ...], detail: str) -> None:
+    def _lose(self, tokens: list[int], detail: str) -> None:
         found = [self._inside.pop(token, None) for token in tokens]
         self._registry.lose([own for own in found if own is not None], detail)
 

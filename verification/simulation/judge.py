@@ -21,8 +21,8 @@ from fencelock.actors.message import (
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
-from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS
-from fencelock.actors.session.retainer import Admitted
+from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, Admit
+from fencelock.actors.session.retainer import Decided
 from fencelock.verification.simulation.retaining import OWNERS_ROLE, RETAINER_ROLE, LocalHold
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, sent
@@ -346,15 +346,17 @@ class RetainedJudge:
             self._note_event(delivered)
             for effect in effects:
                 match effect:
-                    case Send(message=Admitted(fence=fence)):
-                        self._admitted(delivered, fence)
+                    case Send(message=Decided(acts=acts)):
+                        for act in acts:
+                            if isinstance(act, Admit):
+                                self._admitted(delivered, act.fence)
                     case Send(message=ReleaseUnawaited(release=release)):
                         self._given_back(delivered, release)
                     case Send(message=AcquireRetained(lock=lock, owner=owner, span=span)):
                         self._spans[delivered.node, LockKey(lock, owner)] = span
                     case _:
                         pass
-        elif role == OWNERS_ROLE and type(delivered.event) not in (Admitted, Granted):
+        elif role == OWNERS_ROLE and type(delivered.event) not in (Decided, Granted):
             for granted in sent(effects, Granted):
                 if granted.count == 1:
                     self._admitted(delivered, granted.fence)

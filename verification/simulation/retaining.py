@@ -35,15 +35,7 @@ from fencelock.actors.session.retained import (
     RetainTerms,
     Withdraw,
 )
-from fencelock.actors.session.retainer import (
-    AcquireRefused,
-    Admitted,
-    Diverted,
-    OwnersLost,
-    Perform,
-    Retainer,
-    WatchIdle,
-)
+from fencelock.actors.session.retainer import Decided, Perform, Retainer, WatchIdle
 
 RETAINER_ROLE = "retainer"
 OWNERS_ROLE = "owners"
@@ -107,10 +99,7 @@ OwnersEvent = (
     | Close
     | Closed
     | WaitEnded
-    | Admitted
-    | Diverted
-    | AcquireRefused
-    | OwnersLost
+    | Decided
     | Granted
     | Refused
     | Released
@@ -163,20 +152,29 @@ class LocalOwners(Role[OwnersEvent]):
                 return self._on_release(event, now)
             case WaitEnded(token=token):
                 return self._on_wait_ended(token, now)
-            case Admitted(token=token, fence=fence, trust=trust):
-                return self._admit(token, fence, trust)
-            case Diverted(token=token):
-                return self._divert(token, now)
-            case AcquireRefused(token=token, no=no):
-                return self._refuse(token, no)
-            case OwnersLost(tokens=tokens, detail=detail):
-                return [effect for one in tokens for effect in self._lose(one, detail)]
+            case Decided():
+                return self._on_decided(event, now)
             case Granted() | Refused() | Released():
                 if event.owner in RETAINERS:
                     return self._on_surrendered(event, now)
                 return [Send(self._contender(event.owner), event)]
             case Close() | Closed():
                 return self._on_close(event, now)
+
+    def _on_decided(self, decided: Decided, now: Instant) -> Effects:
+        effects: list[Effect] = []
+        for act in decided.acts:
+            match act:
+                case Admit(token, fence):
+                    effects += self._admit(token, fence, decided.trust)
+                case Divert(token):
+                    effects += self._divert(token, now)
+                case Refuse(token):
+                    assert decided.no is not None
+                    effects += self._refuse(token, decided.no)
+                case Lose(token, _):
+                    effects += self._lose(token, decided.detail)
+        return effects
 
     def _on_close(self, event: Close | Closed, now: Instant) -> Effects:
         if isinstance(event, Closed):
