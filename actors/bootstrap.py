@@ -284,7 +284,6 @@ class Bootstrap(Role[BootstrapEvent]):
         """The start with which this life began. All earlier ones of this journal are before it."""
 
     def begin(self, now: Instant) -> Effects:
-        """Record this start, announce it, and take all steps that are possible now."""
         self.greet_until = Instant(now + self.greet_ns)
         self.began_at = now
         begun = [*self._join(), *self._write(), *self._announce(self.others)]
@@ -299,7 +298,6 @@ class Bootstrap(Role[BootstrapEvent]):
     def handle(  # noqa: PLR0912  (a case for each message)
         self, sender: Address, event: BootstrapEvent, now: Instant
     ) -> Effects:
-        """Found the group, join it, or learn that it exists without this journal."""
         match event:
             case JoinRetry():
                 return self._on_retry(now)
@@ -331,7 +329,6 @@ class Bootstrap(Role[BootstrapEvent]):
                 return self._on_superseded(sender, event, now)
 
     def summary(self) -> Summary:
-        """Return whether this node votes, or why not yet."""
         group = "" if self.group is None else f"{self.group.group:x}"
         return (
             ("standing", self.standing.name),
@@ -369,7 +366,6 @@ class Bootstrap(Role[BootstrapEvent]):
 
     @property
     def is_registered(self) -> bool:
-        """Whether the group counts this journal."""
         return self.journals.get(self.node) == self.own.journal
 
     @property
@@ -397,7 +393,6 @@ class Bootstrap(Role[BootstrapEvent]):
         return self.node == self.members[0]
 
     def _write(self) -> list[Effect]:
-        """Write all records that must not be lost."""
         if not self.durable:
             return []
         records: list[Message] = [Started(member=self.node, start=self.own)]
@@ -630,7 +625,6 @@ class Bootstrap(Role[BootstrapEvent]):
         self.greet_until = Instant(now + self.greet_ns)
 
     def _config_for(self, node: str, boot: int) -> GroupConfig:
-        """Return the group for a start of ``node``."""
         assert self.group is not None
         known = node in self.starts or node in self.parted or node in dict(self.group.voters)
         return replace(self.group, to=boot, removed=known and node not in self.journals)
@@ -679,7 +673,6 @@ class Bootstrap(Role[BootstrapEvent]):
         return member in self.starts and self.starts[member].journal == journal
 
     def _report_conflict(self, member: str, now: Instant) -> list[Effect]:
-        """Log that ``member`` has sent another group than other nodes, if it has."""
         if text := self.claims.conflict(member):
             sender, counter = bootstrap_of(member), "bootstrap.conflicting_groups"
             return self.impossible.report(sender, counter, text, now)
@@ -755,7 +748,6 @@ class Bootstrap(Role[BootstrapEvent]):
         return [*reported, *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
 
     def _on_voters_changed(self, changed: VotersChanged, now: Instant) -> Effects:
-        """Exchange starts with the present members."""
         if self.group is None:
             return ()
         self.parted.update(dict.fromkeys(self.journals))
@@ -850,7 +842,6 @@ class Bootstrap(Role[BootstrapEvent]):
         )
 
     def _report(self, *, votes: bool, why: str) -> list[Effect]:
-        """Notify the listener and the log of a change."""
         status = VotingStatus(votes=votes, why=why, serves=not self.is_removed)
         if status == self.reported:
             return []
@@ -868,5 +859,4 @@ def greet_time_ms(round_trip_ms: int, greet_ms: int = GREET_MS) -> int:
 
 
 def bootstrap_of(node: str) -> Address:
-    """Return the address of the bootstrap role of ``node``."""
     return address_of(node, "bootstrap")

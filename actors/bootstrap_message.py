@@ -48,7 +48,6 @@ class Start(NamedTuple):
 
     @classmethod
     def proven(cls, journal: int, incarnation: int, boot: int, secret: int) -> Start:
-        """Return a start with its proof."""
         return cls(journal, incarnation, boot, _proof_of(secret, incarnation, boot))
 
     def is_proven(self, secret: int) -> bool:
@@ -57,7 +56,6 @@ class Start(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether all numbers are within their limits."""
         journal, incarnation, boot, proof = self
         numbers = all(0 < number < NUMBER_MAX for number in (journal, incarnation, boot))
         return numbers and 0 <= proof < NUMBER_MAX
@@ -183,5 +181,4 @@ def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:
 
 
 def journals_of(group: GroupConfig) -> dict[str, int]:
-    """Return the registered journal of each member."""
     return dict(group.voters)

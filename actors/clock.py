@@ -94,7 +94,6 @@ class Clock(Role[Post | ReadClock]):
         return ()
 
     def handle(self, sender: Address, event: Post | ReadClock, now: Instant) -> Effects:
-        """Stamp a message, or reply with the logical time. Physical time is ignored."""
         match event:
             case Post():
                 return self._on_post(event)
@@ -105,7 +104,6 @@ class Clock(Role[Post | ReadClock]):
         return (("time", self.time),)
 
     def facts(self, now: Instant) -> Facts:
-        """Return the logical time, and the highest one that another node may send now."""
         return (*self.summary(), ("highest stamp accepted", self.limit))
 
     def departing(self) -> int:

@@ -47,13 +47,11 @@ class DeadlineQueue(Generic[T]):
         return bool(self.heap) and self.heap[0][0] <= now
 
     def next_at(self) -> Instant | None:
-        """Return when the next item is due; None if no item will be."""
         while self.heap and self.at.get(self.heap[0][2]) != self.heap[0][0]:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else None
 
     def take_due(self, now: Instant) -> T | None:
-        """Remove an item that is due, and return it; None if none is."""
         while self.is_due(now):
             at, _, item = heapq.heappop(self.heap)
             if self.at.get(item) == at:

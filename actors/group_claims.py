@@ -114,7 +114,6 @@ class GroupClaims:
         )
 
     def what_is_awaited(self) -> str:
-        """Return what this node needs in order to take a group that a node has named."""
         configs = list(self.sent.values())
         if not configs:
             return f"{', '.join(self.knowing)} belongs to this cluster: waiting for its reply"

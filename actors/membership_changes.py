@@ -212,7 +212,6 @@ class MemberChanges(ABC):
         repeated: RepeatedChanges,
         now: Instant,
     ) -> list[Effect]:
-        """Take the next step of an operator's change, and answer."""
         self.asked_ms = repeated.asked_ms(request, now)
         try:
             self._check_silent(request)
@@ -290,7 +289,6 @@ class MemberChanges(ABC):
         return sum(map(self.votes, members)) + joins > (len(members) + joins) // 2
 
     def _fits(self, new: str) -> bool:
-        """Return whether the members with ``new`` would have a reachable majority."""
         return self.learner(new) is not None and self.has_majority(self.members, joins=1)
 
     def _joiner(self, node: str) -> Learner:
@@ -371,7 +369,6 @@ class MemberChanges(ABC):
 
 
 def _awaits_journal(node: str) -> Step:
-    """Return the step that waits until ``node`` has described itself since the request."""
     return Step(f"waiting for {node} to report whether it still has its journal")
 
 

@@ -45,15 +45,12 @@ class NoInbox:
     __slots__ = ()
 
     def put(self, envelope: Any, /) -> None:
-        """Refuse a message to a role that no host runs."""
         raise pykka.ActorDeadError("the role was never started")
 
     def get(self) -> Any:
-        """Refuse: the host takes events from its own queue."""
         raise NotImplementedError("a role has no inbox of its own")
 
     def empty(self) -> bool:
-        """Return True: the inbox that Pykka sees is always empty."""
         return True
 
 

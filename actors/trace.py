@@ -198,7 +198,6 @@ class LogBook(Role[SetLog | ReadTrace]):
                 return (Send(sender, self._lines(event)),)
 
     def _refused(self, now: Instant) -> Refused:
-        """Return the refusal of a reader for which there is no room."""
         free_ms = ms_between(now, min(self.readers.values()))
         detail = (
             f"node {node_of(self.address)} keeps lines for {READERS_MAX} readers with different "

@@ -55,7 +55,6 @@ class AccessControl:
         self.replace(rights)
 
     def replace(self, rights: Iterable[Rights]) -> None:
-        """Use other rights."""
         self._rights = {one.name: one for one in rights}
 
     def knows(self, client: str) -> bool:
@@ -63,7 +62,6 @@ class AccessControl:
         return client == self.node or key_of(client) in self._rights
 
     def rights_of(self, key: str) -> Rights | None:
-        """Return the rights of the key of that name, None if there is none."""
         return self._rights.get(key)
 
     def check(self, client: str, request: Request) -> None:
@@ -99,7 +97,6 @@ class AccessControl:
                 )
 
     def visible(self, client: str, locks: tuple[LockStatus, ...]) -> tuple[LockStatus, ...]:
-        """Return the ``locks`` that ``client`` may know of."""
         if not self.is_limited(client):
             return locks
         rights = self._rights.get(key_of(client))

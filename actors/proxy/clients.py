@@ -58,7 +58,6 @@ class OpenSessions:
         self._by_owner.setdefault(_owner_of(session), set()).add(session)
 
     def ended(self, session: str) -> None:
-        """Count a session no more."""
         owner = _owner_of(session)
         known = self._by_owner.get(owner)
         if known is not None:
@@ -224,7 +223,6 @@ class RemoteClients:
         return found if known else None
 
     def is_silent(self, client: RemoteClient, now: Instant) -> bool:
-        """Return whether ``client`` has been silent for too long."""
         silent = ms_between(client.received_at, now) >= self.silence_ms
         return silent and client is not self.local
 

@@ -47,7 +47,6 @@ class Description:
         return reported is not None and (bool(reported.roles) or not self.wants_roles)
 
     def add(self, sender: Address, describe: Describe) -> bool:
-        """Add a request; return whether there was room."""
         if not has_room(self.node, self.requests, sender):
             return False
         self.requests.append((sender, describe))
@@ -56,11 +55,9 @@ class Description:
         return True
 
     def clear(self) -> None:
-        """Forget all requests."""
         self.requests, self.wants_roles, self.reported = [], False, None
 
     def replies(self, members: tuple[str, ...], status: Status) -> Effects:
-        """Answer all requests, once the host has reported."""
         reported, requests = self.reported, self.requests
         assert reported is not None
         self.clear()

@@ -227,7 +227,6 @@ class LockManager(Backend):
         return bool(self.clients.by_id)
 
     def is_ready(self) -> bool:
-        """Return whether the protocol can grant locks now, as it has reported."""
         return self.readiness.ready
 
     def tick(self, now: Instant) -> Effects:
@@ -254,7 +253,6 @@ class LockManager(Backend):
         return Send(known, ConfirmHold(lock=lock, fence=fence, session=session))
 
     def _on_acquire(self, sender: Address, acquire: Acquire, now: Instant) -> Effects:
-        """Let an owner wait, or repeat an earlier reply."""
         self.check_not_reentrant(acquire)
         if acquire.session in self.leaving:
             return [Observe("proxy.acquire_of_ending_session")]  # Sent again, it gets a reply.
@@ -303,7 +301,6 @@ class LockManager(Backend):
         return effects
 
     def _on_granted(self, sender: Address, got: LockGranted, now: Instant) -> Effects:
-        """Reply to the client that its lock was granted."""
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()  # It crossed with our `ReleaseLock`, which releases the granted lock.
@@ -320,7 +317,6 @@ class LockManager(Backend):
         return [Send(claim.sender, _granted(claim)), Observe("proxy.granted")]
 
     def _on_revoked(self, sender: Address, taken: LockRevoked, now: Instant) -> Effects:
-        """Drop a hold that the protocol took away, and notify its client."""
         claim = self.claims.by_ticket.get(taken.ticket)
         if claim is None or claim.phase is not Phase.HELD:
             return ()
@@ -332,7 +328,6 @@ class LockManager(Backend):
         return [Send(claim.sender, lost), Observe("proxy.hold_taken")]
 
     def _on_queue_full(self, sender: Address, full: QueueFull, now: Instant) -> Effects:
-        """Reply to the client that the protocol cannot queue it."""
         claim = self.claims.by_ticket.get(full.ticket)
         if claim is None or claim.phase is Phase.HELD:
             return ()
@@ -340,7 +335,6 @@ class LockManager(Backend):
         return self._end(claim, Reason.OVERLOADED, full.detail)
 
     def _on_release(self, sender: Address, release: Release, now: Instant) -> Effects:
-        """Release a held lock, once."""
         claim = self.claims.holder.get(release.lock)
         key = Key(release.session, release.owner, release.lock)
         request, reply = self.claims.replies.get(key, (0, None))
@@ -386,7 +380,6 @@ class LockManager(Backend):
                 return [Send(client, refused(release, Reason.OWNERSHIP_LOST, text))]
 
     def _on_evict(self, sender: Address, evict: Evict, now: Instant) -> Effects:
-        """End any session's hold for an operator."""
         hold = HoldKey(evict.lock, evict.fence, "")
         _remember(self.evictions, hold, (sender, evict))
         return [Send(self.granter, ReleaseHold(**hold._asdict(), operator=evict.by))]
@@ -407,7 +400,6 @@ class LockManager(Backend):
         return [Send(operator, evicted), Observe("proxy.evicted")]
 
     def _on_disown_hold(self, sender: Address, disown: DisownHold, now: Instant) -> Effects:
-        """Release a hold that its session does not know."""
         claim = self.claims.holder.get(disown.lock)
         if claim is not None and (claim.fence, claim.key.session) == (disown.fence, disown.session):
             return [*self._give(claim), Observe("proxy.hold_disowned")]
@@ -473,7 +465,6 @@ class LockManager(Backend):
         return self._reply_to_end(ended.session, "its holds were released")
 
     def _reply_to_end(self, session: str, detail: str) -> list[Effect]:
-        """Reply to the client that ended ``session``, if it is known."""
         client, end = self.ends.pop(session, (None, None))
         if client is None or end is None:
             return []
@@ -512,7 +503,6 @@ class LockManager(Backend):
         return [*asked, Send(self.granter, ReleaseLock(lock=claim.key.lock, ticket=claim.ticket))]
 
     def _on_try_query(self, sender: Address, over: TryQuery, now: Instant) -> Effects:
-        """Check again for a request that does not wait."""
         claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING or claim.query is not None:
             return ()
@@ -576,7 +566,6 @@ class LockManager(Backend):
         return (Send(address_of(self.node, "node"), ready_notice(self.node, ready)),)
 
     def gather_status(self, now: Instant) -> Effects:
-        """Ask the protocol about the locks that are awaited through this node."""
         self.descriptions, self.looking = {}, set()
         effects: list[Effect] = []
         for lock in self.claims.awaited()[:QUERIES_MAX]:
@@ -586,14 +575,12 @@ class LockManager(Backend):
         return effects
 
     def status(self, now: Instant) -> Status | None:
-        """Return the protocol's state and the locks; None until it has reported all of them."""
         if self.looking:
             return None
         locks = locks_of(self.node, self.claims, self.descriptions, now)
         return Status(self.readiness.ready, self.readiness.detail, locks)
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
-        """End the waits of clients that have fallen silent; their holds stay."""
         silent = set(clients)
         for session, claims in self.claims.by_session.items():
             if client_of(session) in silent:

@@ -89,14 +89,12 @@ class LockRequests:
     """The last reply to each owner about each lock, for a request that is sent again."""
 
     def add(self, claim: LockRequest) -> None:
-        """Add a new claim; its key must be free."""
         assert claim.key not in self.by_key
         self.by_key[claim.key] = claim
         self.by_ticket[claim.ticket] = claim
         self.by_session.setdefault(claim.key.session, {})[claim.ticket] = claim
 
     def grant(self, claim: LockRequest, fence: int, now: Instant) -> None:
-        """Turn a waiting claim into a hold."""
         assert claim.phase is Phase.WAITING
         assert claim.key.lock not in self.holder
         claim.phase = Phase.HELD
@@ -106,7 +104,6 @@ class LockRequests:
         self.holder[claim.key.lock] = claim
 
     def drop(self, claim: LockRequest) -> None:
-        """Drop a claim, held or not."""
         del self.by_key[claim.key]
         del self.by_ticket[claim.ticket]
         of_session = self.by_session[claim.key.session]
@@ -191,7 +188,6 @@ def locks_of(
 
 
 def _contender_of(node: str, claim: LockRequest, now: Instant) -> Contender:
-    """Return ``claim`` as other clients see it."""
     return Contender(
         node=node,
         session=claim.key.session,

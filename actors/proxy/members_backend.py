@@ -54,13 +54,11 @@ class MembersBackend(Backend):
         }
 
     def alive(self, request: KeepAlive) -> Alive:
-        """Return the reply to a keep-alive in a name that is not a session of the cluster."""
         alive = super().alive(request)
         excuse = "" if self.is_ready() else self.why_no_vote
         return replace(alive, view=self.known.view, members=self.known.members, excuse=excuse)
 
     def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
-        """Take over the members, and name them to all clients."""
         self.known = event
         self.members = tuple(member.node for member in event.members)
         self.unannounced = deque(self.clients.by_id)

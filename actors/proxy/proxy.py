@@ -153,12 +153,10 @@ class Proxy(Role[Request]):
         self._named = (Request, *self._handlers)
 
     def begin(self, now: Instant) -> Effects:
-        """Begin to measure silence."""
         self.backend.begin(now)
         return ()
 
     def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
-        """Serve clients, and process the protocol's events."""
         handler = self._handlers.get(type(event))
         if self.closed:
             if not self.backend.removed or handler is None or isinstance(event, Request | Reported):
@@ -183,7 +181,6 @@ class Proxy(Role[Request]):
         return [*effects, Wake(self.backend.TICK_MS, Tick())]
 
     def summary(self) -> Summary:
-        """Return how many clients it knows, and how many requests are in flight."""
         known = len(self.clients.by_id) + (self.clients.local is not None)
         ready = self.backend.is_ready() and not self.closed
         return ("clients", known), ("in flight", len(self.backend)), ("serves", ready)

@@ -62,7 +62,6 @@ class PendingQueries:
         self._known: set[tuple[Address, LockQuery]] = set()
 
     def next_number(self) -> int:
-        """Return a number that no query had."""
         self.number += 1
         return self.number
 
@@ -112,7 +111,6 @@ class PendingQueries:
         return query
 
     def end_old(self, now: Instant) -> list[PendingQuery]:
-        """Remove and return the queries that have timed out."""
         ended: list[PendingQuery] = []
         for query in self.by_number.values():
             if ms_between(query.since, now) < self._limit_ms:
@@ -159,15 +157,12 @@ class QueryTurns:
         return False
 
     def was_asked(self, number: int) -> bool:
-        """Return whether a query had its turn, and is not over."""
         return number in self._asked
 
     def end(self, number: int) -> None:
-        """Note that a query that was asked is over."""
         self._asked.discard(number)
 
     def next(self, now: Instant) -> list[int]:
-        """Return the queries whose turn it is now."""
         numbers: list[int] = []
         while self._waiting and self._has_room(now):
             owner, waiting = self._waiting.popitem(last=False)

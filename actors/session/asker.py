@@ -128,11 +128,9 @@ class Asker(Role[Event | AskTick]):
         self.ticking = False
 
     def summary(self) -> Summary:
-        """Return the nodes that it can ask, and the number of its requests without a reply."""
         return ("nodes", ", ".join(sorted(self._nodes()))), ("in flight", len(self.open))
 
     def handle(self, sender: Address, event: Event | AskTick, now: Instant) -> Effects:
-        """Process a request, a reply, or a change of a link."""
         match event:
             case AskNode():
                 effects = self._on_ask(sender, event, now)
@@ -197,7 +195,6 @@ class Asker(Role[Event | AskTick]):
         return self._end(waiting.user, ask, Reason.GONE, text)
 
     def _has_links(self) -> str:
-        """Return which links this client has, and which it lacks."""
         text = f"the client has links to {', '.join(sorted(self._nodes())) or 'no node'}"
         lost = [
             f"{link.label}: {link.refused}" if link.refused else link.label
@@ -259,7 +256,6 @@ class Asker(Role[Event | AskTick]):
         return effects
 
     def _probes(self) -> list[Effect]:
-        """Return a probe for each link that is up, and of which the node is not known."""
         unnamed = (name for name, link in self.links.items() if link.up and not link.node)
         return [Send(address_of(name, "proxy"), Probe(session=self.client)) for name in unnamed]
 

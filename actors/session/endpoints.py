@@ -84,7 +84,6 @@ class Endpoint:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be asked."""
         return not self.down and not self.refused
 
     def named(self) -> str:
@@ -95,7 +94,6 @@ class Endpoint:
         return f"{self.label} ({self.refused.removeprefix(f'{self.label}: ')})"
 
     def seen_within(self, ms: int, now: Instant) -> bool:
-        """Return whether anything came from it in the last ``ms`` milliseconds."""
         seen = max(self.received_at or NEVER, self.seen_at or NEVER)
         return seen > NEVER and ms_between(seen, now) < ms
 
@@ -124,7 +122,6 @@ class Probing(Struct):
         self.step_ms = min(2 * self.step_ms, PROBE_PAUSE_MS_MAX)
 
     def end(self) -> None:
-        """Expect no reply any more."""
         self.due_at = None
 
     def is_over(self, endpoint: Endpoint) -> bool:
@@ -233,7 +230,6 @@ class Endpoints(Struct):
         return next(found, None) or self.choose()
 
     def of_node(self, node: str) -> Endpoint | None:
-        """Return the endpoint on ``node``, if there is one."""
         return next((one for one in self.table.values() if node_of(one.address) == node), None)
 
     def live_by(self, ttl_ms: int) -> None:
@@ -248,15 +244,12 @@ class Endpoints(Struct):
         return next((one for one in on_leader if one.usable and one.serving), None)
 
     def any_received(self) -> bool:
-        """Return whether any endpoint has ever sent something."""
         return any(endpoint.received_at is not None for endpoint in self.table.values())
 
     def any_usable(self) -> bool:
-        """Return whether at least one endpoint is usable."""
         return any(endpoint.usable for endpoint in self.table.values())
 
     def all_refused(self) -> bool:
-        """Return whether every endpoint belongs to another cluster or version."""
         return all(endpoint.refused for endpoint in self.table.values())
 
     def linked(self, endpoint: Endpoint, now: Instant) -> None:
@@ -278,7 +271,6 @@ class Endpoints(Struct):
         return fallen
 
     def note_excuse(self, address: Address, excuse: str, now: Instant) -> None:
-        """Note why an endpoint does not reply to requests."""
         if address in self.table:
             self.table[address].excuse, self.table[address].excused_at = excuse, now
 

@@ -152,7 +152,6 @@ class Lease(Struct):
 
     @property
     def next_at(self) -> Instant:
-        """Time of the next action."""
         return self.until if self.warn_at is None else min(self.warn_at, self.until)
 
 
@@ -194,12 +193,6 @@ class ClientHold(Struct, gc=False):
     """Whether a thread of the client found it lost by the clock. The session never reads it."""
 
     def move(self, to: HoldState) -> None:
-        """Enter another state.
-
-        Raises:
-            AssertionError: `MOVES` does not allow it.
-
-        """
         if to not in self.state.followers:
             raise AssertionError(f"a hold in state {self.state.value} cannot be {to.value}")
         self.state = to
@@ -641,7 +634,6 @@ def on_unlocking(
 
 
 def on_recall(state: SessionState, sender: Address, event: Recall, now: Instant) -> list[Effect]:
-    """Notify the retainer that somebody waits for a lock that it retains."""
     if not state.session_lease.kept or event.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = note_life(state, sender, now)

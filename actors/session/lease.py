@@ -137,12 +137,6 @@ class SessionLease:
     """Whether the cluster keeps the session, so that holds belong to it; also derived."""
 
     def enter(self, stage: Stage) -> None:
-        """Enter another stage.
-
-        Raises:
-            AssertionError: `MOVES` does not allow it.
-
-        """
         if stage not in MOVES[self.stage]:
             raise AssertionError(f"a session in stage {self.stage.value} cannot be {stage.value}")
         self.stage = stage
@@ -161,7 +155,6 @@ class SessionLease:
         return self.assigned if self.ready else self.name
 
     def need(self, now: Instant) -> None:
-        """Request a session, if there is none."""
         self.used_at = now
         if not self.ready and self.stage is Stage.NONE:
             self.enter(Stage.OPENING)
@@ -170,7 +163,6 @@ class SessionLease:
             self.sent.clear()
 
     def note_sent(self, number: int, now: Instant) -> None:
-        """Store the send time of an opening or keep-alive with ``number``."""
         self.sent[number] = now
         self.last_sent_at = now
         if len(self.sent) > SENT_MAX:
@@ -213,7 +205,6 @@ class SessionLease:
             self.suspected = False
 
     def passed(self, now: Instant) -> bool:
-        """Return whether the session may have ended by now."""
         return self.kept and now >= self.until
 
     def drop(self) -> str:
@@ -237,7 +228,6 @@ class SessionLease:
 
     @property
     def suspect_at(self) -> Instant:
-        """Time from which the session is suspect."""
         return Instant(self.confirmed_at + self.suspect_ns)
 
     @property

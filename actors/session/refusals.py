@@ -80,7 +80,6 @@ class Rejection(NamedTuple):
 
 
 def refused(request: UserRequest, session: str, no: Rejection) -> Refused:
-    """Return the refusal ``no`` as the reply to ``request``."""
     _, owner, lock, _ = request.key
     return Refused(
         lock=lock,
@@ -367,7 +366,6 @@ def _being_released(state: SessionState, lock_key: LockKey) -> int:
 
 
 def why_not_renew(state: SessionState, renew: Renew, lock_key: LockKey) -> Rejection | None:
-    """Return why a renewal of ``lock_key`` is not sent, or None if it is."""
     hold = state.holds.get(lock_key)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None

@@ -506,7 +506,6 @@ class RetainedLock(Struct, gc=False):
         return self.trust is None or now >= self.trust.until
 
     def _is_paused(self, now: Instant) -> bool:
-        """Return whether the lock may not be retained now."""
         recalls = self.recalls
         calm = self.terms.cohort > 0 or recalls is None or now >= recalls.calm_at
         return self.closed or not calm
@@ -640,7 +639,6 @@ class RetainedLocks:
     def acquire(
         self, key: LockKey, token: int, terms: RetainTerms, now: Instant, *, waits: bool
     ) -> list[LockAct]:
-        """Let a local owner acquire a lock; see `RetainedLock.acquire`."""
         lock = self.by_key.get(key)
         if lock is None:
             lock = self.by_key[key] = RetainedLock(terms, number=self._last_number)
@@ -648,12 +646,10 @@ class RetainedLocks:
         return self.note(key, lock, lock.acquire(token, now, waits=waits), now)
 
     def release(self, key: LockKey, token: int, now: Instant) -> list[LockAct]:
-        """Take a lock from a local owner; see `RetainedLock.release`."""
         lock = self.by_key.get(key)
         return [] if lock is None else self.note(key, lock, lock.release(token, now), now)
 
     def withdraw(self, key: LockKey, token: int, now: Instant) -> list[LockAct]:
-        """Undo an acquire; see `RetainedLock.withdraw`."""
         lock = self.by_key.get(key)
         return [] if lock is None else self.note(key, lock, lock.withdraw(token, now), now)
 
@@ -702,7 +698,6 @@ class RetainedLocks:
         return next(idle, None)
 
     def evict(self, key: LockKey) -> list[LockAct]:
-        """Give an idle lock back."""
         return [(key, act) for act in self.by_key[key].evict()]
 
     def reset(self, key: LockKey, users: dict[int, int], now: Instant) -> list[LockAct]:

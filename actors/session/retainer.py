@@ -142,11 +142,9 @@ class Retainer(Role[Event]):
         """Time of the next tick, if one will come."""
 
     def summary(self) -> Summary:
-        """Return the number of locks that are retained, wanted or remembered."""
         return (("locks", len(self.locks.by_key)),)
 
     def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
-        """Perform what a thread decided, or decide about a reply and perform that."""
         match event:
             case Perform(key=key, act=act):
                 return [self._sent(key, act)]

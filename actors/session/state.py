@@ -26,7 +26,6 @@ class Broadcast(Struct):
     statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
 
     def result(self, endpoints: Endpoints) -> Surveyed:
-        """Return the replies, and the silent endpoints, in the order of ``endpoints``."""
         return Surveyed(
             statuses=tuple(
                 self.statuses[endpoint] for endpoint in endpoints.table if endpoint in self.statuses
@@ -97,7 +96,6 @@ class SessionState(Struct):
         return next(named, "")
 
     def drop_hold(self, lock_key: LockKey) -> ClientHold:
-        """Drop a hold that was released or lost, and return it."""
         hold = self.holds.pop(lock_key)
         if hold.state is not HoldState.LOST:
             hold.move(HoldState.RELEASED)
@@ -135,7 +133,6 @@ class SessionState(Struct):
         return [Send(user, replace(reply, request=request.request))]
 
     def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
-        """Reply to the user with the refusal ``no``."""
         return self.reply(pending, refused(pending.request, self.session_lease.name, no))
 
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
@@ -147,7 +144,6 @@ class SessionState(Struct):
         return [*effects, *self.in_flight.withdraw(pending, now)]
 
     def endpoint_for(self, hold: ClientHold) -> Address:
-        """Return the endpoint for a release of ``hold``."""
         return self.endpoints.choose().address if self.session_lease.kept else hold.endpoint
 
     def give_back(self, lock_key: LockKey, acquisition: Acquisition, now: Instant) -> list[Effect]:
@@ -181,7 +177,6 @@ class SessionState(Struct):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
 
     def suspect(self, now: Instant) -> list[Effect]:
-        """Notify the watcher when the session becomes suspect while anything is held."""
         suspected = self.session_lease.suspect(now) if self.holds else None
         if suspected is None or self.watcher is None:
             return []
@@ -196,7 +191,6 @@ class SessionState(Struct):
         return self.report_losses((Loss(lock_key.lock, lock_key.owner, hold.fence),), detail)
 
     def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
-        """Notify the retainer and the watcher of lost holds."""
         event = HoldsLost(losses=losses, detail=detail)
         readers = (reader for reader in (self.retainer, self.watcher) if reader is not None)
         counted = Observe("client.holds_lost", len(losses))
@@ -264,7 +258,6 @@ class SessionState(Struct):
         )
 
     def next_at(self, now: Instant) -> Instant | None:
-        """Return when the next event is due, or None if nothing is in progress."""
         session_lease = self.session_lease
         due = [
             self.in_flight.next_at(),

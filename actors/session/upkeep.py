@@ -106,7 +106,6 @@ class ClusterPoll(Struct):
         return reported
 
     def next_at(self) -> Instant | None:
-        """Return the time of the next request, or None if there is none."""
         return self.due_at if self.wanted else None
 
     def _doubt(self, now: Instant) -> None:
@@ -115,12 +114,10 @@ class ClusterPoll(Struct):
 
 
 def unknown(reason: str) -> ClusterState:
-    """Return the state of a cluster about which nothing is known."""
     return ClusterState(up=False, complete=False, ready=False, reason=reason, epoch=0, leaders=())
 
 
 def state_of(reply: ClusterUp | ClusterDown) -> ClusterState:
-    """Return an endpoint's message as a user sees it."""
     up = isinstance(reply, ClusterUp)
     return ClusterState(
         up=up,
@@ -163,7 +160,6 @@ def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
 def on_cluster_state(
     state: SessionState, sender: Address, reply: ClusterUp | ClusterDown, now: Instant
 ) -> list[Effect]:
-    """Pass on the state of the cluster, and ask for the next."""
     if reply.session != state.session_lease.assigned or not state.cluster_poll.note_life(
         sender, reply, now
     ):
