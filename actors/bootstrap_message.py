@@ -166,14 +166,8 @@ def _proof_of(secret: int, incarnation: int, boot: int) -> int:
 def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:
     """Return the id that votes of ``member`` in ``group`` name (63 bits).
 
-    It identifies the journal and the group: two groups may have registered the same journal, if the
-    founding of one was lost and came back.
-
-    Args:
-        group: the group as it was founded.
-        member: a member of it, now or then.
-        journal: its journal; None for the journal of the founding.
-
+    It identifies the group and the ``journal``, by default that of the founding: two groups may
+    have registered the same journal, if the founding of one was lost and came back.
     """
     journal = journals_of(group)[member] if journal is None else journal
     hashed = blake2b(f"{member}={journal:x} of {group.group:x}".encode(), digest_size=8).digest()

@@ -41,13 +41,7 @@ MembersReply = MembersChanged | MembersRead | Refused
 
 
 class ClientRequests:
-    """The requests of this node's clients, and the members that are named to them.
-
-    Args:
-        address: the role that answers.
-        node: its node.
-
-    """
+    """The requests of this node's clients to the role at ``address``, and the named members."""
 
     def __init__(self, address: Address, node: str) -> None:
         self.address = address
@@ -78,13 +72,9 @@ class ClientRequests:
     def link(
         self, number: int, seats: dict[str, Member], named: tuple[Member, ...]
     ) -> list[Effect]:
-        """Keep links to the nodes of ``seats``, and to no node that is in there no more.
+        """Keep links to the nodes of ``seats``, which take part in votes, and to no others.
 
-        Args:
-            number: the number of changes so far.
-            seats: all that take part in votes, by name.
-            named: the members that clients can use.
-
+        ``named`` are the members that clients can use, after ``number`` changes.
         """
         effects: list[Effect] = []
         for name, seat in seats.items():

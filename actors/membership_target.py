@@ -70,14 +70,7 @@ def wish_of(
     """Return the next change that brings the group nearer to ``target``, None if it is there.
 
     Only the deciding node's own links count. A member that answers it is not replaced, whatever
-    other nodes say of it.
-
-    Args:
-        members: the members.
-        target: the wanted number of members.
-        facts: the knowledge of other nodes.
-        silent_ms: returns the time for which a member has not answered (ms).
-
+    other nodes say of it. ``silent_ms`` returns for how long a member has not answered (ms).
     """
     count = len(members)
     size = f"target_members is {target.members}"
@@ -113,13 +106,8 @@ def _joining(
 class TargetKeeper:
     """Notes which members are down, and takes the steps towards the target while its node decides.
 
-    Args:
-        node: this node.
-        target: see `MemberTarget`.
-
-    Attributes:
-        down: the members that are down, as far as this node sees.
-
+    A ``silence_ms`` returns how long a member has been silent, of a time for which it was watched
+    (both in ms).
     """
 
     def __init__(self, node: str, target: MemberTarget) -> None:
@@ -151,12 +139,7 @@ class TargetKeeper:
     ) -> list[Effect]:
         """Note which ``members`` have been silent for too long; log each change.
 
-        Args:
-            members: the members; none if another node watches them.
-            silence_ms: returns how long a member has been silent, of the time for which this node
-                has watched it (ms).
-            now: the time.
-
+        There are none if another node watches them.
         """
         others = [one for one in members if one != self.node]
         since = self.watched_since = {one: self.watched_since.get(one, now) for one in others}
@@ -184,16 +167,7 @@ class TargetKeeper:
         silence_ms: Callable[[str, int], int],
         now: Instant,
     ) -> list[Effect]:
-        """Take the next step, if one is due; log why, once.
-
-        Args:
-            changes: the changes that this node can make.
-            facts: its knowledge of other nodes.
-            silence_ms: returns how long a member has been silent, of the time for which this node
-                has decided about it (ms).
-            now: the time.
-
-        """
+        """Take the next step, if one is due; log why, once. Silence counts since it decides."""
         since = self.decides_since = {
             (name, seat.journal): self.decides_since.get((name, seat.journal), now)
             for name, seat in changes.seats.items()

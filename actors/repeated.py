@@ -43,7 +43,7 @@ def times_text(count: int) -> str:
 
 
 class ImpossibleMessages:
-    """Reports of messages that no honest member sends: counted each time, logged now and then.
+    """Reports messages that no honest member sends: counts each, and logs them now and then.
 
     A message of another member that contradicts the rules of the protocol shows a member that is
     broken, forged, or of an incompatible version. The receiver drops it. An operator must know the
@@ -59,13 +59,7 @@ class ImpossibleMessages:
     ) -> list[Effect]:
         """Return the counter, and a line for the log unless one was written recently.
 
-        Args:
-            sender: the role that sent the message.
-            counter: the kind, as the metrics name it.
-            text: what it sent, and the limit. It continues the sentence "n3 sent ...".
-            now: the present time.
-            level: the severity of the line.
-
+        ``text`` says what it sent, and the limit. It continues the sentence "n3 sent ...".
         """
         node = node_of(sender)
         if not self._reported.add(f"{node} {counter}", now):

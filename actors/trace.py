@@ -104,17 +104,7 @@ def state_after(role: Role[Any], event: Event, now: Instant) -> str:
 def messages(
     role: Address, sender: Address, event: Event, effects: Effects, state: str, *, local: bool
 ) -> list[Crossing]:
-    """Return what ``role`` received and sent.
-
-    Args:
-        role: the receiver of ``event``.
-        sender: its sender.
-        event: what it received.
-        effects: what followed.
-        state: of the role after that.
-        local: whether to return also what comes from and goes to roles of its own node.
-
-    """
+    """Return what ``role`` received and sent; if ``local``, also within its own node."""
     here = node_of(role)
     found = [Crossing(RECEIVES, sender, event, state)]
     found += [Crossing(SENDS, one.to, one.message, "") for one in effects if type(one) is Send]

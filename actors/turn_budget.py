@@ -10,16 +10,7 @@ from fencelock.actors.message import Timer
 
 @dataclass(slots=True)
 class TurnBudget:
-    """A number of items that a role may process until a timer of that role renews it.
-
-    Attributes:
-        most: that number.
-        every_ms: time until the timer (ms).
-        timer: that timer; the role calls `renew` when it arrives, and goes on.
-        left: the number of items that may still be processed.
-        armed: whether the timer is set.
-
-    """
+    """The items that a role may still process until its ``timer``: then it calls `renew`."""
 
     most: int
     every_ms: int

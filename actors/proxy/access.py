@@ -41,13 +41,7 @@ class RightsChanged(Local):
 
 
 class AccessControl:
-    """The rights of all keys. The transport has checked that a client uses a key of its own.
-
-    Args:
-        node: this node.
-        rights: the rights of each key.
-
-    """
+    """The rights of all keys. The transport has checked that a client uses a key of its own."""
 
     def __init__(self, node: str, rights: Iterable[Rights]) -> None:
         self.node = node

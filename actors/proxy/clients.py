@@ -77,57 +77,40 @@ def _owner_of(session: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Usage:
-    """The use of one client's quotas or, with keys, of those of all clients with one key.
-
-    Attributes:
-        owner: the client or the key, in words.
-        in_flight: number of commands in flight.
-        bytes: size of these commands (bytes), if they are encoded for a log.
-        counted_from: the time from which requests are counted.
-        counted: number of requests since then.
-
-    """
+    """The use of one client's quotas or, with keys, of those of all clients with one key."""
 
     owner: str
+    """The client or the key, in words."""
     in_flight: int = 0
+    """Number of commands in flight."""
     bytes: int = 0
+    """Size of these commands (bytes), if they are encoded for a log."""
     counted_from: Instant = BEGINNING
     counted: int = 0
+    """Number of requests since then."""
 
 
 @dataclass(slots=True, eq=False)
 class RemoteClient:
-    """One client.
-
-    Attributes:
-        address: the address it last sent from.
-        session: the session of its last message, which it may use.
-        received_at: the time of that message.
-        usage: it is charged for its requests.
-        assigned: the id of the last session that it used.
-        keeps: keys of its keep-alives in flight, the oldest and the newest.
-
-    """
+    """One client, as of its last message."""
 
     address: Address
     session: str
+    """The session that it uses."""
     received_at: Instant
     usage: Usage
+    """It is charged for its requests."""
     assigned: str = ""
+    """The id of the last session that it used."""
     keeps: tuple[Key, ...] = ()
+    """Keys of its keep-alives in flight, the oldest and the newest."""
 
 
 class RemoteClients:
     """All clients by id, the one silent for longest first.
 
-    Args:
-        node: this node: its own callers are one client, which is never silent.
-        silence_ms: a client silent for this long (ms) is gone or uses another node.
-
-    Attributes:
-        quotas: the quotas of each client; set before the first request.
-        keyed: whether clients have keys; then all with one key share its quotas.
-
+    The callers of ``node`` are one client, which is never silent. Another one that is silent for
+    ``silence_ms`` is gone or uses another node. With ``keyed``, all with one key share its quotas.
     """
 
     def __init__(self, node: str, silence_ms: int) -> None:

@@ -22,14 +22,7 @@ DESCRIBES_WITHIN_MAX = 10_000
 
 
 class Description:
-    """The requests for a description, and the host's part of it.
-
-    Args:
-        node: this node.
-        protocol: the name of the protocol.
-        access: the rights of clients, where keys are used.
-
-    """
+    """The requests for a description, and the host's part of it."""
 
     def __init__(self, node: str, protocol: str, access: AccessControl | None = None) -> None:
         self.node = node

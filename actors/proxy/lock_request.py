@@ -47,28 +47,21 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class LockRequest:
-    """One acquire that waits or holds.
-
-    Attributes:
-        ticket: its number at the protocol.
-        request: the owner's request number.
-        sender: receiver of replies; it changes when the request is sent again.
-        since: the time at which it began to wait, or was granted.
-        wait_ms: its timeout (ms), or None for no limit.
-        fence: the fence of the hold; 0 while waiting.
-        query: the request to the protocol whose answer its refusal waits for.
-
-    """
+    """One acquire that waits or holds."""
 
     key: Key
     ticket: int
+    """Its number at the protocol."""
     request: int
     sender: Address
+    """Receiver of replies; it changes when the request is sent again."""
     since: Instant
+    """The time at which it began to wait, or was granted."""
     wait_ms: int | None
     phase: Phase = Phase.WAITING
     fence: int = 0
     query: int | None = None
+    """The request to the protocol whose answer its refusal waits for."""
 
 
 @dataclass(slots=True)
@@ -155,13 +148,8 @@ def locks_of(
 ) -> tuple[LockStatus, ...]:
     """Return every lock that is held or awaited through this node, sorted by name.
 
-    Args:
-        node: this node.
-        claims: its claims; waiters are in the order of their requests here.
-        described: the protocol's knowledge of awaited locks: their holders on other nodes, and
-            the nodes that must reply before this node can be granted them.
-        now: the time on this node's clock.
-
+    Waiters are in the order of their requests here. ``described`` has the protocol's knowledge of
+    awaited locks.
     """
     waiters: dict[str, list[Contender]] = {lock: [] for lock in claims.holder}
     for claim in claims.by_key.values():

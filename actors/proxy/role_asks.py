@@ -42,12 +42,7 @@ class OpenAsk:
 
 
 class RoleAsks:
-    """Passes requests to roles to the host, or to their nodes, and the replies to the clients.
-
-    Args:
-        node: this node.
-
-    """
+    """Passes requests to roles to the host, or to their nodes, and the replies to the clients."""
 
     def __init__(self, node: str) -> None:
         self.node = node

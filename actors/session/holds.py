@@ -463,12 +463,7 @@ def judge_belief(state: SessionState, now: Instant) -> list[Effect]:
 def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
     """Give up the session: its holds are lost, its waits continue in the next one.
 
-    Args:
-        state: the session's state.
-        detail: the reason, in words.
-        now: the time.
-        ended: whether the cluster ended it; if not, `End` is sent, since it may live.
-
+    Unless the cluster has ``ended`` it, `End` is sent, since it may live.
     """
     requests, holds = state.pending_of_locks(), dict(state.holds)
     needed = bool(requests or holds or state.in_flight.cancels)

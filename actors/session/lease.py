@@ -91,27 +91,23 @@ class SessionTrust:
 
 @dataclass(slots=True)
 class SessionLease:
-    """One client's sessions, one after the other, each under a different name.
-
-    Attributes:
-        name: the client's name.
-        secret: random digits in the names of its sessions, see `without_secret`; empty if none.
-        count: number of sessions begun so far.
-        assigned: the cluster's id of the session.
-        confirmed_at: send time of the last message that the cluster confirmed.
-        until: time at which the session can no longer be trusted.
-
-    """
+    """One client's sessions, one after the other, each under a different name."""
 
     name: str
+    """The client's name."""
     ttl_ms: int
     label: str
     secret: str = ""
+    """Random digits in the names of its sessions, see `without_secret`; empty if none."""
     stage: Stage = Stage.NONE
     count: int = 0
+    """Number of sessions begun so far."""
     assigned: str = ""
+    """The cluster's id of the session."""
     confirmed_at: Instant = EPOCH
+    """Send time of the last message that the cluster confirmed."""
     until: Instant = EPOCH
+    """Time at which the session can no longer be trusted."""
     used_at: Instant = EPOCH
     due_at: Instant = EPOCH
     """Time of the next attempt to open, or the next keep-alive."""
