@@ -59,10 +59,9 @@ from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Timer, later, ms_between, node_of
-from fencelock.actors.proxy.backend import Handler, Status
+from fencelock.actors.proxy.backend import Handler, MembersBackend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
 from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
-from fencelock.actors.proxy.members_backend import MembersBackend
 
 if TYPE_CHECKING:
     from random import Random

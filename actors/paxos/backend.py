@@ -59,7 +59,7 @@ from fencelock.actors.paxos.in_flight import (
 )
 from fencelock.actors.paxos.message import Decline, Declined
 from fencelock.actors.paxos.queries import Queries, TableStatus
-from fencelock.actors.proxy.backend import Status
+from fencelock.actors.proxy.backend import MembersBackend, Status
 from fencelock.actors.proxy.clients import (
     REQUESTS_MAX,
     OpenSessions,
@@ -67,7 +67,6 @@ from fencelock.actors.proxy.clients import (
     RemoteClient,
     is_full,
 )
-from fencelock.actors.proxy.members_backend import MembersBackend
 from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice

@@ -13,7 +13,6 @@ node.
     access.py                         which requests a key allows, where keys are used
     clients.py                        the clients of the node, and the callers inside its process:
                                       their sessions, their limits, when they last sent something
-    members_backend.py                where members change: they are named to clients
     queries.py, description.py        reads in flight; the description of the node
     role_asks.py                      requests of other processes to roles of the node
     lock_manager.py, lock_request.py  the backend of `lamport` and `central`: who waits, who holds

@@ -62,7 +62,7 @@ from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import PART_BYTES_MAX, Address
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.proxy.backend import Backend
+from fencelock.actors.proxy.backend import ANNOUNCED_MAX, Backend
 from fencelock.actors.proxy.lock_manager import (
     CLAIMS_ENDED_MAX,
     CLAIMS_ENDED_MS,
@@ -74,7 +74,6 @@ from fencelock.actors.proxy.lock_manager import (
     TryQuery,
     WaitsDue,
 )
-from fencelock.actors.proxy.members_backend import ANNOUNCED_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockGranted,
