@@ -120,7 +120,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.FORBIDDEN: error.ForbiddenError,
     Reason.BROKEN: error.BrokenBarrierError,
     Reason.INTERNAL: error.InternalError,
-    Reason.GONE: error.UnavailableError,  # A client that asks roles: `session/ask_error.py`.
+    Reason.GONE: error.UnavailableError,  # A client that asks roles: `session/asker.py`.
 }
 """The error that a user's program gets for each reason."""
 

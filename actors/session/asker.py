@@ -20,13 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pykka
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.message import Abandon, Reason, Refused
+from fencelock.actors.api.message import ERRORS, Abandon, Reason, Refused
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.error import FencelockError, UnavailableError
 from fencelock.actors.message import (
     Address,
     Instant,
@@ -39,7 +41,6 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.session.ask_error import AskTimeoutError
 
 FIND_MS = 2_000
 """Longest wait for the names of nodes (ms): a node that lives replies to a probe at once."""
@@ -49,6 +50,21 @@ TICK_MS = 100
 
 ASKS_MAX = 1_000
 """Unanswered requests of one client: more than all nodes of a cluster together accept of it."""
+
+
+class RoleGoneError(UnavailableError, pykka.ActorDeadError):
+    """The role that was asked, or its node, does not run, or cannot be reached.
+
+    The text names the roles or the nodes that do. If the request had been sent before, it is
+    unknown whether the role received it.
+    """
+
+
+class AskTimeoutError(FencelockError, pykka.Timeout, TimeoutError):
+    """A role of another process sent no reply in time. It may have received the request."""
+
+
+ERRORS[Reason.GONE] = RoleGoneError  # Not declared there: the table of locks needs no Pykka.
 
 
 class AskNode(Local):

@@ -17,8 +17,7 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import FencelockError, InvalidRequestError, UnsupportedError
 from fencelock.actors.message import Address, Event, Message, is_address, node_of, role_of
-from fencelock.actors.session.ask_error import AskTimeoutError
-from fencelock.actors.session.asker import AskNode
+from fencelock.actors.session.asker import AskNode, AskTimeoutError
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive, drive_async
 from fencelock.cluster.client.session_channel import closed_meanwhile

@@ -107,8 +107,8 @@ from fencelock.actors.error import UnknownOutcomeError as UnknownOutcomeError
 from fencelock.actors.error import UnsupportedError as UnsupportedError
 from fencelock.actors.error import VersionMismatchError as VersionMismatchError
 from fencelock.actors.error import WrongClusterError as WrongClusterError
-from fencelock.actors.session.ask_error import AskTimeoutError as AskTimeoutError
-from fencelock.actors.session.ask_error import RoleGoneError as RoleGoneError
+from fencelock.actors.session.asker import AskTimeoutError as AskTimeoutError
+from fencelock.actors.session.asker import RoleGoneError as RoleGoneError
 from fencelock.actors.session.holds import HoldState as HoldState
 from fencelock.actors.session.message import ClusterState as ClusterState
 from fencelock.cluster.client.barrier import Barrier as Barrier

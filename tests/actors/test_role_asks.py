@@ -22,8 +22,15 @@ from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.role_asks import CLIENT_MAX, NODE_MAX
 from fencelock.actors.quota import Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.session.ask_error import RoleGoneError
-from fencelock.actors.session.asker import ASKS_MAX, FIND_MS, Asker, AskNode, AskTick, AskTimedOut
+from fencelock.actors.session.asker import (
+    ASKS_MAX,
+    FIND_MS,
+    Asker,
+    AskNode,
+    AskTick,
+    AskTimedOut,
+    RoleGoneError,
+)
 
 NODE = Address("n1/node")
 BODY = b"\x81\x19\x01\x02"

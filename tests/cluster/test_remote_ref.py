@@ -48,7 +48,7 @@ from fencelock.actors.error import (
     UnsupportedError,
 )
 from fencelock.actors.proxy.role_asks import CLIENT_MAX
-from fencelock.actors.session.ask_error import AskTimeoutError, RoleGoneError
+from fencelock.actors.session.asker import AskTimeoutError, RoleGoneError
 from fencelock.cluster.node.node import Node
 from fencelock.verification.bench.members import NodeProcesses
 
