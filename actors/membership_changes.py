@@ -23,7 +23,7 @@ from fencelock.actors.api.membership_message import (
     MembersRead,
     ReadMembers,
 )
-from fencelock.actors.api.message import NodeAddress, Reason, Refused
+from fencelock.actors.api.message import NodeAddress, Reason, Refused, refused
 from fencelock.actors.effect import Connect, Disconnect, Effect, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import MEMBERS_MAX, Member
@@ -208,15 +208,7 @@ class MemberChanges(ABC):
             step = self.step(request)
         except MembershipError as error:
             repeated.end(request)
-            refused = Refused(
-                lock="",
-                reason=Reason.MEMBERSHIP,
-                detail=str(error),
-                session=request.session,
-                owner="",
-                request=request.request,
-            )
-            return reply(refused)
+            return reply(refused(request, Reason.MEMBERSHIP, str(error)))
         if not step.detail:
             repeated.end(request)
         left = step.slots_left, step.bytes_left

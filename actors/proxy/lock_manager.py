@@ -182,8 +182,8 @@ class LockManager(Backend):
         self.looking: set[int] = set()
         """The `QueryLock` requests of a description in flight."""
         self.descriptions: dict[str, LockDescription] = {}
-        self.releases: dict[HoldKey, tuple[Address, Release, Instant]] = {}
-        self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
+        self.releases: dict[HoldKey, tuple[Address, Release | Evict, Instant]] = {}
+        """The releases and evictions that the protocol has not confirmed."""
         self.ends: dict[str, tuple[Address, End]] = {}
         self.leaving: dict[str, None] = {}
         """Sessions that end, whose claims have not all ended yet; each has its turn."""
@@ -360,12 +360,11 @@ class LockManager(Backend):
     def _on_hold_released(self, sender: Address, given: HoldReleased, now: Instant) -> Effects:
         """Reply to a release or an eviction that the protocol has confirmed."""
         hold = HoldKey(given.lock, given.fence, given.session)
-        if not given.session:
-            return self._on_evicted(given, hold)
-        released = self.releases.pop(hold, None)
-        if released is None:
+        if hold not in self.releases:
             return ()
-        client, release, since = released
+        client, release, since = self.releases.pop(hold)
+        if isinstance(release, Evict):
+            return self._on_evicted(client, release, given)
         self.latencies["release"].add(now - since)
         match given.outcome:
             case ReleaseOutcome.FREED:
@@ -381,13 +380,10 @@ class LockManager(Backend):
 
     def _on_evict(self, sender: Address, evict: Evict, now: Instant) -> Effects:
         hold = HoldKey(evict.lock, evict.fence, "")
-        _remember(self.evictions, hold, (sender, evict))
+        _remember(self.releases, hold, (sender, evict, now))
         return [Send(self.granter, ReleaseHold(**hold._asdict(), operator=evict.by))]
 
-    def _on_evicted(self, given: HoldReleased, hold: HoldKey) -> Effects:
-        operator, evict = self.evictions.pop(hold, (None, None))
-        if operator is None or evict is None:
-            return []
+    def _on_evicted(self, operator: Address, evict: Evict, given: HoldReleased) -> Effects:
         if given.holder is None:
             return [Send(operator, refused(evict, Reason.NOT_HELD, _not_held(given)))]
         evicted = Evicted(
