@@ -61,7 +61,7 @@ from fencelock.actors.error import InvalidRequestError, NotHeldError, Overloaded
 from fencelock.actors.message import Address, Instant, Timer, later, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, MembersBackend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
 
 if TYPE_CHECKING:
     from random import Random

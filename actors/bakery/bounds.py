@@ -91,7 +91,7 @@ from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lease import surely_over
 from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Message, node_of
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
 
 SHOWN_CHARS_MAX = 300
 """Maximum length of a message in a line of the log."""

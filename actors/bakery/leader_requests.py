@@ -38,7 +38,7 @@ from fencelock.actors.deadline_queue import ENDS_MAX
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
 
 TICKETS_MAX = 100_000
 """Maximum tickets in one leader's table: some 100 MB."""

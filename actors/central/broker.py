@@ -24,8 +24,8 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.message import (
+    WAITERS_SHOWN_MAX,
     AcquireLock,
     EndHolds,
     HoldInDoubt,

@@ -42,8 +42,8 @@ from fencelock.actors.lamport.order import (
     pack_fence,
 )
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.message import (
+    WAITERS_SHOWN_MAX,
     AcquireLock,
     LockDescription,
     LockGranted,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.message import (
@@ -9,6 +13,7 @@ from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     Cancelled,
+    Contender,
     Granted,
     Inspect,
     LockStatus,
@@ -19,6 +24,7 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.name import client_of
+from fencelock.actors.api.request import Reply
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     DisownHold,
@@ -28,6 +34,7 @@ from fencelock.actors.api.session_message import (
     Evicted,
     HoldLost,
 )
+from fencelock.actors.deadline_queue import DeadlineQueue
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
 from fencelock.actors.message import (
@@ -41,17 +48,9 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX
-from fencelock.actors.proxy.lock_request import (
-    WAITERS_SHOWN_MAX,
-    Key,
-    LockRequest,
-    LockRequests,
-    Phase,
-    locks_of,
-    why_it_ended,
-)
 from fencelock.actors.proxy.message import (
     STARTING,
+    WAITERS_SHOWN_MAX,
     AcquireLock,
     EndHolds,
     HoldInDoubt,
@@ -103,8 +102,112 @@ UNCONFIRMED_MAX = 100_000
 """Maximum requests of one kind that wait to be confirmed. The oldest is dropped first: a client
 that still waits for its reply repeats it."""
 
+REPLIES_MAX = 100_000
+"""Maximum number of last replies kept for repeated requests; the oldest is dropped first."""
+
+LOCKS_SHOWN_MAX = 1_000
+"""Maximum locks in one `NodeStatus`."""
+
+LOCKS_BYTES_MAX = 1 << 19
+"""Maximum text of the locks in one `NodeStatus` (bytes), half of its frame. Without it, the
+status of a node with many waits would not fit any frame."""
+
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Key(NamedTuple):
+    """One owner's relation to one lock; an owner is sequential, so there is one at a time."""
+
+    session: str
+    owner: str
+    lock: str
+
+
+class Phase(Enum):
+    """State of a claim."""
+
+    WAITING = "waiting"
+    HELD = "held"
+    ENDING = "ending"
+    """The wait is over and its refusal is being prepared; it is never granted any more."""
+
+
+@dataclass(slots=True)
+class LockRequest:
+    """One acquire that waits or holds."""
+
+    key: Key
+    ticket: int
+    """Its number at the protocol."""
+    request: int
+    sender: Address
+    """Receiver of replies; it changes when the request is sent again."""
+    since: Instant
+    """The time at which it began to wait, or was granted."""
+    wait_ms: int | None
+    phase: Phase = Phase.WAITING
+    fence: int = 0
+    query: int | None = None
+    """The request to the protocol whose answer its refusal waits for."""
+
+
+@dataclass(slots=True)
+class LockRequests:
+    """All claims of a node, found by owner, by session, by ticket, by lock and by timeout."""
+
+    by_key: dict[Key, LockRequest] = field(default_factory=dict[Key, LockRequest])
+    by_ticket: dict[int, LockRequest] = field(default_factory=dict[int, LockRequest])
+    by_session: dict[str, dict[int, LockRequest]] = field(
+        default_factory=dict[str, dict[int, LockRequest]]
+    )
+    """The claims of each session that has any, by ticket, the oldest first."""
+    holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
+    """The claim that holds a lock through this node, by lock."""
+    waits: DeadlineQueue[int] = field(default_factory=DeadlineQueue[int])
+    """The tickets whose waits have a timeout."""
+    replies: dict[Key, tuple[int, Reply]] = field(default_factory=dict[Key, tuple[int, Reply]])
+    """The last reply to each owner about each lock, for a request that is sent again."""
+
+    def add(self, claim: LockRequest) -> None:
+        assert claim.key not in self.by_key
+        self.by_key[claim.key] = claim
+        self.by_ticket[claim.ticket] = claim
+        self.by_session.setdefault(claim.key.session, {})[claim.ticket] = claim
+
+    def grant(self, claim: LockRequest, fence: int, now: Instant) -> None:
+        assert claim.phase is Phase.WAITING
+        assert claim.key.lock not in self.holder
+        claim.phase = Phase.HELD
+        claim.fence = fence
+        claim.since = now
+        self.waits.set(claim.ticket, None)
+        self.holder[claim.key.lock] = claim
+
+    def drop(self, claim: LockRequest) -> None:
+        del self.by_key[claim.key]
+        del self.by_ticket[claim.ticket]
+        of_session = self.by_session[claim.key.session]
+        del of_session[claim.ticket]
+        if not of_session:
+            del self.by_session[claim.key.session]
+        self.waits.set(claim.ticket, None)
+        if self.holder.get(claim.key.lock) is claim:
+            del self.holder[claim.key.lock]
+
+    def latest_of(self, session: str, most: int) -> list[LockRequest]:
+        """Return the claims of ``session``, the newest first, at most ``most``."""
+        claims = self.by_session.get(session)
+        return [] if claims is None else list(islice(reversed(claims.values()), most))
+
+    def record(self, key: Key, request: int, reply: Reply) -> None:
+        """Remember the reply to ``request``, so that a repetition gets the same."""
+        _remember(self.replies, key, (request, reply), REPLIES_MAX)
+
+    def awaited(self) -> list[str]:
+        """Return the locks that are awaited through this node, the longest wait first."""
+        waiting = (c.key.lock for c in self.by_key.values() if c.phase is Phase.WAITING)
+        return list(dict.fromkeys(waiting))
 
 
 class WaitsDue(Timer):
@@ -132,7 +235,7 @@ class HoldKey(NamedTuple):
 
 
 class LockManager(Backend):
-    """Keeps the claims of one node, over a role that grants locks to nodes.
+    """Keeps the claims of one node, over the role ``granter``, which grants locks to nodes.
 
     The cluster keeps no sessions: a hold lasts however silent its client may be. Either only this
     node, which granted it, keeps it, and an operator cannot evict it. Or the protocol keeps it for
@@ -141,17 +244,10 @@ class LockManager(Backend):
     release is confirmed may at once send a request through another node, or exit.
 
     Invariants:
-        D1  At most one claim of this node holds a lock, and the protocol granted it; a
+        one-holder: At most one claim of this node holds a lock, and the protocol granted it; a
             second grant is released.
-        D2  Every ticket gets one `AcquireLock` and at most one `ReleaseLock`.
-        D3  A request that is sent again gets the first reply.
-
-    Args:
-        node: this node.
-        members: all members.
-        name: the name of the protocol, for texts.
-        granter: the role that grants locks, see `fencelock.actors.proxy.message`.
-        holds_by_session: whether that role keeps holds by session.
+        one-release-a-ticket: Every ticket gets one `AcquireLock` and at most one `ReleaseLock`.
+        first-reply-again: A request that is sent again gets the first reply.
 
     """
 
@@ -312,7 +408,7 @@ class LockManager(Backend):
             refusal = self._end(claim, Reason.UNAVAILABLE, f"{text} holds it through {self.node}")
             return [give, *refusal, Observe("proxy.granted_twice")]
         self.latencies["acquire"].add(now - claim.since)
-        self.claims.grant(claim, got.fence, now)  # D1
+        self.claims.grant(claim, got.fence, now)  # one-holder
         self._forget_query(claim)
         return [Send(claim.sender, _granted(claim)), Observe("proxy.granted")]
 
@@ -600,7 +696,7 @@ class LockManager(Backend):
             claim.query = None
 
     def _give(self, claim: LockRequest) -> list[Effect]:
-        """Drop ``claim`` and notify the protocol, unless that was done before (D2)."""
+        """Drop ``claim`` and notify the protocol, unless that was done before."""
         self._forget_query(claim)
         self.claims.drop(claim)
         if claim.phase is Phase.ENDING:
@@ -618,6 +714,73 @@ class LockManager(Backend):
         return Send(claim.sender, no)
 
 
+def why_it_ended(
+    protocol: str, claim: LockRequest, described: LockDescription, now: Instant
+) -> tuple[Reason, str]:
+    """Return why a wait ended without a grant, naming the nodes that are missing."""
+    waited = f"lock {claim.key.lock!r}: waited {ms_between(claim.since, now)} ms"
+    if described.waits_for:
+        absent = ", ".join(f"{a.node} (silent for {a.silent_ms} ms)" for a in described.waits_for)
+        return Reason.UNAVAILABLE, f"{waited} for {absent}; {protocol} grants nothing without it"
+    if described.unknown:
+        return Reason.UNAVAILABLE, f"{waited}; {HOLDER_UNKNOWN}{described.unknown}"
+    if described.holder is None:
+        return Reason.TIMED_OUT, f"{waited}, and it was about to be granted or changed hands"
+    holder = described.holder
+    name = holder.owner or holder.session or "somebody"
+    fence = "" if holder.fence is None else f" under fence {holder.fence}"
+    return Reason.TIMED_OUT, f"{waited}; it is held by {name} on {holder.node}{fence}"
+
+
+def locks_of(
+    node: str, claims: LockRequests, described: Mapping[str, LockDescription], now: Instant
+) -> tuple[LockStatus, ...]:
+    """Return every lock that is held or awaited through this node, sorted by name.
+
+    Waiters are in the order of their requests here. ``described`` has the protocol's knowledge of
+    awaited locks.
+    """
+    waiters: dict[str, list[Contender]] = {lock: [] for lock in claims.holder}
+    for claim in claims.by_key.values():
+        if claim.phase is not Phase.HELD:
+            shown = waiters.setdefault(claim.key.lock, [])
+            if len(shown) < WAITERS_SHOWN_MAX:
+                shown.append(_contender_of(node, claim, now))
+    statuses: list[LockStatus] = []
+    left = LOCKS_BYTES_MAX
+    for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
+        held, known = claims.holder.get(lock), described.get(lock)
+        holder = known.holder if known is not None else None
+        status = LockStatus(
+            lock=lock,
+            holder=holder if held is None else _contender_of(node, held, now),
+            waiters=tuple(waiters[lock]),
+            waits_for=known.waits_for if known is not None else (),
+        )
+        left -= _bytes_of(status)
+        if left < 0:
+            break
+        statuses.append(status)
+    return tuple(statuses)
+
+
+def _contender_of(node: str, claim: LockRequest, now: Instant) -> Contender:
+    return Contender(
+        node=node,
+        session=claim.key.session,
+        owner=claim.key.owner,
+        fence=claim.fence if claim.phase is Phase.HELD else None,
+        since_ms=ms_between(claim.since, now),
+    )
+
+
+def _bytes_of(status: LockStatus) -> int:
+    """Return the approximate size of ``status`` in a frame (bytes)."""
+    contenders = (status.holder, *status.waiters)
+    texts = ["".join(c[:3]) for c in contenders if c] + [a.node for a in status.waits_for]
+    return sum(len(text.encode()) + 32 for text in (status.lock, *texts))
+
+
 def _granted(claim: LockRequest) -> Granted:
     return Granted(fence=claim.fence, request=claim.request, **claim.key._asdict())
 
@@ -630,8 +793,8 @@ def _not_held(given: HoldReleased) -> str:
     return f"lock {given.lock!r}: fence {given.fence} does not hold it, says the lock server"
 
 
-def _remember(memory: dict[K, V], key: K, value: V) -> None:
+def _remember(memory: dict[K, V], key: K, value: V, most: int = UNCONFIRMED_MAX) -> None:
     memory.pop(key, None)
     memory[key] = value
-    if len(memory) > UNCONFIRMED_MAX:
+    if len(memory) > most:
         del memory[next(iter(memory))]

@@ -18,6 +18,9 @@ from fencelock.actors.api.role_request import Counted, RoleDescription
 from fencelock.actors.message import Address, Local
 from fencelock.actors.role_message import Level, RoleNotice
 
+WAITERS_SHOWN_MAX = 100
+"""Maximum waiters shown of one lock: 64 KiB with the longest names."""
+
 
 class AcquireLock(Local):
     """Get ``lock`` for ``ticket``, which belongs to the client ``session``."""

@@ -15,7 +15,7 @@ node.
                                       their sessions, their limits, when they last sent something
     queries.py, description.py        reads in flight; the description of the node
     role_asks.py                      requests of other processes to roles of the node
-    lock_manager.py, lock_request.py  the backend of `lamport` and `central`: who waits, who holds
+    lock_manager.py                   the backend of `lamport` and `central`: who waits, who holds
     message.py                        events between the proxy and other roles of its node
 
 *The log* (`paxos/backend.py`). The backend keeps a request only until its outcome is known;

@@ -71,7 +71,7 @@ from fencelock.actors.bakery.ticket import (
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Message
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 

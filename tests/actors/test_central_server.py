@@ -36,8 +36,7 @@ from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, Se
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy import message as backend
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
-from fencelock.actors.proxy.message import LockDescription, Ready, ReleaseOutcome
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, Ready, ReleaseOutcome
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.node.topology import ProtocolSettings, central
 from fencelock.verification.simulation.judge import LockJudge, judge_progress

@@ -13,8 +13,7 @@ from fencelock.actors.lamport import message as messages
 from fencelock.actors.lamport import process as process_module
 from fencelock.actors.lamport.order import PEER_SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import AHEAD_PROBE_MS, PROOF_MS
-from fencelock.actors.proxy.lock_request import WAITERS_SHOWN_MAX
-from fencelock.actors.proxy.message import LockDescription, QueryLock, QueueFull
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, QueryLock, QueueFull
 
 # Judging others.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fencelock.actors.api.message import Released
-from fencelock.actors.proxy import lock_request
-from fencelock.actors.proxy.lock_request import Key, LockRequests
+from fencelock.actors.proxy import lock_manager
+from fencelock.actors.proxy.lock_manager import Key, LockRequests
 
 
 def test_the_oldest_reply_is_dropped_once_too_many_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_request, "REPLIES_MAX", 2)
+    monkeypatch.setattr(lock_manager, "REPLIES_MAX", 2)
     first, second, third = (Key("ann", "o", lock) for lock in "abc")
     requests = LockRequests()
 

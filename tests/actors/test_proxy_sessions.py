@@ -45,11 +45,13 @@ from fencelock.actors.proxy.clients import REQUESTS_MAX
 from fencelock.actors.proxy.lock_manager import (
     CLAIMS_ENDED_MAX,
     CLAIMS_ENDED_MS,
+    LOCKS_SHOWN_MAX,
     WAIT_TIMER_MS_MAX,
     EndsDue,
+    Key,
+    LockRequest,
     WaitsDue,
 )
-from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX, Key, LockRequest
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockGranted,

@@ -13,8 +13,7 @@ from fencelock.actors.bakery.message import Chosen, Query, QueryResult, Seating
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
-from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.lock_request import LockRequests
+from fencelock.actors.proxy.lock_manager import LockManager, LockRequests
 from fencelock.actors.proxy.message import LockDescription, LockGranted
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.expect import checked
