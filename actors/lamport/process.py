@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -278,11 +277,7 @@ class LockProcess(Role[Received]):
 
     def _describe(self, query: QueryLock, now: Instant) -> tuple[LockDescription, list[Fault]]:
         """Return what is known of a lock, and the fault if a bug of ours keeps it from that."""
-        view = StatusView(self.nodes, self.node, self.requests, self.pending, self.busy, now)
-        found = reading(
-            repr(query),
-            lambda: view.description(query, self.rejoin, self.evidence, self.contact),
-        )
+        found = reading(repr(query), lambda: self._description(query, now))
         if not isinstance(found, Fault):
             return found, []
         description = LockDescription(
@@ -294,6 +289,75 @@ class LockProcess(Role[Received]):
             unknown=f"a bug in fencelock, see the log of {self.node}",
         )
         return description, [found]
+
+    def _description(self, query: QueryLock, now: Instant) -> LockDescription:
+        most = WAITERS_SHOWN_MAX if query.waiters else 0
+        holder, waiters = self._contenders(query.lock, most, now)
+        return LockDescription(
+            lock=query.lock,
+            query=query.query,
+            holder=holder,
+            waiters=waiters,
+            waits_for=self.contact.absences(self._missing(query.lock), now),
+        )
+
+    def _contenders(
+        self, lock: str, most: int, now: Instant
+    ) -> tuple[Contender | None, tuple[Contender, ...]]:
+        """Return the holder of ``lock``, if any, and the first ``most`` waiters, in their order.
+
+        For this node's own request it is known whether it holds. The earliest request
+        of another node holds, or is about to; its client is not known here.
+        """
+        holder: Contender | None = None
+        waiters: list[Contender] = []
+        for place, turn in enumerate(self.requests.in_order(lock)):
+            contender, holds = self._contender(lock, turn, now, first=place == 0)
+            if holds:
+                fence = pack_fence(turn.stamp, self.nodes.index(turn.node))
+                holder = contender._replace(fence=fence)
+            else:
+                waiters.append(contender)
+        bid = self.pending.out.get(lock)
+        if bid is not None and bid.turn is None and not bid.withdrawn:
+            waiters.append(self._ours(bid.ticket, bid.ticket.since, now))
+        line = self.pending.in_line(lock, max(0, most - len(waiters)))
+        waiters += [self._ours(ticket, ticket.since, now) for ticket in line]
+        return holder, tuple(waiters[:most])
+
+    def _contender(
+        self, lock: str, turn: QueuePlace, now: Instant, *, first: bool
+    ) -> tuple[Contender, bool]:
+        """Return the owner of the request, and whether it holds the lock."""
+        if turn.node != self.node:
+            since_ms = ms_between(self.requests.known[turn.node][lock], now)
+            return Contender(turn.node, "", "", None, since_ms), first
+        bid = self.pending.out[lock]
+        since = bid.ticket.since if bid.granted_at is None else bid.granted_at
+        return self._ours(bid.ticket, since, now), bid.granted_at is not None
+
+    def _ours(self, ticket: LocalTicket, since: Instant, now: Instant) -> Contender:
+        return Contender(self.node, ticket.session, ticket.owner, None, ms_between(since, now))
+
+    def _missing(self, lock: str) -> tuple[str, ...]:
+        """Return the nodes that must answer before a ticket of ours is granted ``lock``.
+
+        Before this process is ready, those are the nodes that have not welcomed it. While the lock
+        waits for its turn to be requested, they are the busy nodes. Then they are
+        the nodes whose evidence is missing. If none is, it is the node with the first request,
+        if it owes us an answer: one that holds the lock and answers is not at fault.
+        """
+        bid = self.pending.out.get(lock)
+        if bid is None:
+            waits = lock in self.pending.lines
+            return self.rejoin.missing() or tuple(sorted(self.busy)) if waits else ()
+        if bid.granted_at is not None:
+            return ()
+        missing = self.evidence.missing(bid.turn or UNSTAMPED)
+        first = self.requests.first(lock)
+        if not missing and first is not None and self.contact.owes(first.node):
+            return (first.node,)
+        return missing
 
     def _probe_for_queries(self, now: Instant) -> list[Effect]:
         """Probe every process for each query that waits, once this process is ready."""
@@ -496,91 +560,6 @@ class LockProcess(Role[Received]):
 
 UNSTAMPED = QueuePlace(STAMP_MAX, "")
 """Stands for the turn of a request that is not stamped yet: later than all received stamps."""
-
-
-@dataclass(frozen=True, slots=True)
-class StatusView:
-    """The state known to the process of ``node`` at one instant.
-
-    ``nodes`` are all nodes, sorted. ``busy`` are those with much to confirm.
-    """
-
-    nodes: tuple[str, ...]
-    node: str
-    requests: Requests
-    pending: PendingRequests
-    busy: Collection[str]
-    now: Instant
-
-    def description(
-        self, query: QueryLock, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
-    ) -> LockDescription:
-        holder, waiters = self.contenders(query.lock, WAITERS_SHOWN_MAX if query.waiters else 0)
-        missing = self.missing(query.lock, rejoin, evidence, contact)
-        return LockDescription(
-            lock=query.lock,
-            query=query.query,
-            holder=holder,
-            waiters=waiters,
-            waits_for=contact.absences(missing, self.now),
-        )
-
-    def contenders(self, lock: str, most: int) -> tuple[Contender | None, tuple[Contender, ...]]:
-        """Return the holder of ``lock``, if any, and the first ``most`` waiters, in their order.
-
-        For this node's own request it is known whether it holds. The earliest request
-        of another node holds, or is about to; its client is not known here.
-        """
-        holder: Contender | None = None
-        waiters: list[Contender] = []
-        for place, turn in enumerate(self.requests.in_order(lock)):
-            contender, holds = self._contender(lock, turn, first=place == 0)
-            if holds:
-                fence = pack_fence(turn.stamp, self.nodes.index(turn.node))
-                holder = contender._replace(fence=fence)
-            else:
-                waiters.append(contender)
-        bid = self.pending.out.get(lock)
-        if bid is not None and bid.turn is None and not bid.withdrawn:
-            waiters.append(self._ours(bid.ticket, bid.ticket.since))
-        line = self.pending.in_line(lock, max(0, most - len(waiters)))
-        waiters += [self._ours(ticket, ticket.since) for ticket in line]
-        return holder, tuple(waiters[:most])
-
-    def missing(
-        self, lock: str, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
-    ) -> tuple[str, ...]:
-        """Return the nodes that must answer before a ticket of ours is granted ``lock``.
-
-        Before this process is ready, those are the nodes that have not welcomed it. While the lock
-        waits for its turn to be requested, they are the busy nodes. Then they are
-        the nodes whose evidence is missing. If none is, it is the node with the first request,
-        if it owes us an answer: one that holds the lock and answers is not at fault.
-        """
-        bid = self.pending.out.get(lock)
-        if bid is None:
-            waits = lock in self.pending.lines
-            return rejoin.missing() or tuple(sorted(self.busy)) if waits else ()
-        if bid.granted_at is not None:
-            return ()
-        missing = evidence.missing(bid.turn or UNSTAMPED)
-        first = self.requests.first(lock)
-        if not missing and first is not None and contact.owes(first.node):
-            return (first.node,)
-        return missing
-
-    def _contender(self, lock: str, turn: QueuePlace, *, first: bool) -> tuple[Contender, bool]:
-        """Return the owner of the request, and whether it holds the lock."""
-        if turn.node != self.node:
-            since_ms = ms_between(self.requests.known[turn.node][lock], self.now)
-            return Contender(turn.node, "", "", None, since_ms), first
-        bid = self.pending.out[lock]
-        since = bid.ticket.since if bid.granted_at is None else bid.granted_at
-        return self._ours(bid.ticket, since), bid.granted_at is not None
-
-    def _ours(self, ticket: LocalTicket, since: Instant) -> Contender:
-        since_ms = ms_between(since, self.now)
-        return Contender(self.node, ticket.session, ticket.owner, None, since_ms)
 
 
 PROOF_MS = 2_000
