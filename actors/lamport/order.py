@@ -7,6 +7,7 @@ the processes.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,15 +57,11 @@ def unpack_fence(fence: int) -> tuple[int, int]:
 
 
 class Queue:
-    """The requests for one lock, at most one per node (one-request-a-lock), earliest first.
-
-    A removed request stays in the heap until it reaches the top, so that every operation
-    but `in_order` takes O(log n).
-    """
+    """The requests for one lock, at most one per node (one-request-a-lock), earliest first."""
 
     def __init__(self) -> None:
         self.stamps: dict[str, int] = {}
-        self.heap: list[QueuePlace] = []
+        self.turns: list[QueuePlace] = []
 
     def __len__(self) -> int:
         return len(self.stamps)
@@ -73,24 +70,15 @@ class Queue:
         """Queue the request of ``turn.node``, which must not have one."""
         assert turn.node not in self.stamps  # one-request-a-lock
         self.stamps[turn.node] = turn.stamp
-        heapq.heappush(self.heap, turn)
+        insort(self.turns, turn)
 
     def remove(self, node: str) -> None:
         """Remove the request of ``node``, which must have one."""
-        del self.stamps[node]
-        while self.heap and not self._lives(self.heap[0]):
-            heapq.heappop(self.heap)
-        if len(self.heap) > 2 * len(self.stamps) + SLACK:  # Amortized over as many removals.
-            self.heap = self.in_order()
+        turn = QueuePlace(self.stamps.pop(node), node)
+        del self.turns[bisect_left(self.turns, turn)]
 
     def first(self) -> QueuePlace | None:
-        return self.heap[0] if self.heap else None
-
-    def in_order(self) -> list[QueuePlace]:
-        return sorted(turn for turn in set(self.heap) if self._lives(turn))
-
-    def _lives(self, turn: QueuePlace) -> bool:
-        return self.stamps.get(turn.node) == turn.stamp
+        return self.turns[0] if self.turns else None
 
 
 class Evidence:
@@ -226,7 +214,7 @@ class Requests:
 
     def in_order(self, lock: str) -> list[QueuePlace]:
         queue = self.queues.get(lock)
-        return queue.in_order() if queue is not None else []
+        return queue.turns if queue is not None else []
 
     def learn_all(self, origin: str, welcome: Welcome, now: Instant) -> list[str]:
         """Queue the requests in a welcome of ``origin``; return the counters of their faults."""

@@ -181,8 +181,8 @@ class LockProcess(Role[Received]):
                 missing = ", ".join(self.evidence.missing(bid.turn))
                 yield f"own request for {lock}", f"{ticket} waits for later messages of {missing}"
         for lock, queue in self.requests.queues.items():
-            turns = queue.in_order()
-            yield f"queue of {lock}", ", ".join(f"{one.node} at {one.stamp}" for one in turns)
+            turns = (f"{one.node} at {one.stamp}" for one in queue.turns)
+            yield f"queue of {lock}", ", ".join(turns)
 
     def _queues(self) -> Queues:
         """Return the nodes that request each lock, in the order in which they will enter."""

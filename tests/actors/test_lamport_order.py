@@ -44,20 +44,9 @@ def test_the_first_of_a_queue_is_the_least_not_removed(steps: list[tuple[str, in
             model[node] = stamp
             queue.add(QueuePlace(stamp, node))
         turns = sorted(QueuePlace(stamp, node) for node, stamp in model.items())
-        assert queue.in_order() == turns
+        assert queue.turns == turns
         assert queue.first() == (turns[0] if turns else None)
         assert len(queue) == len(turns)
-
-
-def test_requests_given_up_behind_a_long_hold_leave_nothing_behind() -> None:
-    queue = Queue()
-    queue.add(QueuePlace(1, "a"))
-    for stamp in range(2, 5_000):
-        queue.add(QueuePlace(stamp, "b"))
-        queue.remove("b")
-
-    assert queue.first() == QueuePlace(1, "a")
-    assert len(queue.heap) <= 2 + SLACK + 1
 
 
 def test_evidence_is_the_last_stamp_of_each_process_and_no_request_loses_it() -> None:
