@@ -12,7 +12,6 @@ from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import (
     HOLDER_UNKNOWN,
     Acquire,
-    AcquireRequest,
     Alive,
     Cancel,
     Cancelled,
@@ -153,9 +152,9 @@ class BakeryBackend(MembersBackend):
         from_leader: dict[type[ToProxy], Handler] = {
             Locked: self._on_decided,
             LockFailed: self._on_decided,
-            Unlocked: self._on_done,
-            HoldRenewed: self._on_done,
-            QueryResult: self._on_done,
+            Unlocked: self._on_unlocked,
+            HoldRenewed: self._on_renewed,
+            QueryResult: self._on_query_result,
             NotLeading: self._on_not_leading,
             Unlocking: self._on_notice,
             Expired: self._on_notice,
@@ -362,9 +361,7 @@ class BakeryBackend(MembersBackend):
                 return [Observe("bakery.behind_cancel")]  # It is sent again.
             if isinstance(event, LockFailed) and event.error is Error.HELD:
                 return self._verify_held(pending, event, now)
-            self.in_flight.end(pending)
-            kind = "acquire" if isinstance(event, Locked) else "other"
-            self.latencies[kind].add(now - pending.since)
+            self._end(pending, "acquire" if isinstance(event, Locked) else "other", now)
             return self._decided(pending, event, now)
         if isinstance(event, LockFailed):
             return [Observe("bakery.late_answer")]
@@ -425,50 +422,18 @@ class BakeryBackend(MembersBackend):
             isinstance(one.request, Cancel) and one.name.number < name.number for one in about
         )
 
-    def _on_done(
-        self, leader: Address, event: Unlocked | HoldRenewed | QueryResult, now: Instant
-    ) -> Effects:
-        """Reply to a request other than an acquire, once enough leaders have answered."""
+    def _on_unlocked(self, leader: Address, event: Unlocked, now: Instant) -> list[Effect]:
         pending = self.in_flight.by_number.get(event.number)
-        if pending is None:
+        if pending is None or pending.name.kind not in {Kind.UNLOCK, Kind.UNLOCK_ALL}:
             return [Observe("bakery.late_answer")]
-        node, request = node_of(leader), pending.request
-        match event:
-            case Unlocked() if isinstance(request, End):
-                pending.answered[node] = None
-                led = self.in_flight.readiness.seating.leaders
-                if len(pending.answered) < quorum(len(led)):
-                    return []
-            case Unlocked() if not isinstance(request, Release | Cancel | AcquireRequest):
-                return [Observe("bakery.late_answer")]
-            case HoldRenewed() if not isinstance(request, Renew):
-                return [Observe("bakery.late_answer")]
-            case HoldRenewed() if not event.fence and not event.invalid:
-                passed_on = self.in_flight.pass_on(pending, node, now)
-                if passed_on is not None:
-                    return passed_on
-            case QueryResult() if not isinstance(request, Inspect):
-                return [Observe("bakery.late_answer")]
-            case QueryResult():
-                decided = self.in_flight.read(pending, node, event, now)
-                if decided is None:
-                    return []
-                event = decided
-            case _:
-                pass
-        self.in_flight.end(pending)
-        if isinstance(event, QueryResult) and pending.sender is None:
-            return self._on_verified(pending.name, event, now)
-        kind = "release" if isinstance(request, Release) else "other"
-        self.latencies[kind].add(now - pending.since)
-        return self._done(pending, event)
-
-    def _done(
-        self, pending: InFlightRequest, event: Unlocked | HoldRenewed | QueryResult
-    ) -> list[Effect]:
         request = pending.request
+        if isinstance(request, End):
+            pending.answered[node_of(leader)] = None
+            if len(pending.answered) < quorum(len(self.in_flight.readiness.seating.leaders)):
+                return []
+        self._end(pending, "release" if isinstance(request, Release) else "other", now)
         match request:
-            case Release() if isinstance(event, Unlocked) and not event.found:
+            case Release() if not event.found:
                 return pending.refuse(Reason.NOT_HELD, self._not_held(request))
             case Release():
                 return pending.reply(Released(**request.fields()), "proxy.released")
@@ -478,22 +443,45 @@ class BakeryBackend(MembersBackend):
                 text = "its holds were released"
                 ended = Ended(session=request.session, detail=text, request=request.request)
                 return pending.reply(ended)
-            case Renew() if isinstance(event, HoldRenewed) and event.fence:
-                fence, hold_ms, grace_ms = event.fence, event.hold_ms, event.grace_ms
-                fields = request.fields()
-                renewed = Renewed(**fields, fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
-                return pending.reply(renewed)
-            case Renew() if isinstance(event, HoldRenewed) and event.invalid:
-                return pending.refuse(Reason.INVALID, f"{titled(request.lock)}: {event.invalid}")
-            case Renew():
-                return pending.refuse(Reason.NOT_HELD, self._not_held(request))
-            case Inspect():
-                assert isinstance(event, QueryResult)
-                status = lock_status(request.lock, event.holders, event.waiters)
-                number = request.request
-                return pending.reply(replace(status, session=request.session, request=number))
-            case AcquireRequest():
+            case _:  # A wait that was given up.
                 return []
+
+    def _on_renewed(self, leader: Address, event: HoldRenewed, now: Instant) -> list[Effect]:
+        pending = self.in_flight.by_number.get(event.number)
+        if pending is None or not isinstance(request := pending.request, Renew):
+            return [Observe("bakery.late_answer")]
+        if not event.fence and not event.invalid:
+            passed_on = self.in_flight.pass_on(pending, node_of(leader), now)
+            if passed_on is not None:
+                return passed_on
+        self._end(pending, "other", now)
+        if event.invalid:
+            return pending.refuse(Reason.INVALID, f"{titled(request.lock)}: {event.invalid}")
+        if not event.fence:
+            return pending.refuse(Reason.NOT_HELD, self._not_held(request))
+        fields, hold_ms, grace_ms = request.fields(), event.hold_ms, event.grace_ms
+        return pending.reply(
+            Renewed(**fields, fence=event.fence, hold_ms=hold_ms, grace_ms=grace_ms)
+        )
+
+    def _on_query_result(self, leader: Address, event: QueryResult, now: Instant) -> list[Effect]:
+        pending = self.in_flight.by_number.get(event.number)
+        if pending is None or not isinstance(request := pending.request, Inspect):
+            return [Observe("bakery.late_answer")]
+        state = self.in_flight.read(pending, node_of(leader), event, now)
+        if state is None:
+            return []
+        if pending.sender is None:
+            self.in_flight.end(pending)
+            return self._on_verified(pending.name, state, now)
+        self._end(pending, "other", now)
+        status = lock_status(request.lock, state.holders, state.waiters)
+        return pending.reply(replace(status, session=request.session, request=request.request))
+
+    def _end(self, pending: InFlightRequest, kind: str, now: Instant) -> None:
+        """End a request that leaders have decided, and count how long that took."""
+        self.in_flight.end(pending)
+        self.latencies[kind].add(now - pending.since)
 
     def _not_held(self, request: Release | Renew) -> str:
         text = f"{titled(request.lock)}: fence {request.fence} was shown, which does not hold it"
