@@ -13,6 +13,8 @@ turn it is, and takes the key if nobody has come until then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import LOCKS_MAX
@@ -82,13 +84,13 @@ def scripted(operation: Operation, call: Call) -> Steps:
         raise CommandError("ERR Number of keys can't be negative")
     if count > len(call.arguments) - 2:
         raise CommandError("ERR Number of keys can't be greater than number of args")
-    if call.name.endswith("_ro") and operation not in _READING:
+    several, needed, steps = _SCRIPTS[operation]
+    if call.name.endswith("_ro") and steps is not _reading:
         raise CommandError("ERR Write commands are not allowed from read-only scripts.")
-    if operation in (Operation.RESET_ALL_SIGNAL, Operation.DELETE_SIGNALS):
-        return _reset_all(call, SIGNALLED if operation is Operation.RESET_ALL_SIGNAL else SIGNAL)
+    if steps is _resetting_all:
+        return steps(operation, call, (), [])
     keys = tuple(map(key_of, call.arguments[2 : 2 + count]))
     arguments = call.arguments[2 + count :]
-    several, needed = _SHAPES[operation]
     if operation is Operation.RENEW_EACH:
         needed += count
     if len(arguments) < needed or count < max(several, 1):
@@ -97,122 +99,66 @@ def scripted(operation: Operation, call: Call) -> Steps:
             f"ERR {operation.name.lower()} has {wanted} and {needed} arguments, and the script was "
             f"sent with {count} and {len(arguments)}"
         )
-    return _scripted(operation, call, keys[: several or None], arguments)
+    return steps(operation, call, keys[: several or None], arguments)
 
 
-_READING = frozenset(
-    {
-        Operation.COMPARE_PTTL,
-        Operation.COMPARE_PTTL_OR_ABSENT,
-        Operation.COMPARE_TTL,
-        Operation.GET_PTTL,
-        Operation.ALL_PTTL,
-    }
-)
-
-_SHAPES: dict[Operation, tuple[int, int]] = {
-    Operation.COMPARE_DELETE: (1, 1),
-    Operation.COMPARE_DELETE_OR_MISSING: (1, 1),
-    Operation.DELETE_MINE_OR_MISSING: (1, 1),
-    Operation.COMPARE_PEXPIRE: (1, 2),
-    Operation.COMPARE_EXPIRE: (1, 2),
-    Operation.COMPARE_EXPIRE_INVERTED: (1, 2),
-    Operation.ADD_OR_REPLACE_TTL: (1, 3),
-    Operation.ADD_TTL: (1, 2),
-    Operation.EXTEND_CODES: (1, 2),
-    Operation.EXTEND_CODES_TIME_FIRST: (1, 2),
-    Operation.COMPARE_PTTL: (1, 1),
-    Operation.COMPARE_PTTL_OR_ABSENT: (1, 1),
-    Operation.COMPARE_TTL: (1, 1),
-    Operation.GET_PTTL: (1, 0),
-    Operation.COMPARE_SET: (1, 2),
-    Operation.SET_ABSENT: (1, 2),
-    Operation.SET_ABSENT_COUNT: (1, 2),
-    Operation.SET_ABSENT_OR_MINE: (1, 2),
-    Operation.SET_ABSENT_OR_MINE_OR_ERROR: (1, 2),
-    Operation.SET_ALLOWED_OR_MINE: (1, 3),
-    Operation.PEXPIRE_OR_SET: (1, 2),
-    Operation.PEXPIRE_OR_SET_OR_OTHER: (1, 2),
-    Operation.OBTAIN_PREFIX: (0, 3),
-    Operation.ALL_SET_ABSENT: (0, 2),
-    Operation.ALL_SET: (0, 2),
-    Operation.EACH_DELETE: (0, 1),
-    Operation.ALL_DELETE: (0, 1),
-    Operation.ALL_PEXPIRE: (0, 2),
-    Operation.ALL_PTTL: (0, 1),
-    Operation.UNLOCK_SIGNAL: (2, 1),
-    Operation.RESET_SIGNAL: (2, 0),
-    Operation.ENTER: (1, 2),
-    Operation.ENTER_TOKEN: (2, 2),
-    Operation.LEAVE: (2, 3),
-    Operation.LEAVE_OR_MISSING: (2, 3),
-    Operation.LEAVE_ONCE: (3, 5),
-    Operation.LEAVE_BY_FORCE: (2, 1),
-    Operation.RENEW: (1, 2),
-    Operation.RENEW_EACH: (0, 1),
-}
-"""The number of keys and of arguments of each script, at least; with 0 keys, all are used."""
-
-
-def _scripted(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    if operation in _COUNTING:
-        reply = yield from _COUNTING[operation](operation, call, keys, arguments)
-        return reply
-    if operation in _TIME_FIRST:
-        arguments = [arguments[1], arguments[0]]
-    if operation in _READING:
-        reply = yield from _reading(operation, keys, arguments)
-        return reply
-    if operation in _SETTING:
-        reply = yield from _setting_all(operation, call, keys, arguments)
-        return reply
-    if operation in (Operation.EACH_DELETE, Operation.ALL_DELETE):
-        each = operation is Operation.EACH_DELETE
-        changed = yield from change(_deleting(keys, MINE, arguments[0], each=each))
-        count = sum(one.changed for one in changed.keys)
-        return count if each else ("OK" if count else None)
-    if operation is Operation.RESET_SIGNAL:
-        return (yield from count_changed(_deleting(keys[:1], HELD, None)))
-    if operation in _DELETING:
-        outcome = yield from change_one(_deleting(keys[:1], MINE, arguments[0]))
-        missing = outcome.state in (*FREE, KeyState.AWAITED)
-        if operation is Operation.UNLOCK_SIGNAL:
-            return int(not outcome.changed)
-        if operation is Operation.COMPARE_DELETE_OR_MISSING and missing:
-            return -1
-        if operation is Operation.DELETE_MINE_OR_MISSING and not outcome.changed:
-            return "OK" if missing else Failure("ERR ERROR")
-        return int(outcome.changed)
-    reply = yield from _extending(operation, keys, arguments)
-    return reply
-
-
-_DELETING = frozenset(
-    {
-        Operation.COMPARE_DELETE,
-        Operation.COMPARE_DELETE_OR_MISSING,
-        Operation.DELETE_MINE_OR_MISSING,
-        Operation.UNLOCK_SIGNAL,
-    }
-)
-
-
-def _deleting(
-    keys: tuple[str, ...],
-    states: tuple[KeyState, ...],
-    expected: bytes | None,
-    *,
-    each: bool = False,
-) -> ChangeKeys:
+def _deletion(keys: tuple[str, ...], expected: bytes | None, *, each: bool = False) -> ChangeKeys:
+    """Return the request to delete keys that have the expected value, or any if that is None."""
     return ChangeKeys(
-        keys=keys, action=KeyAction.DELETE, states=states, expected=expected, each=each
+        keys=keys,
+        action=KeyAction.DELETE,
+        states=HELD if expected is None else MINE,
+        expected=expected,
+        each=each,
     )
 
 
-def _extending(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]) -> Steps:
+_DELETED: dict[Operation, tuple[Reply, Reply, Reply]] = {
+    Operation.COMPARE_DELETE: (1, 0, 0),
+    Operation.COMPARE_DELETE_OR_MISSING: (1, -1, 0),
+    Operation.DELETE_MINE_OR_MISSING: (1, "OK", Failure("ERR ERROR")),
+    Operation.UNLOCK_SIGNAL: (0, 1, 1),
+}
+"""The replies of a script if it deleted the key, if nobody holds it, and if it is another's."""
+
+
+def _deleting(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    """Delete the first key if it is mine."""
+    outcome = yield from change_one(_deletion(keys[:1], arguments[0]))
+    done, missing, other = _DELETED[operation]
+    if outcome.changed:
+        return done
+    return missing if outcome.state in (*FREE, KeyState.AWAITED) else other
+
+
+def _deleting_each(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    changed = yield from change(_deletion(keys, arguments[0], each=True))
+    return sum(one.changed for one in changed.keys)
+
+
+def _deleting_all(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    changed = yield from change(_deletion(keys, arguments[0]))
+    return "OK" if changed.keys[0].changed else None
+
+
+def _resetting(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    return count_changed(_deletion(keys[:1], None))
+
+
+def _extending(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
     """Change the deadline of keys that are mine."""
+    if operation in (Operation.RENEW, Operation.EXTEND_CODES_TIME_FIRST):
+        arguments = [arguments[1], arguments[0]]
     token, time = arguments[0], integer(arguments[1])
     codes = operation in (Operation.EXTEND_CODES, Operation.EXTEND_CODES_TIME_FIRST)
     in_seconds = (Operation.COMPARE_EXPIRE, Operation.COMPARE_EXPIRE_INVERTED)
@@ -267,7 +213,7 @@ def _ttl_ms(argument: bytes, command: str = "pexpire") -> int:
     return ttl_ms
 
 
-def _setting_all(
+def _setting(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """Set keys to the first argument, with a deadline."""
@@ -304,7 +250,9 @@ def _setting_all(
     return done if is_set else failed
 
 
-def _reading(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]) -> Steps:
+def _reading(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
     """Read keys, and compare them with the first argument, if there is one."""
     answer = yield from ask(ReadKeys(keys=keys), KeysRead)
     seen = answer.keys[0] if answer.keys else None
@@ -325,11 +273,13 @@ def _reading(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]
     return seconds_of(left_ms) if left_ms > 0 else left_ms
 
 
-def _reset_all(call: Call, prefix: str) -> Steps:
+def _resetting_all(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    prefix = SIGNALLED if operation is Operation.RESET_ALL_SIGNAL else SIGNAL
     if call.visible and not prefix.startswith(call.visible):
         raise CommandError(f"NOPERM the script is about all keys that begin with {prefix}")
-    count = yield from delete_all(prefix)
-    return count
+    return delete_all(prefix)
 
 
 def _entering(
@@ -429,7 +379,7 @@ def _leaving_by_force(
     request = ChangeKeys(
         keys=keys[:1], action=KeyAction.DELETE, states=(KeyState.OTHER,), expected=TURN
     )
-    return (yield from count_changed(request))
+    return count_changed(request)
 
 
 def _renewing_each(
@@ -452,15 +402,51 @@ def _renewing_each(
     return [int((key, value) in renewed) for key, value in zip(keys, arguments[1:], strict=False)]
 
 
-_COUNTING = {
-    Operation.ENTER: _entering,
-    Operation.ENTER_TOKEN: _entering,
-    Operation.LEAVE: _leaving,
-    Operation.LEAVE_OR_MISSING: _leaving,
-    Operation.LEAVE_ONCE: _leaving,
-    Operation.LEAVE_BY_FORCE: _leaving_by_force,
-    Operation.RENEW_EACH: _renewing_each,
+_SCRIPTS: dict[
+    Operation,
+    tuple[int, int, Callable[[Operation, Call, tuple[str, ...], list[bytes]], Steps]],
+] = {
+    Operation.COMPARE_DELETE: (1, 1, _deleting),
+    Operation.COMPARE_DELETE_OR_MISSING: (1, 1, _deleting),
+    Operation.DELETE_MINE_OR_MISSING: (1, 1, _deleting),
+    Operation.COMPARE_PEXPIRE: (1, 2, _extending),
+    Operation.COMPARE_EXPIRE: (1, 2, _extending),
+    Operation.COMPARE_EXPIRE_INVERTED: (1, 2, _extending),
+    Operation.ADD_OR_REPLACE_TTL: (1, 3, _extending),
+    Operation.ADD_TTL: (1, 2, _extending),
+    Operation.EXTEND_CODES: (1, 2, _extending),
+    Operation.EXTEND_CODES_TIME_FIRST: (1, 2, _extending),
+    Operation.COMPARE_PTTL: (1, 1, _reading),
+    Operation.COMPARE_PTTL_OR_ABSENT: (1, 1, _reading),
+    Operation.COMPARE_TTL: (1, 1, _reading),
+    Operation.GET_PTTL: (1, 0, _reading),
+    Operation.COMPARE_SET: (1, 2, _setting),
+    Operation.SET_ABSENT: (1, 2, _setting),
+    Operation.SET_ABSENT_COUNT: (1, 2, _setting),
+    Operation.SET_ABSENT_OR_MINE: (1, 2, _setting),
+    Operation.SET_ABSENT_OR_MINE_OR_ERROR: (1, 2, _setting),
+    Operation.SET_ALLOWED_OR_MINE: (1, 3, _setting),
+    Operation.PEXPIRE_OR_SET: (1, 2, _setting),
+    Operation.PEXPIRE_OR_SET_OR_OTHER: (1, 2, _setting),
+    Operation.OBTAIN_PREFIX: (0, 3, _setting),
+    Operation.ALL_SET_ABSENT: (0, 2, _setting),
+    Operation.ALL_SET: (0, 2, _setting),
+    Operation.EACH_DELETE: (0, 1, _deleting_each),
+    Operation.ALL_DELETE: (0, 1, _deleting_all),
+    Operation.ALL_PEXPIRE: (0, 2, _extending),
+    Operation.ALL_PTTL: (0, 1, _reading),
+    Operation.UNLOCK_SIGNAL: (2, 1, _deleting),
+    Operation.RESET_SIGNAL: (2, 0, _resetting),
+    Operation.RESET_ALL_SIGNAL: (0, 0, _resetting_all),
+    Operation.DELETE_SIGNALS: (0, 0, _resetting_all),
+    Operation.ENTER: (1, 2, _entering),
+    Operation.ENTER_TOKEN: (2, 2, _entering),
+    Operation.LEAVE: (2, 3, _leaving),
+    Operation.LEAVE_OR_MISSING: (2, 3, _leaving),
+    Operation.LEAVE_ONCE: (3, 5, _leaving),
+    Operation.LEAVE_BY_FORCE: (2, 1, _leaving_by_force),
+    Operation.RENEW: (1, 2, _extending),
+    Operation.RENEW_EACH: (0, 1, _renewing_each),
 }
-"""The operations of Redisson's locks that have their own steps."""
-
-_TIME_FIRST = frozenset({Operation.RENEW, Operation.EXTEND_CODES_TIME_FIRST})
+"""The number of keys and of arguments of each script, at least, and its steps; with 0 keys, all are
+used."""
