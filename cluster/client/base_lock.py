@@ -31,15 +31,14 @@ from fencelock.actors.session.message import EndWait
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.client.base_client import BaseClient
-from fencelock.cluster.client.callback_executor import Callback, Listeners, Notifying
+from fencelock.cluster.client.callback_executor import Callback, Listeners
 from fencelock.cluster.client.hold import (
     BaseHold,
+    HasHold,
     confirming,
-    deadline_of,
     exiting,
     lock_and_secret,
     releasing,
-    remaining_of,
     undo,
 )
 from fencelock.cluster.client.hold_registry import (
@@ -66,7 +65,7 @@ RELEASE_CONFIRM_MS = DECISION_MS
 own client is confirmed (ms)."""
 
 
-class BaseLock(Notifying, Generic[H]):
+class BaseLock(HasHold, Generic[H]):
     """One named lock of the cluster, for owners that are one acquire each, or one name.
 
     Any caller that has the object may release it. `BaseRLock` has owners that are threads or tasks.
@@ -121,31 +120,8 @@ class BaseLock(Notifying, Generic[H]):
 
     @property
     def state(self) -> HoldState:
-        """The state of its current hold; FREE without one. See `HoldState`."""
         own = None if self._channel.forked else self._current()
         return HoldState.FREE if own is None else self._registry.state_of(own)
-
-    @property
-    def held(self) -> bool:
-        """Whether its current hold is certain now; see `BaseHold.held`."""
-        return self.state in HOLDING
-
-    @property
-    def lost(self) -> bool:
-        """Whether its current hold was lost, and no error has reported that yet."""
-        return self.state is HoldState.LOST
-
-    @property
-    def remaining(self) -> float:
-        """The time for which its current hold is certain (s); see `BaseHold.remaining`."""
-        hold = self._held_hold()
-        return 0.0 if hold is None else remaining_of(self._registry, hold)
-
-    @property
-    def deadline(self) -> float | None:
-        """The time at which its current hold may be taken away; see `BaseHold.deadline`."""
-        hold = self._held_hold()
-        return None if hold is None else deadline_of(self._registry, hold)
 
     def raise_if_lost(self) -> None:
         """Return only while the lock is held through this object.
@@ -195,8 +171,7 @@ class BaseLock(Notifying, Generic[H]):
         found = self._find(latest=True)
         return self._known() if found is None else found.own
 
-    def _held_hold(self) -> ClientHold | None:
-        """Return its current hold, or None if it is not certain that the hold exists."""
+    def _certain_hold(self) -> ClientHold | None:
         own = None if self._channel.forked else self._current()
         held = own is not None and self._registry.state_of(own) in HOLDING
         return own.hold if own is not None and held else None

@@ -48,7 +48,66 @@ SECRET_BYTES = 16
 _SUM_BYTES = 4
 
 
-class BaseHold(Notifying):
+class HasHold(Notifying):
+    """A hold, or an object that is held. The properties of an object describe its current hold."""
+
+    _registry: HoldRegistry
+
+    @property
+    def state(self) -> HoldState:
+        """The state of the hold; FREE without one. See `HoldState`."""
+        raise NotImplementedError
+
+    def _certain_hold(self) -> ClientHold | None:
+        """Return the hold while `held` is true, else None."""
+        raise NotImplementedError
+
+    @property
+    def held(self) -> bool:
+        """Whether it is held, and nobody else can hold the lock now.
+
+        It stays true until a release is confirmed. It turns false at the latest when the
+        cluster may end the session, or may take the lock because its deadline has passed.
+        """
+        return self.state in HOLDING
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may hold the lock, although it was not released.
+
+        An object that is held shows a loss until an error has reported it.
+        """
+        return self.state is HoldState.LOST
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the lock is certainly held if nothing more is received.
+
+        0 if it is not held; infinite where the cluster keeps no sessions.
+        """
+        hold = self._certain_hold()
+        if hold is None:
+            return 0.0
+        until = hold.until()
+        return math.inf if until is None else self._seconds_until(until)
+
+    @property
+    def deadline(self) -> float | None:
+        """The end of the duration and the grace of the hold, as a time of `time.monotonic` (s).
+
+        The lock may be taken away at that time unless the hold is renewed or released. None if the
+        hold has no deadline, or the lock is not held.
+        """
+        hold = self._certain_hold()
+        if hold is None or hold.lease is None:
+            return None
+        return time.monotonic() + self._seconds_until(hold.lease.until)
+
+    def _seconds_until(self, until: Instant) -> float:
+        return max(0.0, (until - self._registry.now()) / (1_000 * NS_PER_MS))
+
+
+class BaseHold(HasHold):
     """One successful acquire, until it is released. It is always true.
 
     Its properties follow from this client's clock and the last confirmation of the cluster when
@@ -142,20 +201,6 @@ class BaseHold(Notifying):
         return HoldState.RELEASED
 
     @property
-    def held(self) -> bool:
-        """Whether nobody else can hold the lock now.
-
-        It stays true until a release is confirmed. It turns false at the latest when the
-        cluster may end the session, or may take the lock because its deadline has passed.
-        """
-        return self.state in HOLDING
-
-    @property
-    def lost(self) -> bool:
-        """Whether somebody else may hold the lock, although this hold was not released."""
-        return self.state is HoldState.LOST
-
-    @property
     def suspect(self) -> bool:
         """Whether the cluster has been silent for half of the session's TTL.
 
@@ -163,22 +208,8 @@ class BaseHold(Notifying):
         """
         return self.state is HoldState.SUSPECT
 
-    @property
-    def remaining(self) -> float:
-        """Seconds for which the lock is certainly held if nothing more is received.
-
-        0 if it is not held; infinite where the cluster keeps no sessions.
-        """
-        return remaining_of(self._registry, self._hold) if self.held else 0.0
-
-    @property
-    def deadline(self) -> float | None:
-        """The end of the duration and the grace of the hold, as a time of `time.monotonic` (s).
-
-        The lock may be taken away at that time unless the hold is renewed or released. None if the
-        hold has no deadline, or the lock is not held.
-        """
-        return deadline_of(self._registry, self._hold) if self.held else None
+    def _certain_hold(self) -> ClientHold | None:
+        return self._hold if self.held else None
 
     def raise_if_lost(self) -> None:
         """Return only while the lock is held.
@@ -303,22 +334,6 @@ class BaseHold(Notifying):
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self.own.lock, error)
-
-
-def remaining_of(registry: HoldRegistry, hold: ClientHold) -> float:
-    """Return the time for which ``hold``, which exists now, is certain (s)."""
-    until = hold.until()
-    return math.inf if until is None else _seconds_until(registry, until)
-
-
-def deadline_of(registry: HoldRegistry, hold: ClientHold) -> float | None:
-    """Return when ``hold``, which exists now, may be taken away (`time.monotonic`), or None."""
-    lease = hold.lease
-    return None if lease is None else time.monotonic() + _seconds_until(registry, lease.until)
-
-
-def _seconds_until(registry: HoldRegistry, until: Instant) -> float:
-    return max(0.0, (until - registry.now()) / (1_000 * NS_PER_MS))
 
 
 def releasing(
