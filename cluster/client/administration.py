@@ -154,9 +154,7 @@ class Administration(BaseClient):
             ClosedError: the client is closed.
 
         """
-        reply = yield from self._channel.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
-        assert isinstance(reply, BackupPart)
-        return reply
+        return self._channel.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
 
     @operation
     def evict(self, name: str, fence: int, operator: str | None = None) -> Operation[Contender]:
@@ -198,9 +196,7 @@ class Administration(BaseClient):
 
         """
         who = operator_named(operator)
-        reply = yield from self._channel.ask(CloseSession(handle=handle, operator=who))
-        assert isinstance(reply, SessionClosed)
-        return reply
+        return self._channel.ask(CloseSession(handle=handle, operator=who))
 
     @operation
     def usage(self) -> Operation[tuple[AccountUsage, ...]]:
@@ -239,8 +235,8 @@ class Administration(BaseClient):
 
         """
         who = operator_named(operator)
-        reply = yield from self._channel.ask(SetQuota(account=key, quota=quota, operator=who))
-        assert isinstance(reply, QuotaSet)
+        asked = SetQuota(account=key, quota=quota, operator=who)
+        reply: QuotaSet = yield from self._channel.ask(asked)
         return reply.limits
 
     @operation
@@ -269,8 +265,7 @@ class Administration(BaseClient):
         """
         removed, more = 0, True
         while more:
-            reply = yield from self._channel.ask(purge)
-            assert isinstance(reply, Purged)
+            reply: Purged = yield from self._channel.ask(purge)
             removed, more = removed + reply.removed, reply.more
             purge = replace(purge, after=reply.after, after_key=reply.after_key)
         return removed
@@ -342,18 +337,18 @@ class Administration(BaseClient):
             prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld, clientless=clientless
         )
 
-        def ask(known: list[L]) -> ListLocks:
-            return replace(asked, after=known[-1].lock if known else "")
-
-        return self._all(LockList, items, ask)
+        return self._all(
+            LockList, items, lambda known: replace(asked, after=known[-1].lock if known else "")
+        )
 
     def _records(
         self, kind: Records, items: Callable[[RecordList], Sequence[A]]
     ) -> Operation[tuple[A, ...]]:
-        def ask(known: list[A]) -> ListRecords:
-            return ListRecords(kind=kind, skip=len(known), most=PAGE_MAX)
-
-        return self._all(RecordList, items, ask)
+        return self._all(
+            RecordList,
+            items,
+            lambda known: ListRecords(kind=kind, skip=len(known), most=PAGE_MAX),
+        )
 
     def _all(
         self, kind: type[R], items: Callable[[R], Sequence[A]], ask: Callable[[list[A]], Message]
@@ -369,8 +364,7 @@ class Administration(BaseClient):
         return tuple(found)
 
     def _surveying(self, roles: bool) -> Operation[Surveyed]:
-        surveyed = yield from self._channel.ask(Survey(roles=roles))
-        assert isinstance(surveyed, Surveyed)
+        surveyed: Surveyed = yield from self._channel.ask(Survey(roles=roles))
         if not surveyed.statuses:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
         return surveyed

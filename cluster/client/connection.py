@@ -255,14 +255,13 @@ class Connection:
             reply = AskReply()
             self.line.submit(Describe(), reply)
             try:
-                status = yield AwaitReply(reply, left)
+                status: NodeStatus = yield AwaitReply(reply, left)
             except WrongClusterError:
                 raise
             except UnavailableError:
                 continue
             except TimeoutError:
                 break
-            assert isinstance(status, NodeStatus)
             self.protocol = status.protocol
             return
         tried = yield from self._tried()
@@ -358,8 +357,7 @@ class Connection:
         """End with the evicted holder of the lock ``name``."""
         check_int("fence", fence, "an int of at least 1", lambda n: 1 <= n < NUMBER_END)
         who = operator_named(operator)
-        reply = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
-        assert isinstance(reply, Evicted)
+        reply: Evicted = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         return reply.holder
 
     def __str__(self) -> str:

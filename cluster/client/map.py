@@ -248,8 +248,7 @@ class BaseMap(BaseObject):
 
     @operation
     def _count(self) -> Operation[int]:
-        found = yield from self._channel.ask(ListMaps(prefix=self.name, most=1))
-        assert isinstance(found, MapList)
+        found: MapList = yield from self._channel.ask(ListMaps(prefix=self.name, most=1))
         return next((one.entries for one in found.maps if one.name == self.name), 0)
 
     def _putting(
@@ -334,8 +333,8 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
             return [one for one in changes if one.version > listed.get(one.key, 0)]
         more = read.more
         while more:
-            page = yield from self._asking(replace(self._pages, after=changes[-1].key))
-            assert isinstance(page, EntryList)
+            asked = replace(self._pages, after=changes[-1].key)
+            page: EntryList = yield from self._asking(asked)
             changes += [MapChange(one.key, one.value, one.version) for one in page.entries]
             more = page.more and bool(page.entries)
         self._listed = {one.key: one.version for one in changes if one.version > read.version}

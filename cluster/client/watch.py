@@ -120,13 +120,12 @@ class BaseWatch(Generic[T]):
         if reply is None:
             reply = self._reply = self._sent(replace(self._question, after=self._version))
         try:
-            read = yield from self._reply_of(reply, ends_at)
+            read: ChangesRead = yield from self._reply_of(reply, ends_at)
         finally:
             if reply.done:
                 self._reply = None
             elif self._closed:
                 self._abandon()  # `close` may have come before the request.
-        assert isinstance(read, ChangesRead)
         return read
 
     def _asking(self, message: Message) -> Operation[Any]:
