@@ -71,7 +71,10 @@ BEAT_POLLS = 64
 
 
 class Link:
-    """The connection to the peer ``node``, which may be up, down, or not yet known to be either."""
+    """The connection to the peer ``node``, which may be up, down, or not yet known to be either.
+
+    Its changes are appended to ``news``.
+    """
 
     def __init__(
         self,
@@ -80,10 +83,12 @@ class Link:
         endpoint: str,
         identity: bytes,
         key: LinkKey | None,
+        news: list[LinkEvent],
     ) -> None:
         self.node = node
         self.endpoint = endpoint
         self._key = key
+        self._news = news
         secure = None if key is None else key.secure
         self.dealer = connected_dealer(context, endpoint, identity, secure)
         self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
@@ -98,7 +103,6 @@ class Link:
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
         due."""
-        self._news: list[LinkEvent] = []
 
     def watch(self) -> None:
         """Read the events of the monitor; never blocks."""
@@ -153,13 +157,7 @@ class Link:
             refused = LinkRefused(node=self.node, detail=detail, by_key=by_key, cluster=cluster)
             self._news.append(refused)
 
-    def news(self) -> list[LinkEvent]:
-        """Return the changes of links since the last call, oldest first."""
-        news, self._news = self._news, []
-        return news
-
     def close(self) -> None:
-        """Close the sockets."""
         close_socket(self.dealer)
 
 
@@ -233,8 +231,8 @@ class SocketHub:
         that it has the key of the cluster."""
         self._connected = 0
         """Links made so far."""
-        self._former_events: list[LinkEvent] = []
-        """News of links that were closed since the last call of `events`."""
+        self._news: list[LinkEvent] = []
+        """The changes of links since the last call of `events`."""
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
         self.waiting: Collection[str] = ()
@@ -247,7 +245,7 @@ class SocketHub:
         self._polls = 0
         self._beat_at = time.monotonic() + BEAT_S
         """The time at which empty frames are due (s)."""
-        self.has_events = self._events_wait = False
+        self.has_events = False
         self._closed = False
         try:
             self._open(listen, peers, connections_max, quotas)
@@ -304,13 +302,14 @@ class SocketHub:
         if self._guard is not None and not self._guard.lists(node):
             self._barred[node] = endpoint
             detail = f"{endpoint}: the list of keys lists no node {node}"
-            self._former_events.append(LinkRefused(node=node, detail=detail, by_key=True))
-            self._events_wait = True
+            self._news.append(LinkRefused(node=node, detail=detail, by_key=True))
             return
         # The number tells two links to one node apart: a client may list it twice.
         identity = f"{self._identity}.{self._connected}".encode()
         self._connected += 1
-        link = self._links[node] = Link(self._context, node, endpoint, identity, self._key)
+        link = self._links[node] = Link(
+            self._context, node, endpoint, identity, self._key, self._news
+        )
         self._peers.add(node)
         self._sources.append(link)
         self._poller.register(link.dealer)
@@ -331,8 +330,7 @@ class SocketHub:
         self._poller.unregister(link.dealer)
         self._poller.unregister(link.monitor)
         if link.up:
-            self._former_events += [*link.news(), LinkDown(node=node)]
-            self._events_wait = True
+            self._news.append(LinkDown(node=node))
         link.close()
 
     def replace_keys(self, bound: Mapping[str, str]) -> None:
@@ -349,8 +347,7 @@ class SocketHub:
                 try:
                     self.connect(node, endpoint)
                 except ConfigError as error:  # The other links must follow their keys.
-                    self._former_events.append(LinkRefused(node=node, detail=str(error)))
-                    self._events_wait = True
+                    self._news.append(LinkRefused(node=node, detail=str(error)))
 
     def attach(self, streams: StreamServer) -> None:
         """Poll ``streams``, too, and close them in the end. On the thread that polls."""
@@ -370,7 +367,7 @@ class SocketHub:
         listener, tend_ms = self._listener, None
         if listener is not None:
             tend_ms = listener.connections.tend_ms
-        if self._events_wait:
+        if self._news:
             timeout_ms = 0
         elif self.waiting and listener is not None:
             pause_ms = -(-listener.queue.pause_ns() // NS_PER_MS)
@@ -390,7 +387,7 @@ class SocketHub:
         if (bell := self._doorbell.fd) in readable:
             self._doorbell.answer()
             readable.remove(bell)
-        news = self._events_wait or not self._monitors.isdisjoint(readable)
+        news = bool(self._news) or not self._monitors.isdisjoint(readable)
         ended = listener is not None and bool(listener.held.ended)
         self.has_events = news or ended or tend_ms is not None or bool(self._retries)
 
@@ -463,23 +460,22 @@ class SocketHub:
             logger.warning("%s", dropped.detail)
         elif dropped.mismatch is not None:
             link.refused(dropped.detail, cluster=dropped.cluster)
-            self._events_wait = True
 
-    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return the changes of links to peers since the last call, oldest first for each."""
-        self.has_events = self._events_wait = False
+    def events(self) -> list[LinkEvent]:
+        """Return the changes of links to peers since the last call, oldest first."""
+        self.has_events = False
         if self._listener is not None:
             self._listener.tend(self._readable)
-        news, self._former_events = self._former_events, []
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
                 self._poller.used[link.dealer] = POLLIN
                 if link.retry_at:
                     self._retries.add(link)
-            news += link.news()
         if self._retries:
             self._retry()
+        news = [*self._news]
+        self._news.clear()
         return news
 
     def _retry(self) -> None:
