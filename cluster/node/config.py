@@ -1,9 +1,17 @@
-"""The configuration of a cluster: one TOML file, the same for every node."""
+"""The configuration of a cluster: one TOML file, the same for every node, and the environment.
+
+``FENCELOCK_PAXOS__HEARTBEAT_MS=100`` overrides ``heartbeat_ms`` of the table ``[paxos]``: the key
+in upper case, with two underscores for each dot. In the id of a node, an underscore stands for
+``-``: ``FENCELOCK_NODES__ORDERS_0__LISTEN`` is ``nodes.orders-0.listen``. An empty variable counts
+as missing. A name with two underscores whose key does not exist is refused. Other names are left
+alone: Kubernetes sets ``FENCELOCK_PORT`` and the like for a service of that name.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
     AfterValidator,
@@ -48,7 +56,6 @@ from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIME_MS_MAX, TIMING, Timing, derived
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.log import LogFile
-from fencelock.cluster.node.environment import NO_OVERRIDES, Overrides, merged, read_overrides
 from fencelock.cluster.node.topology import ProtocolSettings
 
 NODES_MAX = 64
@@ -81,13 +88,15 @@ QUOTA_MAX = 10_000_000
 """The largest quota of a client, in its own unit."""
 
 PRIORITY_OFF = "off"
-PRIORITIES = range(1, 15)
+PRIORITY_MIN, PRIORITY_MAX = 1, 14
 """The smaller the number, the likelier the node leads (`bakery`), or becomes a member (`paxos`)."""
 TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
 """`bakery`: the bounds of terms in the config (s); the minimum is a few network delays."""
 
 UNLIMITED = "unlimited"
 """`bakery`: an acquire timeout as long as a wait can be."""
+
+ENV_PREFIX, ENV_DOT = "FENCELOCK_", "__"
 
 
 def _says(allowed: str) -> Any:
@@ -133,22 +142,18 @@ def _is_metrics(value: str) -> bool:
     return match is not None and int(match["port"]) <= PORT_MAX
 
 
-def _priority(value: object) -> int | str:
-    if value == PRIORITY_OFF:
-        return PRIORITY_OFF
-    if isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES:
-        return value
-    raise ValueError(value)
+def _word_or_number(word: str, kind: type[float], low: float, high: float) -> PlainValidator:
+    """Allow ``word``, and a number of ``kind`` from ``low`` to ``high``; `int` is a kind, too."""
 
+    def check(value: Any) -> float | str:
+        if value == word:
+            return word
+        is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high:
+            raise ValueError(value)
+        return kind(value)
 
-def _obtention(value: object) -> float | str:
-    if value == UNLIMITED:
-        return UNLIMITED
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(value)  # noqa: TRY004  # Reported as any value that is not allowed.
-    if not TERM_S_MIN <= value <= TERM_S_MAX:
-        raise ValueError(value)
-    return float(value)
+    return PlainValidator(check)
 
 
 def _between(low: float, high: float, unit: str = "") -> Any:
@@ -197,7 +202,7 @@ class _Node(Strict):
     ] = None
     priority: Annotated[
         int | Literal["off"],
-        PlainValidator(_priority),
+        _word_or_number(PRIORITY_OFF, int, PRIORITY_MIN, PRIORITY_MAX),
         _says('1 to 14, the smaller the likelier to lead or to become a member, or "off"'),
     ] = PRIORITY
     metrics: Metrics = None
@@ -232,7 +237,7 @@ class _Bakery(_Growing):
     max_hold: Annotated[float, _between(2 * TERM_S_MIN, 2 * TERM_S_MAX, "s")] = LEASE_MS / MS_PER_S
     obtention: Annotated[
         float | Literal["unlimited"],
-        PlainValidator(_obtention),
+        _word_or_number(UNLIMITED, float, TERM_S_MIN, TERM_S_MAX),
         _says(f'{TERM_S_MIN:g} to {TERM_S_MAX:g} s, or "{UNLIMITED}"'),
     ] = OBTENTION_MS / MS_PER_S
     copies: bool = True
@@ -347,6 +352,78 @@ def _key_at(path: Sequence[str]) -> tuple[Any, str]:
     return kind, allowed or "a table with " + " and ".join(kind.model_fields)
 
 
+class Overrides(NamedTuple):
+    """The keys that the environment sets."""
+
+    document: Mapping[str, Any] = {}
+    """Their values, nested like the file."""
+    names: Mapping[str, str] = {}
+    """Key to variable: ``paxos.heartbeat_ms`` to ``FENCELOCK_PAXOS__HEARTBEAT_MS``."""
+
+    def name_of(self, key: str) -> str | None:
+        """Return the variable that set ``key``, or something in it; None if the file did."""
+        for known, name in self.names.items():
+            if known == key or known.startswith(f"{key}."):
+                return name
+        return None
+
+
+NO_OVERRIDES = Overrides()
+
+
+def read_overrides() -> Overrides:
+    fields = File.model_fields
+    tables = {key for key in fields if key == "nodes" or _is_table(fields[key].annotation)}
+    names: dict[str, str] = {}
+    for name, value in sorted(os.environ.items()):
+        path = name.lower().removeprefix(ENV_PREFIX.lower()).split(ENV_DOT)
+        known = path[0] in fields or path[1:]
+        if value and name.upper().startswith(ENV_PREFIX) and known:
+            if path[0] == "nodes" and path[1:]:
+                path[1] = path[1].replace("_", "-")
+            names[".".join(path)] = name
+    if not names:
+        return NO_OVERRIDES
+    for key, name in names.items():
+        if key in tables:
+            raise ConfigError(f"{name}: {key} is a table: set its keys, like {name}__KEY")
+    # Imported late, as it takes longer than the rest of the client.
+    from pydantic_settings import EnvSettingsSource  # noqa: PLC0415
+
+    source = EnvSettingsSource(
+        cast(Any, File),
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=ENV_DOT,
+        env_ignore_empty=True,
+    )
+    try:
+        document = source()
+    except ValueError as error:
+        raise ConfigError(
+            f"one of {', '.join(names.values())} is no list as in JSON, like "
+            """FENCELOCK_LOG__TRACE='["process", "clock"]'"""
+        ) from error
+    if "nodes" in document:
+        nodes = document["nodes"].items()
+        document["nodes"] = {node.replace("_", "-"): table for node, table in nodes}
+    for key, name in names.items():
+        document.setdefault(key.partition(".")[0], os.environ[name])  # An unknown table: refused.
+    return Overrides(document, names)
+
+
+def merged(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``document`` with the values of ``over`` in place of its own."""
+    result = dict(document)
+    for key, value in over.items():
+        own = result.get(key)
+        result[key] = (
+            merged(cast("dict[str, Any]", own), cast("dict[str, Any]", value))
+            if isinstance(own, dict) and isinstance(value, dict)
+            else value
+        )
+    return result
+
+
 DEFAULT_PORT = 4040
 """The nodes of one machine get the ports after this one."""
 
@@ -411,7 +488,7 @@ class Config:
 
 
 def load(path: str | PathLike[str]) -> Config:
-    """Read the configuration file ``path``. Environment variables override it: see `environment`.
+    """Read the configuration file ``path``. Variables of the environment override it.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or something in it is not usable;
@@ -429,7 +506,7 @@ def load(path: str | PathLike[str]) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path} cannot be read: {reason}") from error
-    overrides = read_overrides(File)
+    overrides = read_overrides()
     try:
         return parse(text, path.parent, overrides)
     except ConfigError as error:
