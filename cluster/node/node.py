@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -157,56 +157,32 @@ class Node:
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
         if config.keys is None:
             check_bound_privately(config, node_id)
-        journal = _open_journal(config, node_id)
-        try:
-            return cls._with(journal, config, node_id, founding, spins=spins)
-        except BaseException:
-            if journal is not None:
-                journal.close()
-            raise
-
-    @classmethod
-    def _with(
-        cls,
-        journal: Journal | None,
-        config: Config,
-        node_id: str,
-        founding: Founding,
-        *,
-        spins: bool,
-    ) -> Self:
-        keys = None if config.keys is None else node_keys(config.keys, node_id)
-        boot = secrets.randbits(63)
-        records, identity = dict[str, tuple[Message, ...]](), JournalId(0, 0)
-        if journal is not None:
-            records, identity = records_of(journal, config, node_id)
-            everything = [*chain.from_iterable(records.values())]
-            check_possible(config.protocol, journal.folder, node_id, everything)
-        context = NodeContext(
-            node=node_id,
-            nodes=tuple(sorted(config.nodes)),
-            endpoints=config.nodes,
-            version=__version__,
-            boot=boot,
-            random=Random(boot),
-            first_stamp=_first_stamp(),
-            settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
-            journal=records,
-            rights=None if keys is None else keys.rights,
-            journal_id=identity.id,
-            journal_secret=identity.secret,
-            founding=founding,
-        )
-        logging = {"level": config.log_level, "roles": config.traced_roles}
-        book = Spawn(address_of(node_id, "log"), LogBook, logging)
-        role_set = make_roles_of(config.protocol)(context)
-        role_set = replace(role_set, roles=(*role_set.roles, book))
         counters: Counter[str] = Counter()
-        hub = _hub(config, node_id, boot, keys, counters, spins=spins)
-        _log_start(config, node_id, journal, records, identity.id)
-        unheard = hub.unheard if config.protocol in VOTING else list[str]
-        metrics = None
-        try:
+        with ExitStack() as undo:
+            journal = _open_journal(config, node_id)
+            if journal is not None:
+                undo.callback(journal.close)
+            keys = None if config.keys is None else node_keys(config.keys, node_id)
+            context = _context_of(config, node_id, founding, journal, keys)
+            role_set = make_roles_of(config.protocol)(context)
+            logging = {"level": config.log_level, "roles": config.traced_roles}
+            book = Spawn(address_of(node_id, "log"), LogBook, logging)
+            role_set = replace(role_set, roles=(*role_set.roles, book))
+            hub = SocketHub(
+                node=node_id,
+                boot=context.boot,
+                cluster=config.cluster,
+                listen=config.listen_of(node_id),
+                peers={node: at for node, at in config.nodes.items() if node != node_id},
+                spins=spins,
+                connections_max=connections_max(raise_limit()),
+                key=None if keys is None else keys.link,
+                listed=None if keys is None else keys.listed,
+                quotas=config.settings.quotas,
+                count=lambda name, times: counters.update({name: times}),
+            )
+            undo.callback(hub.close)
+            _log_start(config, context, journal)
             dispatcher = Dispatcher(
                 node_id,
                 hub,
@@ -214,23 +190,20 @@ class Node:
                 journal=journal,
                 counters=counters,
                 watch=EventLog(node_id).watch,
-                unheard=unheard,
+                unheard=hub.unheard if config.protocol in VOTING else list[str],
             )
+            metrics = None
             if node_id in config.metrics:  # Before the node begins: its port may be taken.
                 from fencelock.cluster.node.metrics import MetricsServer  # noqa: PLC0415 (if wanted)
 
                 metrics = MetricsServer(config.metrics[node_id], dispatcher, config.cluster)
+                undo.callback(metrics.close)
             dispatcher.start(role_set)
             give_config(node_id, config.shared, dispatcher)
-        except BaseException:
-            if metrics is not None:
-                metrics.close()
-            hub.close()
-            raise
+            undo.pop_all()
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
         node = cls(node_id, address, dispatcher, hub, closing_s=role_set.closing_s)
-        if config.keys is not None and keys is not None:
-            node._keys = config.keys, hub
+        node._keys = None if config.keys is None else (config.keys, hub)
         node._metrics = metrics
         if node_id in config.redis:
             try:
@@ -373,30 +346,6 @@ def _stop_all() -> None:
         node.stop()
 
 
-def _hub(
-    config: Config,
-    node_id: str,
-    boot: int,
-    keys: NodeKeys | None,
-    counters: Counter[str],
-    *,
-    spins: bool,
-) -> SocketHub:
-    return SocketHub(
-        node=node_id,
-        boot=boot,
-        cluster=config.cluster,
-        listen=config.listen_of(node_id),
-        peers={node: at for node, at in config.nodes.items() if node != node_id},
-        spins=spins,
-        connections_max=connections_max(raise_limit()),
-        key=None if keys is None else keys.link,
-        listed=None if keys is None else keys.listed,
-        quotas=config.settings.quotas,
-        count=lambda name, times: counters.update({name: times}),
-    )
-
-
 def check_bound_privately(config: Config, node_id: str) -> None:
     """Refuse to serve without keys on an address that is not loopback; warn if that is wanted."""
     bound = {f"nodes.{node_id}": config.listen_of(node_id), "redis": config.redis.get(node_id)}
@@ -416,22 +365,46 @@ def check_bound_privately(config: Config, node_id: str) -> None:
         note(node_id, "WARNING", text, event="insecure")
 
 
-def _log_start(
+def _context_of(
     config: Config,
     node_id: str,
+    founding: Founding,
     journal: Journal | None,
-    records: Mapping[str, Sequence[Message]],
-    journal_id: int,
-) -> None:
+    keys: NodeKeys | None,
+) -> NodeContext:
+    records, identity = dict[str, tuple[Message, ...]](), JournalId(0, 0)
+    if journal is not None:
+        records, identity = records_of(journal, config, node_id)
+        everything = [*chain.from_iterable(records.values())]
+        check_possible(config.protocol, journal.folder, node_id, everything)
+    boot = secrets.randbits(63)
+    return NodeContext(
+        node=node_id,
+        nodes=tuple(sorted(config.nodes)),
+        endpoints=config.nodes,
+        version=__version__,
+        boot=boot,
+        random=Random(boot),
+        first_stamp=_first_stamp(),
+        settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
+        journal=records,
+        rights=None if keys is None else keys.rights,
+        journal_id=identity.id,
+        journal_secret=identity.secret,
+        founding=founding,
+    )
+
+
+def _log_start(config: Config, context: NodeContext, journal: Journal | None) -> None:
+    node_id, count = context.node, len(context.records)
     if journal is None:
         state = "it keeps nothing on disk"
-    elif not any(records.values()):
-        state = f"its journal is empty ({config.folder_of(node_id)})"
+    elif not count:
+        state = f"its journal is empty ({journal.folder})"
     else:
-        count = sum(map(len, records.values()))
         state = (
             f"recovered {count} records from {journal.disk_bytes:,} bytes of journal "
-            f"({config.folder_of(node_id)})"
+            f"({journal.folder})"
         )
     text = (
         f"{node_id} starts, fencelock {__version__}, at {config.nodes[node_id]}, cluster "
@@ -446,8 +419,8 @@ def _log_start(
         "protocol": config.protocol,
         "pid": os.getpid(),
     }
-    if journal_id:
-        fields["journal"] = f"{journal_id:x}"
+    if context.journal_id:
+        fields["journal"] = f"{context.journal_id:x}"
     note(node_id, "INFO", text, **fields)
 
 
