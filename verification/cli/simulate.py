@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,14 +19,17 @@ from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.serve import PROTOCOLS
 from fencelock.cluster.guarantee import OBJECTS
+from fencelock.cluster.node.node import check_assertions
 from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.verification.simulation import bakery_run, paxos_run
+from fencelock.verification.simulation.faults import in_words, promise_of
+from fencelock.verification.simulation.objects import workload_of
+from fencelock.verification.simulation.report import RunReport, Total, reports
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.transcript import SCENES, Recorder
 
-if TYPE_CHECKING:
-    from fencelock.verification.simulation.report import RunReport, Total
-    from fencelock.verification.simulation.violation import Judge
-    from fencelock.verification.simulation.world import World
-
-    _Seeds = dict[str, Callable[..., RunReport]]
+_Seeds = dict[str, Callable[..., RunReport]]
+"""The function that runs a seed, by protocol."""
 
 SEEDS_MAX = 1_000_000
 GRANTS_MIN = 5
@@ -122,9 +125,6 @@ def simulate(
       [cyan]fencelock simulate --protocol lamport --seed 3 --diagram lamport.svg[/cyan]
 
     """
-    from fencelock.cluster.node.node import check_assertions  # noqa: PLC0415 (sockets)
-    from fencelock.verification.simulation.faults import in_words, promise_of  # noqa: PLC0415
-
     check_assertions()
     given = {
         "--transcript": bool(transcript),
@@ -167,8 +167,6 @@ def simulate(
 
 
 def _transcript(name: str) -> str:
-    from fencelock.verification.simulation.transcript import SCENES  # noqa: PLC0415
-
     if name not in SCENES:
         raise ConfigError(f"--transcript is {name!r}, there are {', '.join(SCENES)}")
     return SCENES[name].text()
@@ -208,15 +206,11 @@ class _Runs:
 
 def _plain_runs(protocol: str, settings: ProtocolSettings, word: str, *, judged: bool) -> _Runs:
     """Return the runs with locks, or with the objects that ``word`` names."""
-    from fencelock.verification.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
-    from fencelock.verification.simulation.objects import workload_of  # noqa: PLC0415
-    from fencelock.verification.simulation.run import run_seed  # noqa: PLC0415
-
     title, options = protocol, f"--protocol {protocol}"
     options += " --central-journal" if settings.central_journal else ""
     one: Callable[..., RunReport] = partial(run_seed, protocol, settings=settings)
     if judged:
-        one = run_bakery_seed
+        one = bakery_run.run_bakery_seed
     if word:
         title, options = f"objects of {protocol}: {word}", f"{options} --objects {word}"
         one = partial(one, workload=workload_of(word, protocol))
@@ -224,8 +218,6 @@ def _plain_runs(protocol: str, settings: ProtocolSettings, word: str, *, judged:
 
 
 def _special_runs(protocol: str, options: str) -> _Runs:
-    from fencelock.verification.simulation import bakery_run, paxos_run  # noqa: PLC0415
-
     members: _Seeds = {"paxos": paxos_run.run_members_seed, "bakery": bakery_run.run_members_seed}
     kinds: dict[str, tuple[str, _Seeds, str]] = {
         "--log": ("the log of {}", {"paxos": paxos_run.run_log_seed}, "which has one"),
@@ -261,14 +253,8 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
     if diagram is None:
         report = runs.one(seed)
     else:
-        from fencelock.verification.simulation.transcript import Recorder  # noqa: PLC0415
-
         recorder = Recorder()
-
-        def judges(world: World) -> list[Judge]:
-            return [recorder]
-
-        report = runs.one(seed, judges=judges)
+        report = runs.one(seed, judges=lambda _: [recorder])
         diagram.write_text(recorder.drawn(f"{runs.title}, seed {seed}"), encoding="utf-8")
     if trace:
         for line in report.trace():
@@ -284,8 +270,6 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
 
 
 def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
-    from fencelock.verification.simulation.report import Total, reports  # noqa: PLC0415
-
     total = Total()
     began = time.monotonic()
     outcomes = reports(runs.one, seeds, workers)
