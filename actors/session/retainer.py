@@ -6,7 +6,7 @@ needs a message or a timer. It is the user of the session that the cluster sees 
 
     local owners ── acquire, release, withdraw ──> RetainedLocks <── granted, refused, recalled,
           │   ^                                          ^            lost, expired ── Retainer
-          │   └─────────────── watcher <── Decided ──┼──────────────────────────────┤  ^
+          │   └─────────────────── watcher <── Decided ──┼──────────────────────────────┤  ^
           │                                              │                              v  │
           └── Perform (Request, Withdraw, GiveBack) ─────┴──────────> Retainer <──> session
 
