@@ -211,6 +211,52 @@ def optional_at_the_end(cls: type[Message]) -> int:
     return sum(1 for _ in takewhile(lambda default: default is not NODEFAULT, defaults))
 
 
+FIELDS_OF_COMMANDS = {
+    "Acquire": 9,
+    "Release": 5,
+    "AcquirePermits": 8,
+    "ReleasePermits": 6,
+    "ResizeSemaphore": 6,
+    "AcquireReadWrite": 9,
+    "Downgrade": 5,
+    "AcquireAll": 6,
+    "AcquireRetained": 9,
+    "Detach": 7,
+    "Attach": 8,
+    "Cancel": 4,
+    "KeepAlive": 2,
+    "Open": 4,
+    "End": 2,
+    "Evict": 5,
+    "CloseSession": 4,
+    "CountDown": 7,
+    "AwaitLatch": 8,
+    "Lead": 7,
+    "Renew": 6,
+    "PutEntry": 11,
+    "DeleteEntry": 8,
+    "AwaitBarrier": 7,
+    "AddToCounter": 7,
+    "SetCounter": 8,
+    "TakePermits": 8,
+    "GivePermits": 5,
+    "ResizePool": 6,
+    "ChangeKeys": 20,
+    "AwaitKey": 9,
+    "SetQuota": 5,
+    "Purge": 10,
+    "ExtendSessions": 2,
+}
+
+
+def test_no_command_of_the_log_gets_a_field() -> None:
+    """A member of an earlier release would skip such a command, and reach another state."""
+    fields = {cls.__name__: cls.ITEMS - 1 for cls in COMMANDS}
+    grown = {name: n for name, n in fields.items() if n != FIELDS_OF_COMMANDS.get(name, n)}
+    assert not grown, "declare a new command with the field: transport/README.md, Versions"
+    assert fields == FIELDS_OF_COMMANDS, "add the new command here"
+
+
 @pytest.mark.parametrize("cls", COMMANDS, ids=lambda cls: cls.__name__)
 def test_a_replicated_command_has_exactly_its_fields(cls: type[Message]) -> None:
     """A member that ignored a field would apply another command than the others.
