@@ -36,8 +36,6 @@ class StateTransfer:
         self.attempts = attempts
         self.requests = requests
         self.arriving: Import | None = None
-        self.merged = 0
-        """The epoch for which the table was completed last."""
         self.installed = 0
         """The last epoch whose seating is known to be installed, of those that it takes part in."""
         self.exported: list[Table] = []
@@ -57,7 +55,7 @@ class StateTransfer:
             return [self._barred(), Observe("bakery.lead_ignored")]
         if self.installed == lead.epoch:
             return [Observe("bakery.lead_ignored")]  # It is installed; no coordinator waits.
-        if self.merged == lead.epoch:
+        if self.epoch_state.epoch == lead.epoch:
             return [self._merged(sender, lead.epoch, now)]
         own = self.epoch_state.me in lead.former.keepers
         left = self.leave(lead.epoch)
@@ -82,7 +80,7 @@ class StateTransfer:
             held = [one.entry for one in self.attempts.own.values() if one.is_held]
             for entry in arriving.merge(self.tickets, now, held):
                 self.attempts.forget(entry)
-        self.arriving, self.merged = None, lead.epoch
+        self.arriving = None
         self._take(lead.seating)
         return [self._merged(arriving.coordinator, lead.epoch, now)]
 
@@ -161,7 +159,7 @@ class StateTransfer:
             self.leave(epoch)
             if self.arriving is not None and not self.arriving.own:
                 self._clear()
-            self.arriving, self.merged = None, epoch
+            self.arriving = None
             self._take(seating)
         self.installed = epoch
         if not epoch_state.leads:
