@@ -28,10 +28,6 @@ NODES_MAX = 1 << RANK_BITS
 """Maximum nodes, by the fence. The 3(n-1) messages of each entry are a limit long before."""
 
 
-SLACK = 16
-"""Number of dead entries that a heap may always contain."""
-
-
 class QueuePlace(NamedTuple):
     """A place in the order: by stamp, then by node, so that no two are equal."""
 
@@ -115,43 +111,6 @@ class Evidence:
         return tuple(
             node for node, stamp in self.received.items() if QueuePlace(stamp, node) <= turn
         )
-
-
-class Uncovered:
-    """This node's own requests that are not granted, and a heap of those that lack evidence.
-
-    Evidence rises for all requests together, so the heap's top is the first to be covered:
-    a message costs a look at the top, and not at every request.
-    """
-
-    def __init__(self) -> None:
-        self.turns: dict[str, QueuePlace] = {}
-        self.heap: list[tuple[QueuePlace, str]] = []
-
-    def add(self, lock: str, turn: QueuePlace) -> None:
-        """Watch the request for ``lock``."""
-        self.turns[lock] = turn
-        heapq.heappush(self.heap, (turn, lock))
-
-    def drop(self, lock: str) -> None:
-        """Stop watching the request for ``lock``, if it is watched."""
-        self.turns.pop(lock, None)
-        if len(self.heap) > 2 * len(self.turns) + SLACK:  # Amortized over as many drops.
-            self.renew()
-
-    def renew(self) -> None:
-        """Check all requests again: evidence was lost."""
-        self.heap = [(turn, lock) for lock, turn in self.turns.items()]
-        heapq.heapify(self.heap)
-
-    def covered(self, evidence: Evidence) -> list[str]:
-        """Return the locks whose requests now have all evidence; each is returned once."""
-        locks: list[str] = []
-        while self.heap and evidence.covers(self.heap[0][0]):
-            turn, lock = heapq.heappop(self.heap)
-            if self.turns.get(lock) == turn:
-                locks.append(lock)
-        return locks
 
 
 REQUESTS_MAX = 100_000
@@ -263,6 +222,9 @@ class PendingRequest:
     """Whether it was given up before it was stamped: it is released once the stamp is known."""
 
 
+SLACK = 16
+"""Entries that `PendingRequests.uncovered` may always have beyond twice the requests."""
+
 REQUESTS_POSTED_MAX = 64
 """Maximum requests that this node has posted and that have no stamp yet. Each comes back from the
 node's own clock, and by then the channel has reported which nodes have too many to confirm."""
@@ -286,6 +248,10 @@ class PendingRequests:
         self.unstamped = 0
         """Number of requests that have no stamp yet."""
         self.out: dict[str, PendingRequest] = {}
+        self.uncovered: list[tuple[QueuePlace, str]] = []
+        """A heap of the requests that may lack evidence, and of some that have ended. Evidence
+        rises for all together, so the top is the first to be covered: a message costs a look at the
+        top, and not at every request."""
         self.lines: dict[str, OrderedDict[int, LocalTicket]] = {}
         self.tickets = 0
         """Number of tickets, waiting or with a request, of all locks."""
@@ -340,7 +306,24 @@ class PendingRequests:
         assert bid.turn is None
         bid.turn = turn
         self.unstamped -= 1
+        heapq.heappush(self.uncovered, (turn, lock))
         return bid
+
+    def covered(self, evidence: Evidence) -> list[str]:
+        """Return the locks whose requests now have all evidence; each is returned once."""
+        locks: list[str] = []
+        while self.uncovered and evidence.covers(self.uncovered[0][0]):
+            turn, lock = heapq.heappop(self.uncovered)
+            bid = self.out.get(lock)
+            if bid is not None and bid.turn == turn:
+                locks.append(lock)
+        return locks
+
+    def renew(self) -> None:
+        """Check all requests again: evidence was lost."""
+        bids = ((bid, lock) for lock, bid in self.out.items() if bid.granted_at is None)
+        self.uncovered = [(bid.turn, lock) for bid, lock in bids if bid.turn is not None]
+        heapq.heapify(self.uncovered)
 
     def leave(self, lock: str, number: int) -> bool:
         """Remove a ticket from the line; return False if it is not there."""
@@ -357,6 +340,8 @@ class PendingRequests:
     def end(self, lock: str) -> None:
         del self.out[lock]
         self.tickets -= 1
+        if len(self.uncovered) > 2 * len(self.out) + SLACK:  # Amortized over as many ends.
+            self.renew()
 
     def waiting(self) -> list[str]:
         return [lock for lock, bid in self.out.items() if bid.granted_at is None]

@@ -37,7 +37,6 @@ from fencelock.actors.lamport.order import (
     QueuePlace,
     Rejoin,
     Requests,
-    Uncovered,
     pack_fence,
 )
 from fencelock.actors.message import Address, Instant, ms_between
@@ -112,7 +111,6 @@ class LockProcess(Role[Received]):
         self.evidence = Evidence(())
         self.requests = Requests()
         self.pending = PendingRequests()
-        self.uncovered = Uncovered()
         self.proofs = Proofs()
         self.congested: set[str] = set()
         self.busy: set[str] = set()
@@ -241,7 +239,6 @@ class LockProcess(Role[Received]):
             bid.withdrawn = True
             return ()
         self.requests.remove(release.lock, self.node)
-        self.uncovered.drop(release.lock)
         return self._release(release.lock, bid.turn, now)
 
     def _release(self, lock: str, turn: QueuePlace, now: Instant) -> list[Effect]:
@@ -258,7 +255,6 @@ class LockProcess(Role[Received]):
         if not self._may_enter(lock, bid.turn):
             return []
         bid.granted_at = now
-        self.uncovered.drop(lock)
         fence = pack_fence(bid.turn.stamp, self.nodes.index(self.node))
         granted = LockGranted(lock=lock, ticket=bid.ticket.number, fence=fence)
         return [Send(self.proxy, granted), Observe("lamport.entry")]
@@ -423,7 +419,6 @@ class LockProcess(Role[Received]):
         if bid.withdrawn:
             return self._release(request.lock, turn, now)
         self.requests.add(request.lock, turn, now)
-        self.uncovered.add(request.lock, turn)
         return [*self._settle(request.lock, now), *self._request_waiting(now)]
 
     def _on_message(self, origin: str, message: Content, now: Instant) -> list[Effect]:
@@ -487,7 +482,7 @@ class LockProcess(Role[Received]):
     def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
         """Store evidence, and grant requests that lacked only this."""
         self.evidence.note(origin, stamp)
-        locks = self.uncovered.covered(self.evidence)
+        locks = self.pending.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
         return [*effects, *self._reply_to_looks(now)] if self.proofs.waiting else effects
 
@@ -529,7 +524,7 @@ class LockProcess(Role[Received]):
         self.greetings.pop(joined.node, None)
         self.unanswered.discard(joined.node)
         self.evidence.forget(joined.node)
-        self.uncovered.renew()
+        self.pending.renew()
         self.contact.received(joined.node, now)
         greeted = self.rejoin.meet(joined.node, joined.boot)
         self.contact.requested(greeted, now)

@@ -8,16 +8,18 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 from support.expect import present
+from support.role_harness import T0
 
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.lamport.order import (
     NODES_MAX,
     SLACK,
     Evidence,
+    LocalTicket,
+    PendingRequests,
     Queue,
     QueuePlace,
     Rejoin,
-    Uncovered,
     pack_fence,
     unpack_fence,
 )
@@ -118,38 +120,54 @@ def test_a_message_costs_log_n_comparisons_and_not_queue_times_processes() -> No
     assert 0 < CountedTurn.compared <= 3 * messages * math.log2(requests)
 
 
-def test_a_request_is_reported_once_when_its_evidence_is_complete() -> None:
-    evidence, uncovered = Evidence(["b"]), Uncovered()
-    for stamp, lock in ((5, "x"), (3, "y"), (9, "z")):
-        uncovered.add(lock, QueuePlace(stamp, "a"))
-    evidence.note("b", 6)
+class Requested(PendingRequests):
+    """The pending requests of node a, which knows node b."""
 
-    assert uncovered.covered(evidence) == ["y", "x"]
-    assert uncovered.covered(evidence) == []
+    def __init__(self, **stamps: int) -> None:
+        super().__init__()
+        self.evidence = Evidence(["b"])
+        for lock, stamp in stamps.items():
+            self.request(lock, stamp)
+
+    def request(self, lock: str, stamp: int) -> None:
+        self.queue(lock, LocalTicket(1, "s", "o", T0))
+        self.enter(lock)
+        assert self.begin() == lock
+        self.stamped(lock, QueuePlace(stamp, "a"))
+
+    def received(self, stamp: int) -> list[str]:
+        """Note a message of b with that stamp; return the locks whose requests it covers."""
+        self.evidence.note("b", stamp)
+        return self.covered(self.evidence)
+
+
+def test_a_request_is_reported_once_when_its_evidence_is_complete() -> None:
+    pending = Requested(x=5, y=3, z=9)
+
+    assert pending.received(6) == ["y", "x"]
+    assert pending.received(7) == []
 
 
 def test_a_request_given_up_is_not_reported_and_its_entry_does_not_stay() -> None:
-    evidence, uncovered = Evidence(["b"]), Uncovered()
+    pending = Requested()
     for stamp in range(1, 1_000):
-        uncovered.add("x", QueuePlace(stamp, "a"))
-        uncovered.drop("x")
-    assert len(uncovered.heap) <= SLACK + 1
+        pending.request("x", stamp)
+        pending.end("x")
+    assert len(pending.uncovered) <= SLACK
 
-    evidence.note("b", 2_000)
-    assert uncovered.covered(evidence) == []
+    pending.request("x", 3_000)
+    assert pending.received(2_000) == []
+    assert pending.received(3_001) == ["x"]
 
 
 def test_lost_evidence_lets_all_be_reported_again() -> None:
-    evidence, uncovered = Evidence(["b"]), Uncovered()
-    uncovered.add("x", QueuePlace(5, "a"))
-    evidence.note("b", 6)
-    assert uncovered.covered(evidence) == ["x"]
+    pending = Requested(x=5)
+    assert pending.received(6) == ["x"]
 
-    evidence.forget("b")
-    uncovered.renew()
-    assert uncovered.covered(evidence) == []
-    evidence.note("b", 7)
-    assert uncovered.covered(evidence) == ["x"]
+    pending.evidence.forget("b")
+    pending.renew()
+    assert pending.covered(pending.evidence) == []
+    assert pending.received(7) == ["x"]
 
 
 def test_ready_is_who_was_welcomed_by_all_in_a_round_begun_after_meeting_all() -> None:

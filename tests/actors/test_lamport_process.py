@@ -184,7 +184,7 @@ def test_nothing_is_left_after_all_is_released(joined: LoneProcess) -> None:
     process = joined.process
     assert (process.requests.queues, process.pending.out) == ({}, {})
     assert (process.pending.lines, process.pending.tickets) == ({}, 0)
-    assert process.uncovered.turns == {}
+    assert process.pending.uncovered == []
 
 
 def test_its_state_can_be_copied(joined: LoneProcess) -> None:
