@@ -54,9 +54,9 @@ DOUBTS_MAX = 10_000
 """Holds of earlier lives that are remembered for `DOUBT_MS`; with more, all are forgotten."""
 
 FromProxy = AcquireLock | ReleaseLock | QueryLock | ReleaseHold | EndHolds
-FromClient = LockGranted | QueueFull | LockRevoked | HoldReleased | Idle
+FromClient = LockGranted | QueueFull | LockRevoked | HoldReleased | Idle | Revoked
 FromServer = Grant | FreeReply | SessionEnded | Peeked | Revoke
-Accepted = FromProxy | FromClient | FromServer | Revoked
+Accepted = FromProxy | FromClient | FromServer
 
 
 class ClientRecord(NamedTuple):
@@ -133,72 +133,50 @@ class Broker(Role[Accepted]):
         arguments = {"proxy": self.proxy, "server": self.server, "boot": self.boot}
         return (Spawn(self.watch, ServerWatch, arguments),)
 
-    def handle(self, sender: Address, event: Accepted, now: Instant) -> Effects:
-        if isinstance(event, FromProxy):
-            return self._on_proxy(event, now)
-        if isinstance(event, FromServer):
-            if sender != self.server:
-                name = type(event).__name__.lower()
-                return (Observe(f"central.{name}_malformed"),)
-            return self._on_server(event, now)
-        if isinstance(event, Revoked):
-            return (Send(self.server, event),)
-        return self._on_client(sender, event, now)
-
-    def summary(self) -> Summary:
-        return (("lock clients", len(self.clients)), ("tickets", len(self.tickets)))
-
-    def _on_proxy(self, event: FromProxy, now: Instant) -> Effects:
+    def handle(  # noqa: PLR0912  (a case for each event)
+        self, sender: Address, event: Accepted, now: Instant
+    ) -> Effects:
         match event:
             case AcquireLock():
                 return self._on_acquire_lock(event, now)
             case ReleaseLock():
                 return self._on_release_lock(event)
             case QueryLock():
-                return self._on_query(event, now)
+                return (Send(self.watch, self._local_view(event, now)),)
             case ReleaseHold(lock=lock, fence=fence, session=session, operator=operator):
                 free = Free(lock=lock, number=fence, session=session, operator=operator)
                 return (Send(self.server, free),)
             case EndHolds(session=session):
                 return (Send(self.server, EndSession(session=session)),)
-
-    def _on_client(self, client: Address, event: FromClient, now: Instant) -> Effects:
-        match event:
             case LockGranted():
                 return self._on_granted(event, now)
-            case QueueFull() | LockRevoked():
-                if self._forget(event.ticket) is None:
-                    return ()  # It crossed with a `ReleaseLock`.
-                return (Send(self.proxy, event),)
-            case HoldReleased():
+            case QueueFull() | LockRevoked() if self._forget(event.ticket) is None:
+                return ()  # It crossed with a `ReleaseLock`.
+            case QueueFull() | LockRevoked() | HoldReleased():
                 return (Send(self.proxy, event),)
             case Idle():
-                return self._on_idle(client, event)
-
-    def _on_server(self, event: FromServer, now: Instant) -> Effects:
-        match event:
+                return self._on_idle(sender, event)
+            case Revoked():
+                return (Send(self.server, event),)
+            case Grant() | FreeReply() | SessionEnded() | Peeked() | Revoke() if (
+                sender != self.server
+            ):
+                return (Observe(f"central.{type(event).__name__.lower()}_malformed"),)
             case Grant():
                 return self._on_grant(event, now)
-            case FreeReply() if holder_fits(event.holder):
-                released = HoldReleased(
-                    lock=event.lock,
-                    fence=event.number,
-                    session=event.session,
-                    outcome=event.outcome,
-                    holder=event.holder,
-                )
-                return (Send(self.proxy, released),)
             case FreeReply():
-                return (Observe("central.freereply_malformed"),)
+                return self._on_free_reply(event)
             case SessionEnded():
                 return self._on_session_ended(event.session)
             case Peeked():
                 return self._on_peeked(event)
-            case Revoke():
-                if event.client in self.clients:
-                    return (Send(event.client, event),)
-                done = Revoked(lock=event.lock, client=event.client, number=event.number)
-                return (Send(self.server, done),)
+            case Revoke() if event.client in self.clients:
+                return (Send(event.client, event),)
+            case Revoke(lock=lock, client=client, number=number):
+                return (Send(self.server, Revoked(lock=lock, client=client, number=number)),)
+
+    def summary(self) -> Summary:
+        return (("lock clients", len(self.clients)), ("tickets", len(self.tickets)))
 
     def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
         assert acquire.ticket not in self.tickets
@@ -250,9 +228,6 @@ class Broker(Role[Accepted]):
             _take(self.waiting if ticket.number is None else self.holding, ticket.lock, number)
         return ticket
 
-    def _on_query(self, query: QueryLock, now: Instant) -> Effects:
-        return (Send(self.watch, self._local_view(query, now)),)
-
     def _local_view(self, query: QueryLock, now: Instant) -> LockDescription:
         """Return what this node knows of a lock; the watch adds the knowledge of the server."""
         holder = next(iter(self.holding.get(query.lock, ())), None)
@@ -293,6 +268,18 @@ class Broker(Role[Accepted]):
         del self.clients[client]
         del self.client_of[record.session, record.lock]
         return (Retire(client),)
+
+    def _on_free_reply(self, reply: FreeReply) -> Effects:
+        if not holder_fits(reply.holder):
+            return (Observe("central.freereply_malformed"),)
+        released = HoldReleased(
+            lock=reply.lock,
+            fence=reply.number,
+            session=reply.session,
+            outcome=reply.outcome,
+            holder=reply.holder,
+        )
+        return (Send(self.proxy, released),)
 
     def _on_grant(self, grant: Grant, now: Instant) -> Effects:
         if grant.client in self.clients:
