@@ -126,7 +126,9 @@ class Leader(Role[Received]):
             effects = self._on_other(sender, event, now)
         return [*effects, *self._tick(now)]
 
-    def _on_leader(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
+    def _on_leader(  # noqa: PLR0912  (a case for each message)
+        self, sender: Address, event: FromLeader, now: Instant
+    ) -> list[Effect]:
         leader = node_of(sender)
         if sender != leader_of(leader) or not self.epoch_state.obeys(sender, event):
             return [Observe("bakery.step_of_another_epoch")]
@@ -137,14 +139,24 @@ class Leader(Role[Received]):
                 sender, now, event.ticket.lease_ms
             ):
                 return refused
-            case Entering() | AddTicket() | Yield() | DropTicket() | Extend():
-                return self.voting.on_step(leader, event, now)
+            case Entering() | AddTicket() | Extend() if self.voting.is_of_other_mode(event.ticket):
+                return [Observe("bakery.step_malformed")]
+            case Entering():
+                return self.voting.on_entering(leader, event, now)
+            case AddTicket():
+                return self.voting.on_add(leader, event, now)
+            case Yield():
+                return self.voting.on_yield(leader, event, now)
+            case DropTicket():
+                return self.voting.on_drop(leader, event, now)
+            case Extend():
+                return self.voting.on_extend(leader, event, now)
             case MaxTicket():
                 return self.attempts.on_max(leader, event, now)
             case Collected():
                 return self.attempts.on_collected(leader, event, now)
             case TicketEnded() | Owned():
-                return self.voting.on_notice(leader, event, now)
+                return self.attempts.on_lost(leader, event, now)
             case TicketDropped():
                 return self.requests.on_dropped(leader, event, now)
             case Extended():

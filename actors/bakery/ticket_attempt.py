@@ -102,6 +102,8 @@ from fencelock.actors.bakery.message import (
     Locked,
     LockFailed,
     MaxTicket,
+    Owned,
+    TicketEnded,
     Unlocking,
     Yield,
     request_of,
@@ -485,6 +487,15 @@ class TicketAttempts:
         if not entry.holds:
             self.table.set_until(entry, later(now, COPY_MS))
         return [*effects, Observe("bakery.ceded")]
+
+    def on_lost(self, leader: str, notice: TicketEnded | Owned, now: Instant) -> list[Effect]:
+        """Leave a request that has ended, or that another leader keeps."""
+        attempt = self.own.get(notice.key)
+        if attempt is None or attempt.is_held:
+            return [Observe("bakery.late_answer")]
+        if isinstance(notice, Owned):
+            return self.cede(attempt, leader, now)
+        return self.fail(attempt, Error.FAILED, ended_before(notice.lock), now)
 
     def advance(self, lock: str, now: Instant) -> list[Effect]:
         """Request votes for the tickets at the head of the line that this leader owns.

@@ -103,7 +103,6 @@ from fencelock.actors.bakery.message import (
     Collected,
     DropTicket,
     Entering,
-    Error,
     Extend,
     Extended,
     MaxTicket,
@@ -115,11 +114,9 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.table import TicketEntry, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
-from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, ended_before
+from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Instant, later
-
-StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
 
 
 @dataclass(eq=False)
@@ -133,35 +130,13 @@ class Voting:
     table: TicketTable
     attempts: TicketAttempts
 
-    def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
-        """Process a step of ``leader``, which leads in the same epoch.
-
-        The mode is part of a request: a step that names a known one in the other mode is dropped.
-        """
-        match step:
-            case Entering() | AddTicket() | Extend() if self._is_of_other_mode(step.ticket):
-                return [Observe("bakery.step_malformed")]
-            case AddTicket() if not self.epoch_state.leads:
-                return self._keep(leader, step, now)
-            case Extend() if not self.epoch_state.leads:
-                return self._extend_copy(leader, step, now)
-            case Entering():
-                return self._on_entering(leader, step, now)
-            case AddTicket():
-                return self._on_add(leader, step, now)
-            case Yield():
-                return self._on_yield(leader, step, now)
-            case DropTicket():
-                return self._on_drop(leader, step, now)
-            case Extend():
-                return self._on_extend(leader, step, now)
-
-    def _is_of_other_mode(self, ticket: Ticket) -> bool:
+    def is_of_other_mode(self, ticket: Ticket) -> bool:
+        """Return whether the request is known in the other mode, which is a part of it."""
         attempt = self.attempts.own.get(ticket.key)
         known = self.table.get(ticket.key) if attempt is None else attempt.entry
         return known is not None and known.shared != ticket.shared
 
-    def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
+    def on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
         ticket = step.ticket
         attempt = self.attempts.own.get(ticket.key)
         ceded: list[Effect] = []
@@ -185,7 +160,9 @@ class Voting:
         message = TicketEnded(**request_of(step.epoch, step.ticket))
         return [*answer(leader, message), Observe("bakery.ended_before")]
 
-    def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+    def on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+        if not self.epoch_state.leads:
+            return self._keep(leader, step, now)
         attempt = self.attempts.own.get(step.ticket.key)
         whose = self._whose(attempt, leader, step) if attempt is not None else ""
         if whose == self.epoch_state.node:
@@ -316,7 +293,7 @@ class Voting:
             self.table.vote(entry, fence, now)
         return entry
 
-    def _on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
+    def on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
         entry = self.table.get(step.key)
         if entry is None or entry.owner != leader or step.round <= entry.round:
             return [Observe("bakery.late_step")]
@@ -325,7 +302,7 @@ class Voting:
             self.table.unvote(entry, later(now, COPY_MS))
         return self.attempts.advance(step.lock, now)
 
-    def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
+    def on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
         if step.mine:
             entry = self.table.get(step.key)
             if entry is not None and entry.owner == leader:
@@ -350,8 +327,10 @@ class Voting:
         if not entry.holds:
             self.table.set_until(entry, None)
 
-    def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
+    def on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         """Restart the lease of a hold, or take a hold up that another leader still has."""
+        if not self.epoch_state.leads:
+            return self._extend_copy(leader, step, now)
         ticket = step.ticket
         entry = self.table.get(ticket.key)
         waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
@@ -387,15 +366,6 @@ class Voting:
     def _restart(self, entry: TicketEntry, leader: str, step: Extend, now: Instant) -> None:
         entry.ticket, entry.owner = step.ticket, leader
         self.table.extend_until(entry, later(now, step.ticket.lease_ms))
-
-    def on_notice(self, leader: str, notice: TicketEnded | Owned, now: Instant) -> list[Effect]:
-        """Note that a ticket of this leader's own is over, or another's."""
-        attempt = self.attempts.own.get(notice.key)
-        if attempt is None or attempt.is_held:
-            return [Observe("bakery.late_answer")]
-        if isinstance(notice, Owned):
-            return self.attempts.cede(attempt, leader, now)
-        return self.attempts.fail(attempt, Error.FAILED, ended_before(notice.lock), now)
 
 
 def obeys_step(entry: TicketEntry, leader: str, step: AddTicket) -> bool:

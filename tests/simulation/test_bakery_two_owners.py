@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present
+from support.leader_trio import lock_leader
 from support.planted_bugs import as_plant, plant
 
-from fencelock.actors.bakery.config import Terms, election_of, proxy_of
-from fencelock.actors.bakery.epochs import EpochState
+from fencelock.actors.bakery.config import election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.leader_requests import LeaderRequests
 from fencelock.actors.bakery.message import (
     AddTicket,
     Chosen,
@@ -34,14 +33,12 @@ from fencelock.actors.bakery.message import (
     Yield,
 )
 from fencelock.actors.bakery.message import Table as TablePart
-from fencelock.actors.bakery.state_transfer import Import, StateTransfer
+from fencelock.actors.bakery.state_transfer import Import
 from fencelock.actors.bakery.table import TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
-from fencelock.actors.bakery.voting import Voting
-from fencelock.actors.effect import Effect, Send
+from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, later
-from fencelock.actors.quota import DEFAULT_QUOTAS
 
 ANN, BEN = Who("c", "ann"), Who("c", "ben")
 NOW = Instant(10**12)
@@ -50,17 +47,17 @@ LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 
 
 class TwoOwners:
-    """The parts of a leader, mostly n1, the first of three; it serves and is trusted."""
+    """A leader, mostly n1, the first of three; it serves and is trusted."""
 
     def __init__(self, node: str = "n1") -> None:
-        epoch_state = EpochState(node, int(node[1:]))
+        self.leader = lock_leader(node, life=int(node[1:]))
+        epoch_state = self.leader.epoch_state
         epoch_state.take(Seating(1, LIVES, 10_000))
         epoch_state.serving, epoch_state.trusted_at = True, NOW
-        self.table = TicketTable()
-        self.attempts = TicketAttempts(epoch_state, self.table)
-        self.voting = Voting(epoch_state, self.table, self.attempts)
-        self.requests = LeaderRequests(self.attempts, Terms(least_ms=1), DEFAULT_QUOTAS.tickets)
-        self.transfer = StateTransfer(self.attempts, self.requests)
+        self.table = self.leader.tickets
+        self.attempts = self.leader.attempts
+        self.requests = self.leader.requests
+        self.transfer = self.leader.transfer
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
         """Let n1 own request 1 of ``who``, with its number drawn and a fence under which another
@@ -72,16 +69,16 @@ class TwoOwners:
         self.attempts.on_max("n2", entered(who, held), NOW)
         return present(self.attempts.own.get(RequestKey("x", who, 1)))
 
-    def receives(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
+    def receives(self, step: AddTicket | DropTicket | Extend | Yield) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""
-        return sent_messages(self.voting.on_step("n2", step, NOW))
+        return sent_messages(self.leader.handle(leader_of("n2"), step, NOW))
 
 
 def entered(who: Who = ANN, held: int = 0) -> MaxTicket:
     return MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
 
 
-def sent_messages(effects: list[Effect]) -> list[Any]:
+def sent_messages(effects: Effects) -> list[Any]:
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
@@ -307,8 +304,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
     refused = bench.receives(other)
     assert [message.voted for message in refused if isinstance(message, Collected)] == [False]
-    back = Yield(epoch=2, lock="x", who=ANN, request=1, round=11)
-    bench.voting.on_step("n2", back, NOW)
+    bench.receives(Yield(epoch=2, lock="x", who=ANN, request=1, round=11))
     assert bench.table.of("x", ANN)[0].fence == FENCE
     taken = replace(other, fence=FENCE, round=12, taken=True)
     kept = bench.receives(taken)
