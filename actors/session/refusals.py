@@ -29,7 +29,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.api.request import TableQuery, TableReply
+from fencelock.actors.api.request import TableReply
 from fencelock.actors.api.session_message import (
     HAVE_DEADLINES,
     CloseSession,
@@ -106,42 +106,28 @@ def checked_lock_key(lock: str, owner: str) -> LockKey:
 
 def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
+    request, is_sent = pending.request, pending.sent_at is not None
     waited = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
-    match pending.request:
-        case request if isinstance(request, LockQuery) and pending.sent_at is None:
+    about = f"{titled(request.lock)}: " if request.lock else ""
+    match request:
+        case _ if isinstance(request, LockQuery) and not is_sent:
             text = f"not sent within {waited}, since earlier reads of this client had no reply"
-        case CancellableRequest(lock=lock) if pending.sent_at is None:
-            text = f"{titled(lock)}: no node could be asked for it within {waited}"
-        case UpdateRequest(lock=lock):
-            text = f"{titled(lock)}: no node answered within {waited}, and {UNKNOWN}"
-        case CancellableRequest(lock=lock):
+        case CancellableRequest() if not is_sent:
+            text = f"{about}no node could be asked for it within {waited}"
+        case UpdateRequest():
+            text = f"{about}no node answered within {waited}, and {UNKNOWN}"
+        case CancellableRequest():
             text = (
-                f"{titled(lock)}: no node decided within {waited}, and the outcome is unknown; the "
-                "client cancels the request as soon as it is connected again, and releases "
-                "the lock if it was granted meanwhile"
+                f"{about}no node decided within {waited}, and the outcome is unknown; the client "
+                "cancels the request as soon as it is connected again, and releases the lock if it "
+                "was granted meanwhile"
             )
-        case ReleaseRequest(lock=lock):
+        case ReleaseRequest():
             text = (
-                f"{titled(lock)}: its release was not confirmed by "
+                f"{about}its release was not confirmed by "
                 f"{endpoints.table[pending.endpoint].label} within {waited}; it goes on being "
                 "repeated in the background until it is"
             )
-        case Renew(lock=lock):
-            text = f"{titled(lock)}: no node renewed its lease within {waited}"
-        case Inspect(lock=lock):
-            text = f"{titled(lock)}: no node sent its status within {waited}"
-        case (
-            Describe()
-            | ListRecords()
-            | ListLocks()
-            | ReadMembers()
-            | ReadBackup()
-            | SetQuota()
-            | Purge()
-        ):
-            text = f"no node {_NOT_DONE[type(pending.request)]} within {waited}"
-        case TableQuery(lock=lock):
-            text = f"{f'{titled(lock)}: ' if lock else ''}no node answered within {waited}"
         case ChangeMembers(node=node):
             text = (
                 f"no node answered within {waited} whether the change of {node} is done; asking "
@@ -152,15 +138,20 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
                 f"no node confirmed within {waited} that session {quoted(handle)} was closed; "
                 "asking again does no harm"
             )
-        case Evict(lock=lock, fence=fence):
+        case Evict(fence=fence):
             text = (
-                f"{titled(lock)}: no node confirmed within {waited} that it was taken from its "
-                f"holder under fence {fence}; asking again does no harm"
+                f"{about}no node confirmed within {waited} that it was taken from its holder under "
+                f"fence {fence}; asking again does no harm"
             )
+        case _:
+            not_done = _NOT_DONE.get(type(request), "answered")
+            text = f"{about}no node {not_done} within {waited}"
     return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
 
 
 _NOT_DONE: dict[type[UserRequest], str] = {
+    Renew: "renewed its lease",
+    Inspect: "sent its status",
     Describe: "described itself",
     ListRecords: "listed sessions or evictions",
     ListLocks: "listed the held locks",
