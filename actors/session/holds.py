@@ -316,19 +316,6 @@ def renew_first(state: SessionState, pending: Pending, granted: Granted, now: In
     return state.in_flight.send(pending.endpoint, renew, now)
 
 
-def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
-    """Return the grant that was renewed before the user received it."""
-    if pending.renewed_at is None:
-        return None
-    fence, hold_ms, grace_ms = renewed.fence, renewed.hold_ms, renewed.grace_ms
-    return Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
-
-
-def has_expired(pending: Pending, refused: Refused) -> bool:
-    """Return whether a grant expired before its lease was renewed; its user still waits."""
-    return pending.renewed_at is not None and refused.reason is Reason.NOT_HELD
-
-
 def begin_lease(
     state: SessionState, lock_key: LockKey, pending: Pending, granted: Granted, now: Instant
 ) -> None:
@@ -336,12 +323,6 @@ def begin_lease(
     sent_at = pending.renewed_at if pending.renewed_at is not None else pending.sent_at
     assert sent_at is not None
     _count_from(state, lock_key, sent_at, granted, now)
-
-
-def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
-    """Return whether the lease may have expired before the user received the grant."""
-    sent_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
-    return sent_at is None or now >= SessionLease.trusted_until(sent_at, lease_ms)
 
 
 def take_renewal(

@@ -28,6 +28,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import holds
 from fencelock.actors.session.endpoints import note_life, note_node, prefer_leader
 from fencelock.actors.session.holds import EXPIRED, GONE, Acquisition, ClientHold, let_go, lose
+from fencelock.actors.session.lease import SessionLease
 from fencelock.actors.session.refusals import Rejection, SessionReply, is_reply_to, lost
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
@@ -264,13 +265,14 @@ def on_renewed(
         return effects
     if not isinstance(pending.request, AcquireRequest):
         return effects + _extend(state, pending, renewed, now)
-    granted = holds.granted_by(pending, renewed)
-    if granted is None:
+    if pending.renewed_at is None:
         return [*effects, Observe("client.unfit_answer_dropped")]
-    if holds.is_renewed_too_late(pending, renewed, now):
-        # It came so late that it has ended meanwhile.
+    fence, hold_ms, grace_ms = renewed.fence, renewed.hold_ms, renewed.grace_ms
+    if now >= SessionLease.trusted_until(pending.renewed_at, hold_ms + grace_ms):
+        # It came so late that it may have ended meanwhile.
         effects += state.in_flight.again(pending, pending.endpoint, now)
         return [*effects, Observe("client.wait_renewed")]
+    granted = Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
     return effects + _hold(state, pending, granted, now)
 
 
@@ -322,10 +324,11 @@ def _on_refused(
 ) -> list[Effect]:
     lock_key = pending.lock_key
     match pending.request:
-        case AcquireRequest() if reply.reason is Reason.CANCELLED or holds.has_expired(
-            pending, reply
+        case AcquireRequest() if reply.reason is Reason.CANCELLED or (
+            pending.renewed_at is not None and reply.reason is Reason.NOT_HELD
         ):
-            # The node took us for gone. Our user still waits.
+            # The node took us for gone, or the grant expired before its lease was renewed. Our user
+            # still waits.
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]
         case CancellableRequest() if (
