@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +28,8 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_betw
 from fencelock.actors.timing import PROBE_AFTER_MS
 
 if TYPE_CHECKING:
+    from random import Random
+
     from fencelock.actors.session.endpoints import Endpoints
     from fencelock.actors.session.lease import SessionLease
 
@@ -68,19 +70,7 @@ _LEAST = 1 - JITTER / 2
 """The shortest pause, as a fraction of the usual one."""
 
 
-class RandomSource(Protocol):
-    """The part of ``random.Random`` that a session draws from."""
-
-    def random(self) -> float:
-        """Return a random number x with 0 <= x < 1."""
-        ...
-
-    def randrange(self, stop: int, /) -> int:
-        """Return a random integer n with 0 <= n < ``stop``."""
-        ...
-
-
-def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:
+def paused(random: Random, step_ms: int, now: Instant) -> Instant:
     """Return an instant about ``step_ms`` from ``now``, randomly sooner or later."""
     vary = _LEAST + JITTER * random.random()
     return Instant(now + int(step_ms * vary) * NS_PER_MS)
@@ -275,7 +265,7 @@ class SessionRequests:
     each has its own.
     """
 
-    random: RandomSource
+    random: Random
     endpoints: Endpoints
     session_lease: SessionLease
     windows: tuple[ReadWindow, ReadWindow]

@@ -61,7 +61,7 @@ OSDI 2006, sections 2.4 and 2.8; for numbers that make a repetition harmless: Di
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import WATCH_MS
@@ -132,12 +132,14 @@ from fencelock.actors.session.requests import (
     CancelKey,
     LockKey,
     PendingCancel,
-    RandomSource,
     SessionRequests,
     UserRequest,
     windows,
 )
 from fencelock.actors.session.state import Broadcast, SessionState
+
+if TYPE_CHECKING:
+    from random import Random
 
 SURVEY_MS = 2_000
 """Timeout of a survey for the last endpoint (ms)."""
@@ -224,7 +226,7 @@ class ClientSession(Role[Event | SessionTick]):
         *,
         session: str,
         endpoints: tuple[Address, ...],
-        random: RandomSource,
+        random: Random,
         labels: tuple[str, ...] = (),
         watcher: Address | None = None,
         retainer: Address | None = None,
