@@ -59,6 +59,9 @@ SENT_MAX = 256
 EPOCH = Instant(0)
 """An instant before every clock reading."""
 
+FOREVER = Instant(1 << 63)
+"""An instant after every clock reading."""
+
 
 class Stage(Enum):
     """State of a session."""
@@ -106,8 +109,8 @@ class SessionLease:
     """The cluster's id of the session."""
     confirmed_at: Instant = EPOCH
     """Send time of the last message that the cluster confirmed."""
-    until: Instant = EPOCH
-    """Time at which the session can no longer be trusted."""
+    until: Instant = FOREVER
+    """Time at which the session can no longer be trusted, if the cluster keeps one."""
     used_at: Instant = EPOCH
     due_at: Instant = EPOCH
     """Time of the next attempt to open, or the next keep-alive."""
@@ -201,7 +204,7 @@ class SessionLease:
             self.suspected = False
 
     def passed(self, now: Instant) -> bool:
-        return self.kept and now >= self.until
+        return now >= self.until
 
     def drop(self) -> str:
         """Forget the session in force; return its name, empty if there is none to end."""
@@ -209,6 +212,7 @@ class SessionLease:
         self.enter(Stage.NONE)
         self.pinned = False
         self.assigned = ""
+        self.until = FOREVER
         self.suspected = False
         self.trust = None
         self.sent.clear()
