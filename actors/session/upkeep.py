@@ -49,7 +49,7 @@ class ClusterPoll(Struct):
 
     wanted: bool = False
     endpoint: Address = NOBODY
-    """The endpoint asked last."""
+    """The endpoint asked last, while it can be asked: another one is asked from the beginning."""
     known: int = 0
     """The number of its last reply; 0 before the first."""
     request: int = 0
@@ -59,22 +59,6 @@ class ClusterPoll(Struct):
     reported: ClusterState | None = None
     blind: bool = False
     """Whether the last notification to the watcher was an unknown state."""
-
-    def ask(self, endpoint: Address, session: str, now: Instant) -> Watch | None:
-        """Return the message to send to ``endpoint`` now, or None if none is due."""
-        if endpoint != self.endpoint:
-            self.endpoint, self.known, self.due_at = endpoint, 0, now
-            self._doubt(now)
-        if self.due_at > now:
-            return None
-        self.due_at = later(now, WATCH_MS if self.known else FIRST_MS)
-        self.request += 1
-        return Watch(known=self.known, session=session, request=self.request)
-
-    def forget(self, now: Instant) -> None:
-        """Note that no endpoint can be asked: the next one is asked from the beginning."""
-        self.endpoint, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
-        self._doubt(now)
 
     def note_life(self, endpoint: Address, reply: ClusterUp | ClusterDown, now: Instant) -> bool:
         """Take an endpoint's message; return whether it answers the last request."""
@@ -108,10 +92,6 @@ class ClusterPoll(Struct):
     def next_at(self) -> Instant | None:
         return self.due_at if self.wanted else None
 
-    def _doubt(self, now: Instant) -> None:
-        if self.unsure_since is None:
-            self.unsure_since = now
-
 
 def unknown(reason: str) -> ClusterState:
     return ClusterState(up=False, complete=False, ready=False, reason=reason, epoch=0, leaders=())
@@ -139,22 +119,25 @@ def on_watch(state: SessionState, user: Address, event: WatchCluster, now: Insta
 
 def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
     """Ask the endpoint in use, if that is due; report a state that is unknown."""
-    cluster_poll, endpoints, session_lease = (
-        state.cluster_poll,
-        state.endpoints,
-        state.session_lease,
-    )
-    if not cluster_poll.wanted:
+    poll, endpoints, session_lease = state.cluster_poll, state.endpoints, state.session_lease
+    if not poll.wanted:
         return []
     session_lease.need(now)
+    used = endpoints.table[endpoints.current]
+    endpoint = used.address if session_lease.ready and used.usable else NOBODY
+    if endpoint != poll.endpoint or endpoint == NOBODY:
+        poll.endpoint, poll.known, poll.due_at = endpoint, 0, now
+        if poll.unsure_since is None:
+            poll.unsure_since = now
     effects: list[Effect] = []
-    endpoint = endpoints.table[endpoints.current]
-    if not session_lease.ready or not endpoint.usable:
-        cluster_poll.forget(now)
-    elif (reply := cluster_poll.ask(endpoint.address, session_lease.assigned, now)) is not None:
-        owes = not cluster_poll.known  # A later reply comes only with a change.
-        effects.append(state.in_flight.send(endpoint.address, reply, now, owes=owes))
-    return [*effects, *cluster_poll.report_unknown(state.watcher, endpoints, now)]
+    if poll.due_at <= now:
+        poll.due_at = later(now, WATCH_MS if poll.known else FIRST_MS)
+        if endpoint != NOBODY:
+            poll.request += 1
+            watch = Watch(known=poll.known, session=session_lease.assigned, request=poll.request)
+            owes = not poll.known  # A later reply comes only with a change.
+            effects.append(state.in_flight.send(endpoint, watch, now, owes=owes))
+    return [*effects, *poll.report_unknown(state.watcher, endpoints, now)]
 
 
 def on_cluster_state(
