@@ -171,7 +171,6 @@ class Listeners(Struct, eq=False):
     """The threads or tasks that detached the lock inside a ``with``, whose end releases nothing."""
 
     def add(self, state: HoldState, callback: Callback) -> None:
-        """Also call ``callback`` for ``state``, unless it cannot be called."""
         check_callback(callback)
         self.callbacks.setdefault(state, []).append(callback)
 

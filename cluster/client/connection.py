@@ -232,7 +232,6 @@ class Connection:
         return self
 
     def check(self) -> None:
-        """Refuse if no new object can be made."""
         self.line.check()
 
     def demand(self, guarantee: Guarantee) -> None:

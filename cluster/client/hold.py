@@ -406,7 +406,8 @@ def give_back(channel: SessionChannel, own: Ownership, token: int) -> None:
 def undo(channel: SessionChannel, own: Ownership, token: int) -> None:
     """Let the session undo the acquire ``token``, whether it waits or holds."""
     cancel = Cancel(lock=own.lock, session="", owner=own.owner, request=token)
-    channel.hand_over(cancel, channel.registry.undo_call(own, token))
+    if not channel.forked:
+        channel.submit(cancel, channel.registry.undo_call(own, token))
 
 
 def renewing(

@@ -257,7 +257,6 @@ class HoldRegistry:
         self._closed = False
 
     def find(self, lock: str, owner: str) -> Ownership | None:
-        """Return the present ownership of ``lock`` by ``owner``, None without one."""
         return self._owners.get((lock, owner))
 
     def holders(self, lock: str) -> list[str]:

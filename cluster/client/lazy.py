@@ -198,12 +198,10 @@ class Defaults:
         self._clients: list[LazyConnection] = []
 
     def add(self, client: LazyConnection) -> LazyConnection:
-        """Return ``client``, which is a default client from now on."""
         self._clients.append(client)
         return client
 
     def settings(self) -> Settings:
-        """Return the arguments of a default client that connects now."""
         return self._settings or Settings(Target.find(None, None))
 
     def configure(

@@ -91,7 +91,6 @@ class BaseSide(BaseRLock[H]):
             raise
 
     def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
-        """Acquire as a lock does, and note if the owner writes."""
         hold = yield from super()._entering(*arguments, **named)
         if self._write and hold is not None:
             own = hold.own

@@ -81,7 +81,6 @@ class SessionChannel:
         return ForkCounter.forks != self.forks
 
     def check(self) -> None:
-        """Refuse if the session cannot be reached."""
         if ForkCounter.forks != self.forks:
             raise ClosedError(self.why_forked())
         if self.closed:
@@ -133,18 +132,12 @@ class SessionChannel:
         return math.inf if self.ends_at is None else max(0.0, self.ends_at - time.monotonic())
 
     def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
-        """End with the status of ``lock``; ``age_ms`` as in `Inspect`."""
         return self.ask(Inspect(lock=lock, age_ms=age_ms))
 
     def abandon(self, reply: AskReply) -> None:
         """Make the session forget a request, and cancel its effect."""
         if not self.forked:
             self._session.abandon(reply)
-
-    def hand_over(self, message: Event, reply: AskReply) -> None:
-        """Send ``message`` if this is its process; nobody waits for the ``reply``."""
-        if not self.forked:
-            self.submit(message, reply)
 
     def tell(self, message: Event) -> None:
         """Send ``message`` if the session can be reached; if not, open requests fail elsewhere."""
