@@ -37,6 +37,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.client.callback_executor import ThreadExecutor
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
+from fencelock.testing import LocalCluster, local
 
 _names = itertools.count(1)
 
@@ -108,6 +109,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     """Return threads that end with the test."""
     with ThreadPoolExecutor() as threads:
         yield threads
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """Return a cluster of one node in memory. Modules that need another one override it."""
+    with local() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
 from typing import Any
 
 import pykka
@@ -18,13 +17,12 @@ from fencelock.actors.effect import Effects, Persist
 from fencelock.actors.message import OWN_TAGS, REGISTRY, Address, Instant, Int64, Message
 from fencelock.actors.role import Role
 from fencelock.cluster.node.node import Node
-from fencelock.testing import local
+from fencelock.testing import LocalCluster
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    with local() as cluster:
-        yield cluster._node  # pyright: ignore[reportPrivateUsage]
+def node(cluster: LocalCluster) -> Node:
+    return cluster._node  # pyright: ignore[reportPrivateUsage]
 
 
 class NeverBegins(Role[Count]):

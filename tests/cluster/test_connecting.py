@@ -26,7 +26,7 @@ from fencelock.cluster.client.connection import notify
 from fencelock.cluster.client.waiting import report, why_unreached
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.testing.ports import free_ports
-from fencelock.testing import LocalCluster, expire, local, lose, partition
+from fencelock.testing import LocalCluster, expire, lose, partition
 
 Records = Collected[logging.LogRecord]
 
@@ -46,12 +46,6 @@ def logged(records: Records, level: int, part: str) -> logging.LogRecord:
         return next((one for one in fits if part in one.getMessage()), None)
 
     return records.wait_for(found)
-
-
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with local() as cluster:
-        yield cluster
 
 
 def test_addresses_may_be_a_list(cluster: LocalCluster) -> None:

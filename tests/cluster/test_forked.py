@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,16 +26,10 @@ from fencelock import (
 )
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.node.config import Config, parse, starting_config
-from fencelock.testing import LocalCluster, local
+from fencelock.testing import LocalCluster
 
 SESSION_S = 15
 """How long the cluster keeps the holds of a node that did not stop."""
-
-
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with local() as cluster:
-        yield cluster
 
 
 @forks

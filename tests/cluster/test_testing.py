@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from support.programs import run_to_end
 import fencelock
 from fencelock.cluster.testing.ports import PORTS, free_ports, ports_below
 from fencelock.testing import LocalCluster, delay, expire, local, lose, partition
-
-
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with local() as cluster:
-        yield cluster
 
 
 def test_a_local_cluster_grants_its_first_lock_without_any_configuration() -> None:
