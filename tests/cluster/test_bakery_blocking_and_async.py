@@ -144,14 +144,6 @@ def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
     mine.release()
 
 
-@pytest.mark.parametrize("duration", [0, -1, 604_801, float("nan")])
-def test_an_impossible_duration_is_refused_before_a_request_is_sent(
-    client: fencelock.Client, duration: float
-) -> None:
-    with pytest.raises(InvalidRequestError, match="duration is"):
-        client.lock("impossible", duration=duration)
-
-
 def test_a_holder_of_a_lock_asks_for_it_again_in_vain(client: fencelock.Client) -> None:
     mine = client.lock("twice", owner="one")
     mine.acquire()

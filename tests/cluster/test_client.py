@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from support.expect import PATIENCE_S, present
@@ -32,7 +31,6 @@ from fencelock.actors.error import (
     AcquireCancelledError,
     ClosedError,
     ConfigError,
-    InvalidRequestError,
     LimitReachedError,
     LockTimeoutError,
     NotHeldError,
@@ -145,18 +143,6 @@ def test_another_cluster_is_an_error_of_its_own(cluster: Cluster) -> None:
         connect(cluster.addresses("n1", "n2"), cluster="other", connect_timeout=PATIENCE_S)
 
 
-def test_requests_that_a_client_cannot_make_are_refused_with_the_reason(cluster: Cluster) -> None:
-    client = cluster.connect()
-    for name, owner in (("", None), ("x", ""), ("x", "o" * 300)):
-        with pytest.raises(InvalidRequestError):
-            client.lock(name, owner=owner)
-    with pytest.raises(ValueError, match="timeout is -2"):
-        client.lock("x", timeout=-2)
-    for wrong in (b"abc", 7):
-        with pytest.raises(TypeError, match="must be str"):
-            client.lock(cast("Any", wrong))
-
-
 @pytest.mark.parametrize("cluster", ["central", "lamport"], indirect=True)
 def test_requests_that_the_protocol_does_not_promise_are_refused_with_the_one_that_does(
     cluster: Cluster,
@@ -200,14 +186,6 @@ def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
 def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
     with pytest.raises(ConfigError, match=r"cluster|connect_timeout is"):
         connect("tcp://127.0.0.1:4040", cluster=cluster, connect_timeout=timeout)
-
-
-def test_a_request_with_a_field_of_the_wrong_type_is_refused_locally(cluster: Cluster) -> None:
-    client, wrong = cluster.connect(), cast("Any", True)
-    with pytest.raises(TypeError, match=r"^limit is True, and must be an int of at least 1"):
-        client.rlock("x", limit=wrong)
-    with pytest.raises(TypeError, match=r"Inspect\.lock: True: expected `str`"):
-        client.status(wrong)
 
 
 # Sessions of clients where two faults coincide: no hold is left without an owner, or believed in

@@ -179,21 +179,6 @@ def test_a_closed_client_ends_the_watches(connect: Connect, name: str) -> None:
         next(watch)
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        ("x" * 1_025, fencelock.InvalidRequestError, "value of 1025 bytes"),
-        ("a\nb", fencelock.InvalidRequestError, r"U\+000A"),
-        (b"bytes", TypeError, "must be str"),
-    ],
-)
-def test_a_value_out_of_its_limits_is_refused(
-    connect: Connect, name: str, value: Any, error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        connect().election(name).lead(value)
-
-
 def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> None:
     node, lock = paxos_nodes[0], object_name(ELECTION, name)
     empty = checked(ChangesRead, ask(node, ReadChanges(lock=lock)))

@@ -352,7 +352,3 @@ def test_an_argument_of_another_type_is_refused_by_name(wrong: dict[str, Any]) -
     (name,) = wrong
     with pytest.raises(TypeError, match=rf"^{name} is .*, and must be "):
         fencelock.connect(lazy=True, **wrong)
-    with pytest.raises(TypeError, match=r"^duration is True, and must be "):
-        fencelock.lock("x", duration=True)
-    with pytest.raises(TypeError, match=r"^limit is 'x', and must be an int of at least 1"):
-        fencelock.rlock("x", limit="x")  # type: ignore[arg-type]

@@ -207,61 +207,6 @@ def test_a_local_read_needs_no_other_node(kv: fencelock.Map) -> None:
     assert kv.items(read="local", max_age=60) == [("k", entry)]
 
 
-WRONG: dict[str, tuple[Callable[[fencelock.Map], object], type[Exception], str]] = {
-    "text": (lambda kv: kv.put("k", "text"), TypeError, "value is str, and must be bytes: encode"),  # type: ignore[arg-type]
-    "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "is bytearray, and must be bytes$"),  # type: ignore[arg-type]
-    "key": (lambda kv: kv.put(5, b""), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
-    "get": (lambda kv: kv.get(5), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
-    "delete": (lambda kv: kv.delete(5), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
-    "no key": (lambda kv: kv.get(""), InvalidRequestError, "key is empty"),
-    "long key": (lambda kv: kv.put("ä" * 129, b""), InvalidRequestError, "258 bytes"),
-    "large": (lambda kv: kv.put("k", LARGE + b"x"), InvalidRequestError, "65537 bytes"),
-    "ttl": (lambda kv: kv.put("k", b"", ttl=0), ValueError, "above 0"),
-    "long ttl": (lambda kv: kv.put("k", b"", ttl=4e7), InvalidRequestError, "at most 31622400"),
-    "text ttl": (
-        lambda kv: kv.put("k", b"", ttl="x"),  # type: ignore[arg-type]
-        TypeError,
-        "ttl is 'x', and must be a number of seconds above 0 and at most 31622400, or None for no",
-    ),
-    "ephemeral": (
-        lambda kv: kv.put("k", b"", ephemeral=1),  # type: ignore[arg-type]
-        TypeError,
-        "ephemeral is 1, and must be True or False",
-    ),
-    "version": (lambda kv: kv.replace("k", b"", version=0), ValueError, "put_if_absent"),
-    "no version": (
-        lambda kv: kv.replace("k", b"", version=None),  # type: ignore[arg-type]
-        TypeError,
-        "version is None, and must be an int of at least 1; use put for any version",
-    ),
-    "delete by text": (
-        lambda kv: kv.delete("k", version="1"),  # type: ignore[arg-type]
-        TypeError,
-        "version is '1', and must be an int of at least 1; leave it out",
-    ),
-    "fence": (lambda kv: kv.put("k", b"", fence=3), TypeError, "a lock or a hold"),  # type: ignore[arg-type]
-    "limit": (lambda kv: kv.items(limit=-1), ValueError, "limit is -1"),
-    "part of an entry": (
-        lambda kv: kv.items(limit=1.5),  # type: ignore[arg-type]
-        TypeError,
-        "limit is 1.5, and must be an int of at least 0, or None for no limit",
-    ),
-    "prefix": (lambda kv: kv.items(b"k"), TypeError, "prefix is b'k', and must be str"),  # type: ignore[arg-type]
-    "after": (lambda kv: kv.items(after=1), TypeError, "after is 1, and must be str"),  # type: ignore[arg-type]
-    "watch": (lambda kv: kv.watch(after="k"), TypeError, "after is 'k', and must be an int"),  # type: ignore[arg-type]
-    "age": (lambda kv: kv.get("k", read="local", max_age=-1), ValueError, "max_age"),
-}
-
-
-@threads_only
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_arguments_are_refused_with_a_reason(kv: fencelock.Map, what: str) -> None:
-    call, kind, text = WRONG[what]
-    with pytest.raises(kind, match=text):
-        call(kv)
-    assert kv.items() == []
-
-
 async def test_a_task_that_is_cancelled_leaves_the_map_usable_and_many_read_at_once(
     paxos_addresses: str, name: str
 ) -> None:

@@ -26,11 +26,13 @@ from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, Count
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
+from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.error import InvalidRequestError
 from fencelock.cluster.node.node import Node
 
 CALLS = 90
@@ -508,6 +510,83 @@ WRONG: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
         "n is '3', and must be an int from 1 to 3",
     ),
     (lambda c, n: pool_of(c, n, TEXT), TypeError, "permits is '3', and must be"),
+    (lambda c, n: c.election(n).lead("x" * 1_025), InvalidRequestError, "value of 1025 bytes"),
+    (lambda c, n: c.election(n).lead("a\nb"), InvalidRequestError, r"U\+000A"),
+    (lambda c, n: c.election(n).lead(b"bytes"), TypeError, "must be str"),
+    (lambda c, n: c.map(n).put("k", "text"), TypeError, "value is str, and must be bytes: encode"),
+    (lambda c, n: c.map(n).put("k", bytearray(1)), TypeError, "is bytearray, and must be bytes$"),
+    (lambda c, n: c.map(n).put(5, b""), TypeError, "key is 5, and must be str"),
+    (lambda c, n: c.map(n).get(5), TypeError, "key is 5, and must be str"),
+    (lambda c, n: c.map(n).delete(5), TypeError, "key is 5, and must be str"),
+    (lambda c, n: c.map(n).get(""), InvalidRequestError, "key is empty"),
+    (lambda c, n: c.map(n).put("ä" * 129, b""), InvalidRequestError, "258 bytes"),
+    (
+        lambda c, n: c.map(n).put("k", bytes(VALUE_BYTES_MAX + 1)),
+        InvalidRequestError,
+        "65537 bytes",
+    ),
+    (lambda c, n: c.map(n).put("k", b"", ttl=0), ValueError, "above 0"),
+    (lambda c, n: c.map(n).put("k", b"", ttl=4e7), InvalidRequestError, "at most 31622400"),
+    (
+        lambda c, n: c.map(n).put("k", b"", ttl="x"),
+        TypeError,
+        "ttl is 'x', and must be a number of seconds above 0 and at most 31622400, or None for no",
+    ),
+    (
+        lambda c, n: c.map(n).put("k", b"", ephemeral=1),
+        TypeError,
+        "ephemeral is 1, and must be True or False",
+    ),
+    (lambda c, n: c.map(n).replace("k", b"", version=0), ValueError, "put_if_absent"),
+    (
+        lambda c, n: c.map(n).replace("k", b"", version=None),
+        TypeError,
+        "version is None, and must be an int of at least 1; use put for any version",
+    ),
+    (
+        lambda c, n: c.map(n).delete("k", version="1"),
+        TypeError,
+        "version is '1', and must be an int of at least 1; leave it out",
+    ),
+    (lambda c, n: c.map(n).put("k", b"", fence=3), TypeError, "a lock or a hold"),
+    (lambda c, n: c.map(n).items(limit=-1), ValueError, "limit is -1"),
+    (
+        lambda c, n: c.map(n).items(limit=1.5),
+        TypeError,
+        "limit is 1.5, and must be an int of at least 0, or None for no limit",
+    ),
+    (lambda c, n: c.map(n).items(b"k"), TypeError, "prefix is b'k', and must be str"),
+    (lambda c, n: c.map(n).items(after=1), TypeError, "after is 1, and must be str"),
+    (lambda c, n: c.map(n).watch(after="k"), TypeError, "after is 'k', and must be an int"),
+    (lambda c, n: c.map(n).get("k", read="local", max_age=-1), ValueError, "max_age"),
+    (lambda c, n: c.lock(""), InvalidRequestError, "allowed|bytes"),
+    (lambda c, n: c.lock(b"abc"), TypeError, "must be str"),
+    (lambda c, n: c.lock(7), TypeError, "must be str"),
+    (lambda c, n: c.lock(n, owner=""), InvalidRequestError, "owner is empty"),
+    (lambda c, n: c.lock(n, owner="o" * 300), InvalidRequestError, "300 bytes"),
+    (lambda c, n: c.lock(n, owner="*"), InvalidRequestError, "owner is"),
+    (lambda c, n: c.lock(n, timeout=-2), ValueError, "timeout is -2"),
+    *(
+        (lambda c, n, one=one: c.lock(n, duration=one), InvalidRequestError, "duration is")
+        for one in (0, -1, 604_801, float("nan"))
+    ),
+    (lambda c, n: c.lock(n, duration=True), TypeError, "^duration is True, and must be "),
+    (lambda c, n: c.lock(n, confirm_release=0), TypeError, "confirm_release"),
+    *(
+        (lambda c, n, one=one: c.lock(n, retain=one), InvalidRequestError, "retain is")
+        for one in (-1, 3_601, float("nan"))
+    ),
+    (lambda c, n: c.lock(n, retain=1, cohort=-1), InvalidRequestError, "cohort is -1"),
+    (lambda c, n: c.lock(n, retain=1, duration=5), InvalidRequestError, "no duration"),
+    *(
+        (
+            lambda c, n, one=one: c.rlock(n, limit=one),
+            TypeError,
+            f"^limit is {one!r}, and must be an int of at least 1",
+        )
+        for one in ("x", True)
+    ),
+    (lambda c, n: c.status(True), TypeError, r"Inspect\.lock: True: expected `str`"),
 ]
 
 
@@ -517,6 +596,7 @@ def test_wrong_arguments_are_refused_with_a_reason(client: fencelock.Client, nam
             call(client, name)
     assert client.counter(name).get() == 0
     assert client.locks(name) == ()
+    assert client.map(name).items() == []
 
 
 # Tasks that are cancelled

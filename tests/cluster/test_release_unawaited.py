@@ -308,8 +308,3 @@ def test_close_releases_the_rest(client: fencelock.Client, paxos_addresses: str,
             pass
     assert (_held2 := client.lock(f"{name}-2").acquire(blocking=False))
     assert (_held3 := client.lock(name).acquire(blocking=False))
-
-
-def test_confirm_release_must_be_a_bool(client: fencelock.Client) -> None:
-    with pytest.raises(TypeError, match="confirm_release"):
-        client.lock("x", confirm_release=0)  # type: ignore[arg-type]

@@ -450,19 +450,7 @@ def test_threads_that_fight_for_retained_locks_exclude_each_other(
     assert fences == sorted(set(fences))
 
 
-def test_objects_that_cannot_be_retained_are_refused_with_a_reason(
-    connect: Connect, name: str
-) -> None:
-    client = connect()
-    for wrong in (-1, 3_601, float("nan")):
-        with pytest.raises(fencelock.InvalidRequestError, match="retain is"):
-            client.lock(name, retain=wrong)
-    with pytest.raises(fencelock.InvalidRequestError, match="cohort is -1"):
-        client.lock(name, retain=1, cohort=-1)
-    with pytest.raises(fencelock.InvalidRequestError, match="no duration"):
-        client.lock(name, retain=1, duration=5)
-    with pytest.raises(fencelock.InvalidRequestError, match="owner is"):
-        client.lock(name, owner="*")
+def test_a_retained_hold_is_not_renewed(client: fencelock.Client, name: str) -> None:
     with client.lock(name, retain=1) as hold, pytest.raises(fencelock.UnsupportedError):
         hold.renew()
 
