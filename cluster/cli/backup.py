@@ -19,7 +19,7 @@ from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.serve import CONFIG, ConfigOption, NodeIdOption
-from fencelock.cluster.cli.target import ASK, AskOptions, asks_cluster, connected_to
+from fencelock.cluster.cli.target import ASK, AskOptions, connected_to
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
@@ -35,7 +35,6 @@ LAG_S = 10.0
 """Time for a follower to apply the slots that were decided when the command began (s)."""
 
 
-@asks_cluster
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     given: AskOptions = ASK,

@@ -29,7 +29,6 @@ from fencelock.cluster.cli.target import (
     OperatorOption,
     WatchOption,
     YesOption,
-    asks_cluster,
     group,
 )
 from fencelock.cluster.client.owner import operator_named
@@ -196,7 +195,6 @@ def _limit(help_text: str) -> typer.models.OptionInfo:
 
 
 @app.command()
-@asks_cluster
 def quota(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="The key's name.", show_default=False)
@@ -305,7 +303,6 @@ def _shown(what: str, value: int) -> str:
 
 
 @app.command()
-@asks_cluster
 def usage(
     given: LookOptions = LOOK, as_json: ListJsonOption = False, watch: WatchOption = False
 ) -> None:
@@ -343,7 +340,6 @@ def _cells(account: str, used: Amounts, limits: Amounts) -> list[str]:
 
 
 @app.command()
-@asks_cluster
 def purge(
     name: NameArgument,
     yes: YesOption = False,

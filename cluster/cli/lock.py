@@ -29,7 +29,7 @@ from fencelock.cluster.cli.completion import complete_lock
 from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus, at_terminal, say
 from fencelock.cluster.cli.formatting import duration, in_full
 from fencelock.cluster.cli.options import WrongUsageError, argument, option
-from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
+from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.callback_executor import Notice
@@ -180,7 +180,6 @@ class Once(NamedTuple):
             client.map(ONCE).delete(self.key, version=version)
 
 
-@asks_cluster
 def lock(
     name: NameArgument,
     command: CommandArgument,

@@ -51,7 +51,6 @@ from fencelock.cluster.cli.target import (
     OperatorOption,
     WatchOption,
     YesOption,
-    asks_cluster,
     group,
 )
 from fencelock.cluster.log import printable
@@ -72,7 +71,6 @@ LOOKS_SHARE = 0.25
 request; after this time the list is shown without the other counts."""
 
 
-@asks_cluster
 def locks(
     prefix: Annotated[
         str,
@@ -119,7 +117,6 @@ def locks(
     given.show(view, watch=watch)
 
 
-@asks_cluster
 def who(
     name: ObjectArgument,
     given: LookOptions = LOOK,
@@ -280,7 +277,6 @@ holder is notified, but may go on writing: only storage that checks fences stops
 """
 
 
-@asks_cluster
 def release(
     name: ObjectArgument,
     fence: Annotated[
@@ -404,7 +400,6 @@ sessions_app = group("sessions", no_args_is_help=False)
 
 
 @sessions_app.callback(invoke_without_command=True)
-@asks_cluster
 def sessions(
     ctx: typer.Context,
     given: LookOptions = LOOK,
@@ -437,7 +432,6 @@ def sessions(
 
 
 @sessions_app.command()
-@asks_cluster
 def close(
     handle: Annotated[
         str,
@@ -487,7 +481,6 @@ def _confirm_closing(found: tuple[ListedSession, ...], handle: str) -> None:
     confirm("Close it?", declined="Nothing was closed.")
 
 
-@asks_cluster
 def audit(given: LookOptions = LOOK, as_json: ListJsonOption = False) -> None:
     """List the [bold]locks that were taken by force[/bold], the oldest first: from whom, by whom.
 

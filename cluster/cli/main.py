@@ -53,10 +53,10 @@ HOMES = {
 the command is used: all of them together take longer to import than most take to run."""
 
 LATE = {
-    "simulate": "Run a protocol under [bold]simulated faults[/bold], by seed.",
-    "bench": "[bold]Measure[/bold] fencelock on this machine.",
+    "simulate": ("simulate", "Run a protocol under [bold]simulated faults[/bold], by seed."),
+    "bench": ("bench:app", "[bold]Measure[/bold] fencelock on this machine."),
 }
-"""Commands of `fencelock.verification`, each with its text in the list of commands."""
+"""Commands of `fencelock.verification`: as in `HOMES`, and the text in the list of commands."""
 
 
 LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
@@ -67,6 +67,11 @@ def _stand_in() -> None:
     """Make a Typer a group, even of one command; stand for a command in the list of commands."""
 
 
+def _imported(package: str, home: str, name: str) -> Any:
+    module, _, group = home.partition(":")
+    return getattr(import_module(f"fencelock.{package}.cli.{module}"), group or name)
+
+
 def built(name: str, part: typer.Typer | Callable[..., None], help_text: str | None = None) -> Any:
     """Return a command, or a group of them, as Click has it."""
     alone = typer.Typer(rich_markup_mode="rich")
@@ -75,7 +80,7 @@ def built(name: str, part: typer.Typer | Callable[..., None], help_text: str | N
         own = part.registered_callback  # Such as `fencelock sessions` without a further command.
         for one in (*part.registered_commands, *([own] if own else ())):
             one.callback = one.callback and declared_to_typer(one.callback)
-        alone.add_typer(part)
+        alone.add_typer(part, name=name)
     else:
         alone.command(name, help=help_text)(declared_to_typer(part))
     command = get_group(alone).commands[name]
@@ -92,20 +97,17 @@ class LateGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in HOMES and cmd_name not in self.commands:
-            home, _, group = HOMES[cmd_name].partition(":")
-            module = import_module(f"fencelock.cluster.cli.{home}")
-            self.commands[cmd_name] = built(cmd_name, getattr(module, group or cmd_name))
+            part = _imported("cluster", HOMES[cmd_name], cmd_name)
+            self.commands[cmd_name] = built(cmd_name, part)
         elif cmd_name in LATE:
-            self.commands.setdefault(cmd_name, built(cmd_name, _stand_in, LATE[cmd_name]))
+            self.commands.setdefault(cmd_name, built(cmd_name, _stand_in, LATE[cmd_name][1]))
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Put the real command in place of its stand-in, and run it as usual."""
         if args and args[0] in LATE:
-            loaded = typer.Typer(rich_markup_mode="rich")
-            loaded.callback()(_stand_in)
-            import_module(f"fencelock.verification.cli.{args[0]}").add_to(loaded)
-            self.commands[args[0]] = get_group(loaded).commands[args[0]]
+            part = _imported("verification", LATE[args[0]][0], args[0])
+            self.commands[args[0]] = built(args[0], part)
         elif args and args[0] not in HOMES:
             for name in HOMES:  # Typer suggests one of these.
                 self.get_command(ctx, name)

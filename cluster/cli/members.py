@@ -32,7 +32,6 @@ from fencelock.cluster.cli.target import (
     AskOptions,
     LookOptions,
     WatchOption,
-    asks_cluster,
     why_unserved,
 )
 from fencelock.cluster.guarantee import VOTING
@@ -86,7 +85,6 @@ class ChangeOptions(NamedTuple):
 CHANGE = ChangeOptions()
 
 
-@asks_cluster
 def members(
     given: LookOptions = LOOK, as_json: JsonOption = False, watch: WatchOption = False
 ) -> None:
@@ -195,7 +193,6 @@ def _role(role: NodeRole) -> str:
     return "no vote" if role is NodeRole.NON_VOTING else role.name.lower()
 
 
-@asks_cluster
 def join(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     """Make a running node [bold]a member[/bold], which votes.
 
@@ -216,7 +213,6 @@ def join(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     how.carry_out(MemberAction.JOIN, node)
 
 
-@asks_cluster
 def leave(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     """Make a running member [bold]an observer[/bold], which does not vote.
 
@@ -232,7 +228,6 @@ def leave(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     how.carry_out(MemberAction.LEAVE, node)
 
 
-@asks_cluster
 def remove(
     node: NodeArgument,
     how: ChangeOptions = CHANGE,
@@ -263,7 +258,6 @@ def remove(
         carry_out(operator, change, how.wait, as_json=how.as_json)
 
 
-@asks_cluster
 def transfer(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     """Make another member [bold]the leader[/bold], without a pause for clients.
 
@@ -275,7 +269,6 @@ def transfer(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     how.carry_out(MemberAction.TRANSFER, node)
 
 
-@asks_cluster
 def replace(
     node: Annotated[
         str,
@@ -316,7 +309,6 @@ MEANING = (
 )
 
 
-@asks_cluster
 def found(
     given: AskOptions = ASK,
     wait: Annotated[float, typer.Option("--wait", help="How long to wait for the nodes (s).")] = 60,

@@ -53,7 +53,6 @@ from fencelock.cluster.cli.target import (
     OperatorOption,
     TargetOptions,
     YesOption,
-    asks_cluster,
     connected_to,
     group,
 )
@@ -108,7 +107,6 @@ def semaphores() -> None:
 
 
 @semaphore_app.command("run")
-@asks_cluster
 def run_with_permits(
     name: SemaphoreArgument,
     command: CommandArgument,
@@ -137,7 +135,6 @@ def run_with_permits(
 
 
 def _side(write: bool) -> Callable[..., None]:
-    @asks_cluster
     def run_on_side(
         name: ReadWriteArgument,
         command: CommandArgument,
@@ -164,7 +161,6 @@ for _verb, _with in (("read", "while other readers may run, too"), ("write", "al
 
 
 @election_app.command("lead")
-@asks_cluster
 def lead(
     name: ElectionArgument,
     command: CommandArgument,
@@ -195,7 +191,6 @@ def lead(
 
 
 @election_app.command("leader")
-@asks_cluster
 def leader(
     name: ElectionArgument, given: AskOptions = ASK, as_json: DoneJsonOption = False
 ) -> None:
@@ -219,7 +214,6 @@ def leader(
 
 
 @election_app.command("watch")
-@asks_cluster
 def watch_election(
     name: ElectionArgument, given: AskOptions = ASK, as_json: LineJsonOption = False
 ) -> None:
@@ -264,7 +258,6 @@ def maps() -> None:
 
 
 @map_app.command("list")
-@asks_cluster
 def list_map(
     name: Annotated[
         str | None,
@@ -342,7 +335,6 @@ def entries_table(found: Sequence[tuple[str, Entry]]) -> Rows:
 
 
 @map_app.command("get")
-@asks_cluster
 def get_entry(
     name: MapArgument,
     entry_key: EntryKeyArgument,
@@ -378,7 +370,6 @@ def get_entry(
 
 
 @map_app.command("delete")
-@asks_cluster
 def delete_entries(
     name: MapArgument,
     entry_key: Annotated[
@@ -488,7 +479,6 @@ def _staying_app(
     def named(asked: Client, prefix: str) -> Sequence[ListedLock | ListedObject]:
         return find(asked, prefix) if find else asked.objects(object_name(kind, prefix))
 
-    @asks_cluster
     def list_objects(
         prefix: Annotated[
             str, typer.Option("--prefix", help="Only names that begin with this.")
@@ -502,7 +492,6 @@ def _staying_app(
 
         given.show(view)
 
-    @asks_cluster
     def delete_objects(
         name: Annotated[
             str | None, typer.Argument(help="The name of one.", show_default=False)
@@ -574,7 +563,6 @@ holds_app = _staying_app(
 
 
 @latch_app.command("down")
-@asks_cluster
 def count_down(
     name: LatchArgument,
     count: CountOption,
@@ -598,7 +586,6 @@ def count_down(
 
 
 @latch_app.command("wait")
-@asks_cluster
 def wait_for_latch(
     name: LatchArgument,
     count: CountOption,
@@ -625,7 +612,6 @@ def wait_for_latch(
 
 
 @counter_app.command("get")
-@asks_cluster
 def get_counter(
     name: CounterArgument, given: AskOptions = ASK, as_json: DoneJsonOption = False
 ) -> None:
@@ -642,7 +628,6 @@ def get_counter(
 
 
 @counter_app.command("add")
-@asks_cluster
 def add_to_counter(
     name: CounterArgument,
     by: Annotated[int, typer.Option("--by", help="What to add; it may be negative.")] = 1,
@@ -662,7 +647,6 @@ def add_to_counter(
 
 
 @counter_app.command("set", context_settings={"ignore_unknown_options": True})
-@asks_cluster
 def set_counter(
     name: CounterArgument,
     value: Annotated[int, typer.Argument(help="The new value.", show_default=False)],
@@ -690,7 +674,6 @@ def set_counter(
 
 
 @map_app.command("put")
-@asks_cluster
 def put_entry(
     name: MapArgument,
     entry_key: EntryKeyArgument,
@@ -751,7 +734,6 @@ def put_entry(
 
 
 @map_app.command("watch")
-@asks_cluster
 def watch_map(
     name: MapArgument,
     prefix: Annotated[str, typer.Option("--prefix", help="Only keys that begin with this.")] = "",

@@ -1,9 +1,12 @@
 """Options of commands, declared without Typer, and plain command lines, read without it.
 
 Typer and pydantic, with which it converts arguments since 0.29, take longer to import than
-`fencelock lock` has for its start. So what that command declares is known here. `values_of` reads a
+`fencelock lock` has for its start. So what that command declares is known here. `run_plain` reads a
 line that is plainly right. Any other, such as one with ``--help`` or with a mistake, is left to
 Typer, which has the words for it; `declared_to_typer` hands it the options.
+
+A parameter of a command may be a group of options, which several commands have: a named tuple with
+defaults, such as `fencelock.cluster.cli.target.TargetOptions`, in which there may be others.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 
 class Option(NamedTuple):
@@ -54,10 +57,8 @@ def declared_to_typer(command: Callable[..., None]) -> Callable[..., None]:
     """Return ``command`` as Typer reads and calls it."""
     import typer  # noqa: PLC0415 (see above)
 
-    if not hasattr(command, "__signature__"):  # It is not one of `asks_cluster`.
-        return command
     parameters: list[inspect.Parameter] = []
-    for one in inspect.signature(command).parameters.values():
+    for one in _parameters_of(command):
         read: Any = one.annotation
         match get_args(read):
             case [kind, Option(names, more)]:
@@ -71,13 +72,51 @@ def declared_to_typer(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**values: Any) -> None:
         try:
-            command(**values)
+            _call(command, values)
         except WrongUsageError as error:
             raise typer.BadParameter(str(error), param_hint=error.option) from None
 
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     vars(called)["__signature__"] = inspect.Signature(parameters)
     return called
+
+
+def _parameters_of(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of ``command``, with those in a group in its place."""
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        yield from _singles(own)
+
+
+def _singles(own: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    group: Any = own.annotation
+    if not _is_group(group):
+        yield own
+        return
+    for name, kind in get_type_hints(group, include_extras=True).items():
+        default = group._field_defaults[name]
+        yield from _singles(own.replace(name=name, annotation=kind, default=default))
+
+
+def _is_group(kind: Any) -> bool:
+    return hasattr(kind, "_field_defaults")
+
+
+def _call(command: Callable[..., None], values: dict[str, Any]) -> None:
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        if _is_group(own.annotation):
+            values[own.name] = _grouped(own.annotation, values)
+    command(**values)
+
+
+def _grouped(group: Any, values: dict[str, Any]) -> Any:
+    """Return a group of its options, which are taken from ``values``."""
+    kinds = get_type_hints(group, include_extras=True)
+    return group(
+        *(
+            _grouped(kind, values) if _is_group(kind) else values.pop(name)
+            for name, kind in kinds.items()
+        )
+    )
 
 
 FORMS: dict[type, tuple[re.Pattern[str], Callable[[str], Any]]] = {
@@ -88,13 +127,13 @@ FORMS: dict[type, tuple[re.Pattern[str], Callable[[str], Any]]] = {
 """The types of values, each with the texts that need no judgement."""
 
 
-def values_of(command: Callable[..., None], line: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments with which a plain ``line`` calls ``command``; refuse any other."""
+def run_plain(command: Callable[..., None], line: Sequence[str]) -> None:
+    """Call ``command`` with the arguments in a plain ``line``; refuse any other."""
     options: dict[str, tuple[str, type, dict[str, Any]]] = {}
     places: list[tuple[str, Any]] = []
     values: dict[str, Any] = {}
-    for name, parameter in inspect.signature(command).parameters.items():
-        declared, info = get_args(parameter.annotation)
+    for parameter in _parameters_of(command):
+        name, (declared, info) = parameter.name, get_args(parameter.annotation)
         if isinstance(info, Argument):
             places.append((name, declared))
             continue
@@ -119,7 +158,7 @@ def values_of(command: Callable[..., None], line: Sequence[str]) -> dict[str, An
         values[name], rest = (rest[0], rest[1:]) if declared is str else (rest, [])
     if rest:
         raise NotPlainError
-    return values
+    _call(command, values)
 
 
 def _next(words: Iterator[str]) -> str:

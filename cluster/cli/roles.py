@@ -23,7 +23,7 @@ from fencelock.actors.api.role_request import (
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.completion import complete_node, complete_role
 from fencelock.cluster.cli.exit_status import done, say
-from fencelock.cluster.cli.target import ASK, AskOptions, DoneJsonOption, asks_cluster
+from fencelock.cluster.cli.target import ASK, AskOptions, DoneJsonOption
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, merged, space_time, text_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def _roles_in(text: str) -> tuple[str, ...]:
     return () if roles == ("all",) else roles
 
 
-@asks_cluster
 def ask(
     role: Annotated[
         str,
@@ -125,7 +124,6 @@ def _request(name: str, fields: list[str]) -> RoleRequest[Any]:
         raise ConfigError(f"{name}: {error}") from None
 
 
-@asks_cluster
 def log(
     node: Annotated[str, typer.Argument(help="The node.", autocompletion=complete_node)],
     level: Annotated[
@@ -161,7 +159,6 @@ def log(
     )
 
 
-@asks_cluster
 def trace(
     roles: Annotated[
         str, typer.Option("--roles", help="Only messages of these roles, separated by commas.")

@@ -21,7 +21,6 @@ from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus, say
 from fencelock.cluster.cli.screen import confirm
-from fencelock.cluster.cli.target import asks_cluster
 from fencelock.cluster.guarantee import PROMISES, VOTING
 from fencelock.transport.log import note
 
@@ -130,7 +129,6 @@ SPIN = (
 )
 
 
-@asks_cluster
 def serve(
     node_id: Annotated[
         str | None,

@@ -7,7 +7,7 @@ import sys
 
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.options import NotPlainError, WrongUsageError, values_of
+from fencelock.cluster.cli.options import NotPlainError, WrongUsageError, run_plain
 from fencelock.cluster.log import printable
 
 
@@ -18,7 +18,7 @@ def _ran_plainly(line: tuple[str, ...]) -> bool:
     from fencelock.cluster.cli.lock import lock  # noqa: PLC0415 (as late as the others)
 
     try:
-        lock(**values_of(lock, line[1:]))
+        run_plain(lock, line[1:])
     except (NotPlainError, WrongUsageError):  # Typer words it. Nothing was done.
         return False
     return True

@@ -24,7 +24,7 @@ from fencelock.cluster.cli.formatting import (
     share_of,
 )
 from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
-from fencelock.cluster.cli.target import LOOK, LookOptions, WatchOption, asks_cluster
+from fencelock.cluster.cli.target import LOOK, LookOptions, WatchOption
 from fencelock.cluster.guarantee import VOTING
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ LISTED = frozenset({"paxos"})
 """Protocols whose locks can all be listed."""
 
 
-@asks_cluster
 def status(
     given: LookOptions = LOOK,
     as_json: Annotated[

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.cluster.cli.exit_status import ExitStatus, Unanswered, say
@@ -25,42 +23,7 @@ SURVEY_SHARE = 0.25
 """Part of ``--timeout`` that is left to find out why a request was not answered."""
 
 
-ConnectOption = Annotated[
-    str | None,
-    option(
-        "--connect",
-        envvar="FENCELOCK_CONNECT",
-        help="Addresses of nodes, separated by commas. Default: those in ./cluster.toml, "
-        "else tcp://127.0.0.1:4040.",
-        metavar="ADDRESSES",
-    ),
-]
-ClusterOption = Annotated[
-    str | None,
-    option(
-        "--cluster",
-        envvar="FENCELOCK_CLUSTER",
-        help="The cluster's name. Default: the one in ./cluster.toml, else fencelock.",
-    ),
-]
-KeyOption = Annotated[
-    str | None,
-    option(
-        "--key",
-        envvar="FENCELOCK_KEY",
-        help="Your key file, if the cluster uses keys (`fencelock keys add` makes one).",
-        metavar="FILE",
-    ),
-]
-TimeoutOption = Annotated[
-    float, option("--timeout", help="How long to wait for the first reply (s).")
-]
-LookTimeoutOption = Annotated[
-    float, option("--timeout", help="How long to wait for all replies (s).")
-]
 WatchOption = Annotated[bool, option("--watch", help="Show it again every second, until Ctrl-C.")]
-
-
 OperatorOption = Annotated[
     str | None, option("--operator", help="Your name, for the record. Default: USER@HOST.")
 ]
@@ -87,9 +50,33 @@ def group(name: str, text: str | None = None, *, no_args_is_help: bool = True) -
 class TargetOptions(NamedTuple):
     """The options by which every command about a running cluster finds it."""
 
-    connect: ConnectOption = None
-    cluster: ClusterOption = None
-    key: KeyOption = None
+    connect: Annotated[
+        str | None,
+        option(
+            "--connect",
+            envvar="FENCELOCK_CONNECT",
+            help="Addresses of nodes, separated by commas. Default: those in ./cluster.toml, "
+            "else tcp://127.0.0.1:4040.",
+            metavar="ADDRESSES",
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        option(
+            "--cluster",
+            envvar="FENCELOCK_CLUSTER",
+            help="The cluster's name. Default: the one in ./cluster.toml, else fencelock.",
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        option(
+            "--key",
+            envvar="FENCELOCK_KEY",
+            help="Your key file, if the cluster uses keys (`fencelock keys add` makes one).",
+            metavar="FILE",
+        ),
+    ] = None
 
     def target(self) -> Target:
         from fencelock.cluster.client.settings import Target  # noqa: PLC0415 (sockets: not for --help)
@@ -106,7 +93,9 @@ class AskOptions(NamedTuple):
     """The options of a command that asks a cluster and waits for it."""
 
     named: TargetOptions = NONE_GIVEN
-    timeout: TimeoutOption = 5.0
+    timeout: Annotated[
+        float, option("--timeout", help="How long to wait for the first reply (s).")
+    ] = 5.0
 
     def connected(self) -> AbstractContextManager[Client]:
         return connected_to(self.named.target(), self.timeout)
@@ -119,7 +108,9 @@ class LookOptions(NamedTuple):
     """The options of a command that shows what a cluster replies."""
 
     named: TargetOptions = NONE_GIVEN
-    timeout: LookTimeoutOption = 5.0
+    timeout: Annotated[float, option("--timeout", help="How long to wait for all replies (s).")] = (
+        5.0
+    )
 
     def show(
         self, view: Callable[[Client], View], *, watch: bool = False, failed: int | None = None
@@ -137,54 +128,6 @@ class LookOptions(NamedTuple):
 
 
 LOOK = LookOptions()
-
-
-def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` single options in place of a parameter that is a group of them.
-
-    A group is a named tuple with defaults, such as `TargetOptions`, and may have groups in it.
-    """
-    groups: dict[str, Any] = {}
-    parameters: list[inspect.Parameter] = []
-    for own in inspect.signature(command, eval_str=True).parameters.values():
-        if _is_group(own.annotation):
-            groups[own.name] = own.annotation
-        parameters += _singles(own)
-
-    @functools.wraps(command)
-    def called(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = _grouped(group, values)
-        command(**values)
-
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    vars(called)["__signature__"] = inspect.Signature(parameters)
-    return called
-
-
-def _is_group(kind: Any) -> bool:
-    return hasattr(kind, "_field_defaults")
-
-
-def _singles(own: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    group: Any = own.annotation
-    if not _is_group(group):
-        yield own
-        return
-    for name, kind in get_type_hints(group, include_extras=True).items():
-        default = group._field_defaults[name]
-        yield from _singles(own.replace(name=name, annotation=kind, default=default))
-
-
-def _grouped(group: Any, values: dict[str, Any]) -> Any:
-    """Return a group of its options, which are taken from ``values``."""
-    kinds = get_type_hints(group, include_extras=True)
-    return group(
-        *(
-            _grouped(kind, values) if _is_group(kind) else values.pop(name)
-            for name, kind in kinds.items()
-        )
-    )
 
 
 @contextmanager

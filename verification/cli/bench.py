@@ -21,7 +21,7 @@ from rich.table import Table
 from fencelock.actors.error import ConfigError
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
+from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.verification.bench import locks as lock_bench
 from fencelock.verification.bench import objects as object_bench
@@ -127,7 +127,6 @@ FileOption = Annotated[
 ]
 
 
-@asks_cluster
 def load(
     given: TargetOptions = NONE_GIVEN,
     nodes: Annotated[
@@ -546,7 +545,3 @@ def _profile(plan: LockBenchPlan, as_json: bool) -> None:
         )
     tables = [pair_profile.profile_table(found), pair_profile.steps_table(found)]
     show([*tables, found.in_words(), found.machine.in_words()], found.as_plain(), as_json)
-
-
-def add_to(group: typer.Typer) -> None:
-    group.add_typer(app, name="bench")

@@ -313,7 +313,3 @@ def _tell_total(console: Console, title: str, total: Total, seconds: float) -> N
 def _add_rows(table: Table, kind: str, counts: Mapping[str, int]) -> None:
     for name, count in sorted(counts.items())[:SHOWN_MAX]:
         table.add_row(f"{kind}: {name}", f"{count:,}")
-
-
-def add_to(group: typer.Typer) -> None:
-    group.command("simulate")(simulate)
