@@ -122,7 +122,7 @@ class Divergence(Local):
 
 
 class Resign(Local):
-    """To the leader: hand over if you lead. Answered by `Resigned`, soon."""
+    """To the failure detector: let another node lead, if this one does. Answered by `Resigned`."""
 
     successor: str = ""
     """The node that is to lead next; empty for the one that has applied the most."""
@@ -319,17 +319,11 @@ class Restore(Local):
     base: Base
 
 
-class Nominate(Local):
-    """Leader to failure detector: which node could lead in my place? Answered by `Nominated`."""
+class HandOverTo(Local):
+    """Failure detector to leader: hand over to ``successor``, and then answer ``client``."""
 
-    node: str = ""
-    """The only node that may be named; empty for any."""
-
-
-class Nominated(Local):
-    """Failure detector to leader: ``node`` should lead next; empty if none can."""
-
-    node: str
+    successor: str
+    client: Address
 
 
 class Drain(Local):

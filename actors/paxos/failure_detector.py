@@ -33,6 +33,7 @@ from fencelock.actors.paxos.event import (
     Candidate,
     ConfirmLease,
     DescribeNodes,
+    HandOverTo,
     HeartbeatDue,
     Isolated,
     LeaderChanged,
@@ -41,8 +42,6 @@ from fencelock.actors.paxos.event import (
     LeaseHeld,
     NodeFacts,
     NodesDescribed,
-    Nominate,
-    Nominated,
     Resign,
     Resigned,
     SendHeartbeat,
@@ -82,7 +81,7 @@ DetectorEvent = (
     | Leadership
     | SteppedDown
     | ConfirmLease
-    | Nominate
+    | Resign
     | HeartbeatDue
     | LeaderCheck
     | ViewChanged
@@ -209,8 +208,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_stepped_down(event, now)
             case ConfirmLease():
                 return self._pulse(now) if self.leadership is not None else ()
-            case Nominate():
-                return self._on_nominate(event.node, now)
+            case Resign():
+                return (self._resign(sender, now, event.successor),)
             case TakeOver():
                 return self._on_take_over(sender, event)
             case HeartbeatDue():
@@ -224,7 +223,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case DiskSynced():
                 return self._on_disk_synced(event, now)
             case Resigned():
-                return ()  # The leader answers the `Resign` of a slow disk.
+                return ()  # It answers what this role sent its leader for a slow disk.
             case _:
                 pass  # It is an event of the locator.
         effects = self.locator.handle(sender, event, now)
@@ -461,10 +460,16 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.suspicion.reluctant_until = self.disks.rest(now)
         text = f"the leader hands over to {successor}: {self.disks.describe(successor)}"
         line = notice(self.node, Level.INFO, text)
-        return [Send(self.leader, Resign()), line, Observe("paxos.handed_over_for_disk")]
+        handed_over = Send(self.leader, HandOverTo(successor=successor, client=self.address))
+        return [handed_over, line, Observe("paxos.handed_over_for_disk")]
 
-    def _on_nominate(self, wanted: str, now: Instant) -> Effects:
-        return (Send(self.leader, Nominated(node=self._successor(now, wanted))),)
+    def _resign(self, client: Address, now: Instant, wanted: str) -> Send:
+        if self.leadership is None:
+            return Send(client, Resigned(leader=self.following))
+        successor = self._successor(now, wanted)
+        if not successor:
+            return Send(client, Resigned(leader=""))
+        return Send(self.leader, HandOverTo(successor=successor, client=client))
 
     def _successor(self, now: Instant, wanted: str = "") -> str:
         """Return the member that should lead next: one with a quick disk, that applied the most.

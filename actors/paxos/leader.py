@@ -70,11 +70,11 @@ stands.
 Hand-over
 ---------
 
-A leader that is told to stop (`Resign`) has its failure detector choose a successor (`_successor`
-there). It lets the slots in flight be decided (`Drain`), gives the lease back (`Release`), and asks
-the successor to stand at once (`TakeOver`). The lease is given back only after the replica has
-confirmed that it does not rely on it any more. If slots are not decided in time, the successor
-waits for the lease to end.
+A node that is told to stop (`Resign`) has its failure detector choose a successor (`_successor`
+there). Then its leader (`HandOverTo`) lets the slots in flight be decided (`Drain`), gives the
+lease back (`Release`), and asks the successor to stand at once (`TakeOver`). The lease is given
+back only after the replica has confirmed that it does not rely on it any more. If slots are not
+decided in time, the successor waits for the lease to end.
 
 Source: R. van Renesse, D. Altinbuken: Paxos Made Moderately Complex (PMMC), sections 2.3, 3, 4.1.
 """
@@ -109,13 +109,11 @@ from fencelock.actors.paxos.event import (
     Drain,
     Drained,
     HandOverLate,
+    HandOverTo,
     Lacking,
     LeaderChanged,
     Leadership,
-    Nominate,
-    Nominated,
     ReportApplied,
-    Resign,
     Resigned,
     ResignedLate,
     SteppedDown,
@@ -155,8 +153,7 @@ LeaderEvent = (
     | Preempted
     | Adopted
     | Applied
-    | Resign
-    | Nominated
+    | HandOverTo
     | Drained
     | HandOverLate
     | ResignedLate
@@ -251,10 +248,8 @@ class Leader(MemberRole[LeaderEvent]):
                 return self._on_preempted(sender, event)
             case Adopted():
                 return self._on_adopted(event)
-            case Resign():
-                return self._on_resign(sender, event.successor)
-            case Nominated():
-                return self._on_nominated(event)
+            case HandOverTo():
+                return self._on_hand_over_to(event)
             case Drained() | HandOverLate():
                 return self._hand_over(event.ballot, drained=isinstance(event, Drained))
             case ResignedLate():
@@ -389,21 +384,15 @@ class Leader(MemberRole[LeaderEvent]):
     def _has_moved(self) -> bool:
         return any(view not in self.scouted for view in self.config.current)
 
-    def _on_resign(self, client: Address, successor: str) -> Effects:
+    def _on_hand_over_to(self, event: HandOverTo) -> Effects:
         if self.phase is not LeaderPhase.LEADING:
-            return (Send(client, Resigned(leader=self.leading_node)),)
-        return self.handover.begin(client, self.ballot, successor)
-
-    def _on_nominated(self, nominated: Nominated) -> Effects:
-        if self.phase is not LeaderPhase.LEADING or self.handover.ballot != self.ballot:
-            return self.handover.notify(self.leading_node)
-        return self.handover.name(nominated.node)
+            return (Send(event.client, Resigned(leader=self.leading_node)),)
+        return self.handover.begin(event.client, self.ballot, event.successor)
 
     def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
-        """End the leadership in favour of the named successor, unless it has ended."""
+        """End the leadership in favour of the successor, unless it has ended."""
         hand = self.handover
-        leads = self.phase is LeaderPhase.LEADING and ballot == self.ballot == hand.ballot
-        if not leads or not hand.successor:
+        if self.phase is not LeaderPhase.LEADING or not ballot == self.ballot == hand.ballot:
             return ()
         ended = self._end(self.config.timing.outcome_ms)
         mark = Observe("paxos.handed_over" if drained else "paxos.handed_over_late")
@@ -517,27 +506,19 @@ class HandOver:
         self.ballot = NO_BALLOT
         """The leadership that is ending, or that ended last."""
         self.successor = ""
-        """The node that is to lead next; empty until it is named."""
+        """The node that is to lead next."""
 
     def begin(self, client: Address, ballot: Ballot, successor: str) -> list[Effect]:
-        """Begin to end the leadership of ``ballot``, unless that has begun."""
+        """Begin to end the leadership of ``ballot``, unless that has begun: drain the replica."""
         self.receivers[client] = None
         if self.ballot == ballot:
             return []
-        self.ballot, self.successor = ballot, ""
+        self.ballot, self.successor = ballot, successor
         return [
-            Send(monitor_of(self.node), Nominate(node=successor)),
+            Send(replica_of(self.node), Drain(ballot=ballot)),
             Wake(self.config.timing.outcome_ms, HandOverLate(ballot=ballot)),
             Wake(2 * self.config.timing.outcome_ms, ResignedLate(ballot=ballot)),
         ]
-
-    def name(self, successor: str) -> list[Effect]:
-        """Make ``successor`` the successor and drain the replica; without one, give up for now."""
-        if not successor:
-            self.ballot = NO_BALLOT  # The next request starts over, and may find a successor.
-            return self.notify("")
-        self.successor = successor
-        return [Send(replica_of(self.node), Drain(ballot=self.ballot))]
 
     def pass_on(self, *, drained: bool) -> list[Effect]:
         """Give the lease back if the replica is drained, and ask the successor to stand."""

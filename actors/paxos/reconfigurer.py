@@ -393,7 +393,7 @@ class LogChanges(MemberChanges):
         return Step(detail, effects=(Send(self.role.replica, change),))
 
     def _hand_over(self, detail: str, resign: Resign) -> Step:
-        return Step(detail, effects=(Send(self.role.leader, resign),))
+        return Step(detail, effects=(Send(self.role.monitor, resign),))
 
 
 def _seat_of(view: View, node: str) -> Member | None:

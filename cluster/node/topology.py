@@ -39,7 +39,7 @@ from fencelock.actors.membership import Member
 from fencelock.actors.membership_target import NO_TARGET, MemberTarget
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.config import leader_of
+from fencelock.actors.paxos.config import leader_of, monitor_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
@@ -395,7 +395,7 @@ def paxos(context: NodeContext) -> RoleSet:
     )
     closings = [_closing(context)]
     if len(context.nodes) > 1:
-        closings.append(Closing(leader_of(context.node), Resign(), RESIGN_MS))
+        closings.append(Closing(monitor_of(context.node), Resign(), RESIGN_MS))
     timing = context.settings.paxos_timing
     backend = PaxosBackend(context.node, context.nodes, machine.write, context.endpoints, timing)
     return RoleSet(

@@ -218,26 +218,26 @@ def leading() -> Leader:
     return role
 
 
-def resign(leading: Leader) -> Effects:
-    return leading.handle(ASKER, events.Resign(), T0)
+def hand_over(leading: Leader) -> Effects:
+    return leading.handle(MONITOR, events.HandOverTo(successor="c", client=ASKER), T0)
 
 
 def test_a_member_that_does_not_lead_replies_so_at_once(leader: Leader) -> None:
     leader.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
+    assert hand_over(leader) == (Send(ASKER, events.Resigned(leader="b")),)
 
-    assert resign(leader) == (Send(ASKER, events.Resigned(leader="b")),)
+    monitor = detector_of("a")
+    monitor.handle(acceptor_of("a"), events.BallotSeen(ballot=HIGHER, leads=True), T0)
+    assert resign(monitor) == Send(ASKER, events.Resigned(leader="b"))
 
 
-def test_a_leader_asks_for_a_successor_and_has_its_replica_finish(leading: Leader) -> None:
-    assert sends(resign(leading)) == [Send(monitor_of("a"), events.Nominate())]
-    assert sends(resign(leading)) == []  # It has begun.
-    named = leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
-    assert named == [Send(replica_of("a"), events.Drain(ballot=BALLOT))]
+def test_a_leader_has_its_replica_finish(leading: Leader) -> None:
+    assert sends(hand_over(leading)) == [Send(replica_of("a"), events.Drain(ballot=BALLOT))]
+    assert sends(hand_over(leading)) == []  # It has begun.
 
 
 def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Leader) -> None:
-    resign(leading)
-    leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+    hand_over(leading)
 
     effects = leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
 
@@ -251,8 +251,7 @@ def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Lea
 
 
 def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -> None:
-    resign(leading)
-    leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+    hand_over(leading)
 
     effects = leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0)
 
@@ -263,8 +262,7 @@ def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -
 
 
 def test_a_caller_learns_that_another_node_leads_or_that_it_takes_too_long(leading: Leader) -> None:
-    resign(leading)
-    leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+    hand_over(leading)
     leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
 
     assert leading.handle(monitor_of("a"), events.LeaderChanged(leader=""), T0) == ()
@@ -273,25 +271,22 @@ def test_a_caller_learns_that_another_node_leads_or_that_it_takes_too_long(leadi
     assert leading.handle(LEADER, events.ResignedLate(ballot=BALLOT), T0) == []
 
 
-def test_a_leader_without_a_successor_leads_on_and_replies_so_at_once(leading: Leader) -> None:
-    resign(leading)
-
-    effects = leading.handle(monitor_of("a"), events.Nominated(node=""), T0)
-
-    assert effects == [Send(ASKER, events.Resigned(leader=""))]
-    assert leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0) == ()
-    assert leading.phase is LeaderPhase.LEADING
-
-
 def answered(monitor: FailureDetector, node: str, applied: int) -> None:
     ack = HeartbeatAck(ballot=BALLOT, number=monitor.number, applied=applied)
     monitor.handle(acceptor_of(node), ack, T0)
 
 
-def nominated(monitor: FailureDetector, now_ms: int = 1) -> str:
-    (send,) = sends(monitor.handle(LEADER, events.Nominate(), at(now_ms)))
-    assert isinstance(send.message, events.Nominated)
-    return send.message.node
+def resign(monitor: FailureDetector, now_ms: int = 1) -> Send:
+    (send,) = sends(monitor.handle(ASKER, events.Resign(), at(now_ms)))
+    return send
+
+
+def handed_over_to(successor: str) -> Send:
+    return Send(LEADER, events.HandOverTo(successor=successor, client=ASKER))
+
+
+NOBODY = Send(ASKER, events.Resigned(leader=""))
+"""The leader goes on, and can be asked again."""
 
 
 def test_the_successor_answers_and_has_applied_the_most() -> None:
@@ -300,14 +295,14 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
     monitor.handle(
         LEADER, events.Leadership(ballot=BALLOT, commander=commander, first=1, time_ms=0), T0
     )
-    assert nominated(monitor) == ""
+    assert resign(monitor) == NOBODY
 
     for node, applied in (("b", 7), ("c", 9), ("d", 12), ("a", 99)):
         answered(monitor, node, applied)
-    assert nominated(monitor) == "d"
+    assert resign(monitor) == handed_over_to("d")
     monitor.handle(monitor.address, LinkDown(node="d"), Instant(1))
-    assert nominated(monitor) == "c"
-    assert nominated(monitor, LEASE_MS + 1) == ""
+    assert resign(monitor) == handed_over_to("c")
+    assert resign(monitor, LEASE_MS + 1) == NOBODY
 
 
 def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
@@ -533,7 +528,7 @@ def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
     world = world_of_three(seed)
     leaders = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
     (leader,) = leaders
-    world.nodes[leader].tell(leader_of(leader), events.Resign())
+    world.nodes[leader].tell(monitor_of(leader), events.Resign())
 
     assert longest_gap_ms(world, 1_000) < LEASE_MS // 3
     assert world.marks["paxos.handed_over"] == world.marks["paxos.took_over"] == 1
@@ -581,10 +576,10 @@ def wait_for_leader(nodes: dict[str, Node]) -> str:
 
     def is_known() -> bool:
         try:
-            leader = nodes["n1"].ref("leader")
+            monitor = nodes["n1"].ref("monitor")
         except pykka.ActorDeadError:
             return False  # The members have not met yet.
-        leaders.append(leader.ask(events.Resign(), timeout=PATIENCE_S).leader)
+        leaders.append(monitor.ask(events.Resign(), timeout=PATIENCE_S).leader)
         return bool(leaders[-1])
 
     until(is_known)

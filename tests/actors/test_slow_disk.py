@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.role_harness import HOST, T0, at, sends
+from support.role_harness import HOST, T0, at, sends, sent
 from support.table_scene import config_of, detector_of
 
 from fencelock.actors.effect import Effects, Observe, Send
@@ -15,9 +15,8 @@ from fencelock.actors.paxos.config import acceptor_of, leader_of, monitor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
     ConfirmLease,
+    HandOverTo,
     Leadership,
-    Nominate,
-    Nominated,
     Resign,
     Resigned,
 )
@@ -74,9 +73,9 @@ class LeadingNode:
         self, reports: int, own_us: int, age_ms: int = 0, **others_us: int
     ) -> list[int]:
         """Return the times (ms) at which it handed over during so many reports."""
-        resign, times = Send(LEADER, Resign()), list[int]()
+        times = list[int]()
         for _ in range(reports):
-            if resign in self.sync(own_us, age_ms, **others_us):
+            if sent(self.sync(own_us, age_ms, **others_us), HandOverTo):
                 times.append(self.now_ms)
         return times
 
@@ -91,7 +90,7 @@ def test_a_leader_with_a_far_slower_disk_hands_over_and_reports_why() -> None:
     disks = "its disk takes 300 ms for a sync, the disk of b takes 2.0 ms"
     text = f"the leader hands over to b: {disks}"
     assert effects == [
-        Send(LEADER, Resign()),
+        Send(LEADER, HandOverTo(successor="b", client=monitor_of("a"))),
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=text)),
         Observe("paxos.handed_over_for_disk"),
     ]
@@ -167,9 +166,10 @@ def test_a_member_with_a_slow_disk_is_no_successor_if_another_is_quick() -> None
     node.answer("b", SLOW_US, applied=9)
     node.answer("c", QUICK_US, applied=8)
 
-    named = sends(node.role.handle(LEADER, Nominate(), node.now))
+    asker = address_of("a", "~1")
+    named = sends(node.role.handle(asker, Resign(), node.now))
 
-    assert named == [Send(LEADER, Nominated(node="c"))]
+    assert named == [Send(LEADER, HandOverTo(successor="c", client=asker))]
 
 
 def test_a_follower_reports_its_syncs_with_the_next_heartbeat() -> None:

@@ -83,18 +83,6 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     assert leader.ballot.round == 3
 
 
-def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
-    leader, asker = elected(), address_of("a", "~1")
-    for _ in range(2):
-        assert sent(leader.handle(asker, events.Resign(), T0), MONITOR) == [events.Nominate()]
-        effects = leader.handle(MONITOR, events.Nominated(node=""), T0)
-        assert sent(effects, asker) == [events.Resigned(leader="")]
-
-    leader.handle(asker, events.Resign(), T0)
-    named = leader.handle(MONITOR, events.Nominated(node="b"), T0)
-    assert sent(named, config.replica_of("a")) == [events.Drain(ballot=leader.ballot)]
-
-
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_proxy() -> None:
     """At the proxy a client acts for its own session only; a replica cannot check that."""
     role, client = replica(), address_of("client", "me")

@@ -21,7 +21,7 @@ from fencelock.actors.message import (
     address_of,
     node_of,
 )
-from fencelock.actors.paxos.config import leader_of, replica_of
+from fencelock.actors.paxos.config import monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     LeaderChanged,
     MachineRead,
@@ -494,7 +494,7 @@ class LogReader(Role[Heeded]):
         """Now and then hand over the lead, if this node has it, until the end."""
         if self.finishing or self._random.random() >= RESIGN_SHARE:
             return ()
-        return (Send(leader_of(self.node), Resign()),)
+        return (Send(monitor_of(self.node), Resign()),)
 
     def _later(self) -> Wake:
         return Wake(self._random.randint(1, self.most_ms), Curious())
