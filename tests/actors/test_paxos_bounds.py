@@ -31,8 +31,8 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.divergence import RECEIVED_SLOTS_MAX, Digests
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import Scout
 from fencelock.actors.paxos.membership import TEXT_MAX
-from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.snapshots import CatchUp
 from fencelock.actors.role import Role
 

@@ -27,7 +27,7 @@ from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered, recover
-from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader, LeaderPhase
+from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader, LeaderPhase, Scout
 from fencelock.actors.paxos.member import MemoryAcceptor
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
@@ -43,7 +43,6 @@ from fencelock.actors.paxos.message import (
     Release,
     TakeOver,
 )
-from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION

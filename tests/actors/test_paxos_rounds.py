@@ -26,8 +26,7 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import Leadership, ScoutResend, Suspect, Withdraw
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.paxos.leader import Leader, Scout
 from fencelock.actors.role import Role
 
 MEMBERS = ("a", "b", "c")

@@ -16,10 +16,9 @@ from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.leader import Leader, Scout
 from fencelock.actors.paxos.ordering import LogClock, Ordering
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, CatchUp
 from fencelock.actors.session.lease import SessionLease
 from fencelock.actors.session.session import TTL_MS

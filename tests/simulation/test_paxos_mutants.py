@@ -43,7 +43,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.leader import Leader, Scout
 from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import (
     NO_OP,
@@ -60,7 +60,6 @@ from fencelock.actors.paxos.message import (
     Release,
 )
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Role
 from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
