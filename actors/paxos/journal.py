@@ -12,9 +12,10 @@ from fencelock.actors.paxos.config import (
     ROUND_KEPT_MAX,
     VOTES_MAX,
     LogConfig,
+    change_in,
     latest_ms,
+    split,
 )
-from fencelock.actors.paxos.membership import change_in, split
 from fencelock.actors.paxos.message import (
     CHUNKS_MAX,
     NO_BALLOT,

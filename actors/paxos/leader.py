@@ -103,6 +103,7 @@ from fencelock.actors.paxos.config import (
     MemberRole,
     View,
     acceptor_of,
+    change_in,
     monitor_of,
     replica_of,
 )
@@ -128,7 +129,6 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.membership import change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NO_OP,

@@ -18,6 +18,7 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, is_node, ms_between, node_of
 from fencelock.actors.paxos.config import (
+    TEXT_MAX,
     LogBounds,
     LogConfig,
     acceptor_of,
@@ -34,7 +35,6 @@ from fencelock.actors.paxos.event import (
     NodeFacts,
     ReportState,
 )
-from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from fencelock.actors.effect import CheckpointEnd, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import (
+    CHANGE,
     LOG_BYTES_MAX,
     VOTES_BYTES_MAX,
     VOTES_MAX,
     LogBounds,
     acceptor_of,
     catchup_of,
+    change_in,
+    log_part,
+    split,
 )
 from fencelock.actors.paxos.divergence import Digests, DivergenceWatch
 from fencelock.actors.paxos.event import (
@@ -28,7 +32,6 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Base, Recovered
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.membership import CHANGE, change_in, log_part, split
 from fencelock.actors.paxos.message import (
     CHUNKS_MAX,
     NO_BALLOT,

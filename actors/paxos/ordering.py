@@ -13,7 +13,7 @@ from msgspec import Struct
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.paxos.config import TIME_JUMP_MS_MAX, WINDOW
+from fencelock.actors.paxos.config import TIME_JUMP_MS_MAX, WINDOW, command_of
 from fencelock.actors.paxos.event import (
     BatchDelay,
     Gather,
@@ -23,7 +23,6 @@ from fencelock.actors.paxos.event import (
     ProposalBatch,
 )
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.membership import command_of
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,

@@ -200,7 +200,7 @@ class Snapshots:
         """The snapshot being divided, or the last one, is of the state before this slot."""
         self.time_ms = 0
         self.log_part = b""
-        """The part with the state of the log before ``slot``, see `membership.log_part`."""
+        """The part with the state of the log before ``slot``, see `config.log_part`."""
         self.parts: list[Part] = []
         self.writer: CheckpointWriter | None = None
         """Writes the journal anew, beginning with the snapshot that is being divided, or is whole.
@@ -247,7 +247,7 @@ class Snapshots:
             machine: the state machine to freeze.
             slot: the first slot that it has not applied.
             time_ms: log time.
-            log_part: see `fencelock.actors.paxos.membership.log_part`.
+            log_part: see `fencelock.actors.paxos.config.log_part`.
             journaled: whether the journal is written anew, unless it is already.
 
         """

@@ -23,8 +23,7 @@ from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Message, role_of
-from fencelock.actors.paxos.config import replica_of
-from fencelock.actors.paxos.membership import split
+from fencelock.actors.paxos.config import replica_of, split
 from fencelock.actors.paxos.snapshots import records_of
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.table import LockTable

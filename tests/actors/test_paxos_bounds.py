@@ -21,6 +21,7 @@ from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
     GROWTH_MAX,
+    TEXT_MAX,
     TIME_JUMP_MS_MAX,
     WINDOW,
     acceptor_of,
@@ -32,7 +33,6 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.divergence import RECEIVED_SLOTS_MAX, Digests
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Scout
-from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.snapshots import CatchUp
 from fencelock.actors.role import Role
 

@@ -26,16 +26,22 @@ from fencelock.actors.membership_target import CHECK_MS, QUIET_MS, MemberTarget,
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
+    CHANGE,
     ROUNDS_PER_VIEW,
     WINDOW,
     LogConfig,
+    Term,
     View,
     acceptor_of,
     catchup_of,
+    change_in,
+    command_of,
     leader_of,
+    log_part,
     members_of,
     monitor_of,
     replica_of,
+    split,
 )
 from fencelock.actors.paxos.event import (
     Applied,
@@ -54,7 +60,6 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import LEADER_MS, Locator, MemberFacts
-from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_of, log_part, split
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     UNWILLING,

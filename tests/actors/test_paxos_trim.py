@@ -28,11 +28,10 @@ from fencelock.actors.message import Address, Instant, Message, address_of, node
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
-from fencelock.actors.paxos.config import acceptor_of, catchup_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import acceptor_of, catchup_of, log_part, monitor_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover, why_unusable
 from fencelock.actors.paxos.log import DecidedSlots
 from fencelock.actors.paxos.machine import Part
-from fencelock.actors.paxos.membership import log_part
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import (
     DIVIDE_PAUSE_MS,

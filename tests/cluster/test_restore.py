@@ -23,8 +23,8 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership import Member, Membership
+from fencelock.actors.paxos.config import Term, log_part
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.membership import Term, log_part
 from fencelock.actors.paxos.message import NO_BALLOT
 from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.session import DEPARTED

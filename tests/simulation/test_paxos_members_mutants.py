@@ -16,9 +16,8 @@ from fencelock.actors.membership import Membership
 from fencelock.actors.membership_changes import MemberChanges
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import member, reconfigurer, replica
-from fencelock.actors.paxos.config import WINDOW, LogConfig, View
+from fencelock.actors.paxos.config import WINDOW, LogConfig, Term, View
 from fencelock.actors.paxos.event import ProposeChange
-from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.reconfigurer import Facts, LogChanges

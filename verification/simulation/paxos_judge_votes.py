@@ -15,9 +15,15 @@ from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.lease import PPM
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, node_of, role_of
-from fencelock.actors.paxos.config import JOIN_SLOTS, WINDOW, leader_of, monitor_of
+from fencelock.actors.paxos.config import (
+    CHANGE,
+    JOIN_SLOTS,
+    WINDOW,
+    change_in,
+    leader_of,
+    monitor_of,
+)
 from fencelock.actors.paxos.event import ProposeChange
-from fencelock.actors.paxos.membership import CHANGE, change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
