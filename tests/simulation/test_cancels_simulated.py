@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from support.judged import clean
 from support.stepped_client import KINDS, Caller, assert_all_free, random_steps, two_clients
 
@@ -20,7 +19,8 @@ from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.session import refusals
 from fencelock.actors.session.message import ReleaseUnawaited, SessionTick
 from fencelock.actors.session.session import ClientSession, Event
-from fencelock.cluster.client.hold_registry import HoldRegistry
+from fencelock.cluster.client import base_lock, hold
+from fencelock.cluster.client.hold_registry import HoldRegistry, Ownership
 from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.node.topology import NodeContext
@@ -117,7 +117,8 @@ _why_not_acquire = refusals._why_not_acquire  # pyright: ignore[reportPrivateUsa
 
 
 def _lose_cancels(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionChannel, "hand_over", lambda *_: None)
+    for module in (base_lock, hold):
+        patch.setattr(module, "undo", lambda *_: None)
     patch.setattr(SessionChannel, "abandon", lambda *_: None)
 
 
@@ -134,13 +135,13 @@ def _grant_to_an_unknown_role(patch: pytest.MonkeyPatch) -> None:
 
 
 def _cancel_nothing_granted(patch: pytest.MonkeyPatch) -> None:
-    hand_over = SessionChannel.hand_over
+    undo = hold.undo
 
-    def waiting_only(self: SessionChannel, message: Any, reply: Any) -> None:
-        assert isinstance(message, Cancel)
-        hand_over(self, replace(message, request=message.request + 1), reply)
+    def waiting_only(channel: SessionChannel, own: Ownership, token: int) -> None:
+        undo(channel, own, token + 1)
 
-    patch.setattr(SessionChannel, "hand_over", waiting_only)
+    for module in (base_lock, hold):
+        patch.setattr(module, "undo", waiting_only)
     patch.setattr(SessionChannel, "abandon", lambda *_: None)
 
 
@@ -207,9 +208,9 @@ class Hasty(ClientSession):
 
     def handle(self, sender: Address, event: Event | SessionTick, now: Instant) -> Effects:
         effects = [*super().handle(sender, event, now)]
-        for lock_key, hold in list(self.session_state.holds.items()):
+        for lock_key, held in list(self.session_state.holds.items()):
             if lock_key not in self.session_state.in_flight.releases:
-                release = Release(lock=lock_key.lock, fence=hold.fence, owner=lock_key.owner)
+                release = Release(lock=lock_key.lock, fence=held.fence, owner=lock_key.owner)
                 user = address_of(self.address.partition("/")[0], "nobody")
                 effects += super().handle(user, ReleaseUnawaited(release=release), now)
         return effects
