@@ -74,67 +74,44 @@ WaitOption = Annotated[
 CommandArgument = Annotated[
     list[str], argument(help="The command and its arguments.", show_default=False)
 ]
-NameArgument = Annotated[
-    str, argument(help="The lock.", show_default=False, autocompletion=complete_lock)
-]
-NonblockOption = Annotated[bool, option("--nonblock", "-n", help="Do not wait if it is held.")]
-SharedOption = Annotated[
-    int | None, option("--shared", min=1, help="Hold one of N permits of a semaphore instead.")
-]
-GraceOption = Annotated[
-    float,
-    option(
-        "--grace", min=0, max=WAIT_S_MAX, help="Time from SIGTERM to SIGKILL if it is lost (s)."
-    ),
-]
-ConflictOption = Annotated[
-    int,
-    option(
-        "--conflict-exit-code",
-        "-E",
-        min=0,
-        max=255,
-        help="Exit with this if another holds it, or --once forbids to run.",
-    ),
-]
-QuietOption = Annotated[
-    bool, option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids.")
-]
-LabelOption = Annotated[
-    str | None,
-    option("--label", help="What others see as the holder. Default: HOST:PROCESS COMMAND."),
-]
-LeastOption = Annotated[
-    str | None,
-    option(
-        "--hold-at-least",
-        metavar="TIME",
-        help="Hold it so long, though the command ends sooner: 30s, 10m, 2h.",
-    ),
-]
-OnceOption = Annotated[
-    str | None,
-    option(
-        "--once",
-        metavar="KEY",
-        help="Run only if no command ran under KEY within --for, on any machine.",
-    ),
-]
-ForOption = Annotated[
-    str | None, option("--for", metavar="TIME", help="The period of --once: 1h, 1d, 7d.")
-]
 
 
 class HoldOptions(NamedTuple):
     """The options of every command that holds an object while another command runs."""
 
     timeout: WaitOption = None
-    nonblock: NonblockOption = False
-    grace: GraceOption = 5.0
-    conflict: ConflictOption = ExitStatus.NOT_ACQUIRED
-    quiet: QuietOption = False
-    label: LabelOption = None
-    least: LeastOption = None
+    nonblock: Annotated[bool, option("--nonblock", "-n", help="Do not wait if it is held.")] = False
+    grace: Annotated[
+        float,
+        option(
+            "--grace", min=0, max=WAIT_S_MAX, help="Time from SIGTERM to SIGKILL if it is lost (s)."
+        ),
+    ] = 5.0
+    conflict: Annotated[
+        int,
+        option(
+            "--conflict-exit-code",
+            "-E",
+            min=0,
+            max=255,
+            help="Exit with this if another holds it, or --once forbids to run.",
+        ),
+    ] = ExitStatus.NOT_ACQUIRED
+    quiet: Annotated[
+        bool, option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids.")
+    ] = False
+    label: Annotated[
+        str | None,
+        option("--label", help="What others see as the holder. Default: HOST:PROCESS COMMAND."),
+    ] = None
+    least: Annotated[
+        str | None,
+        option(
+            "--hold-at-least",
+            metavar="TIME",
+            help="Hold it so long, though the command ends sooner: 30s, 10m, 2h.",
+        ),
+    ] = None
     named: TargetOptions = NONE_GIVEN
 
 
@@ -181,11 +158,24 @@ class Once(NamedTuple):
 
 
 def lock(
-    name: NameArgument,
+    name: Annotated[
+        str, argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+    ],
     command: CommandArgument,
-    shared: SharedOption = None,
-    once: OnceOption = None,
-    period: ForOption = None,
+    shared: Annotated[
+        int | None, option("--shared", min=1, help="Hold one of N permits of a semaphore instead.")
+    ] = None,
+    once: Annotated[
+        str | None,
+        option(
+            "--once",
+            metavar="KEY",
+            help="Run only if no command ran under KEY within --for, on any machine.",
+        ),
+    ] = None,
+    period: Annotated[
+        str | None, option("--for", metavar="TIME", help="The period of --once: 1h, 1d, 7d.")
+    ] = None,
     how: HoldOptions = AS_USUAL,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.

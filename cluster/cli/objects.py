@@ -69,16 +69,11 @@ CountOption = Annotated[
     int, typer.Option("--count", min=1, help="The count with which the latch begins.")
 ]
 LineJsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object for each.")]
-SemaphoreArgument = Annotated[str, named_argument(SEMAPHORE, "The semaphore.")]
-ReadWriteArgument = Annotated[str, named_argument(RWLOCK, "The read/write lock.")]
 ElectionArgument = Annotated[str, named_argument(ELECTION, "The election.")]
 LatchArgument = Annotated[str, named_argument(LATCH, "The latch.")]
 CounterArgument = Annotated[str, named_argument(COUNTER, "The counter.")]
 EntryKeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
 
-LimitOption = Annotated[
-    int, typer.Option("--limit", min=1, help="List at most this many; a note says if more follow.")
-]
 LIMIT = 1_000
 
 KeyNameOption = Annotated[
@@ -108,7 +103,7 @@ def semaphores() -> None:
 
 @semaphore_app.command("run")
 def run_with_permits(
-    name: SemaphoreArgument,
+    name: Annotated[str, named_argument(SEMAPHORE, "The semaphore.")],
     command: CommandArgument,
     permits: Annotated[
         int, typer.Option("--permits", min=1, help="How many are held at most at a time.")
@@ -136,7 +131,7 @@ def run_with_permits(
 
 def _side(write: bool) -> Callable[..., None]:
     def run_on_side(
-        name: ReadWriteArgument,
+        name: Annotated[str, named_argument(RWLOCK, "The read/write lock.")],
         command: CommandArgument,
         how: HoldOptions = AS_USUAL,
     ) -> None:
@@ -266,7 +261,10 @@ def list_map(
     prefix: Annotated[
         str, typer.Option("--prefix", help="Only keys, or names of maps, that begin with this.")
     ] = "",
-    limit: LimitOption = LIMIT,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=1, help="List at most this many; a note says if more follow."),
+    ] = LIMIT,
     given: LookOptions = LOOK,
     as_json: ListJsonOption = False,
 ) -> None:

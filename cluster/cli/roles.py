@@ -38,13 +38,6 @@ KEEP_MS = 10_000
 SHOWN_MAX = 400
 """Events of a diagram, unless the user says another number."""
 
-RolesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--trace", help="The roles to trace at level TRACE, separated by commas; all: every role."
-    ),
-]
-
 
 def _roles_in(text: str) -> tuple[str, ...]:
     roles = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -129,7 +122,13 @@ def log(
     level: Annotated[
         str | None, typer.Option(help=f"The least level: {', '.join(LOG_LEVELS)}.")
     ] = None,
-    trace: RolesOption = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            help="The roles to trace at level TRACE, separated by commas; all: every role.",
+        ),
+    ] = None,
     given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
