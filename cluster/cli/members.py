@@ -53,6 +53,8 @@ REPLY_S = 3.0
 SILENT_MS = 2_000
 """A member that was silent for this long is assumed not to run (ms)."""
 
+VOTELESS = (NodeRole.OBSERVER, NodeRole.NON_VOTING)
+
 _AGE = re.compile(r"\d+ ms")
 
 KIB = 1024
@@ -350,26 +352,19 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
     """
     progress = ChangeProgress(wait)
     while True:
+        reports, leads, unknown = _reports(operator, "replaced")
+        report = reports.get(node)
+        if report is not None and report.role in VOTELESS:
+            return report.journal
+        last_ms = None if report is None else report.last_message_ms
+        # Without a leader it may be its own report.
+        if leads and last_ms is not None and last_ms < progress.waited_s() * MS_PER_S:
+            raise MembershipError(
+                f"{node} votes: there is nothing to replace. If its disk is to be replaced, stop "
+                "it, start it with an empty data folder, and run this again"
+            )
         text = f"{node} has sent no message yet: start it with an empty data folder"
-        read = promptly(operator, operator.members)
-        reports = read.nodes if isinstance(read, MembersRead) else ()
-        leads = any(report.role is NodeRole.LEADER for report in reports)
-        if isinstance(read, str):
-            text = read
-        elif not leads:
-            text = "no node leads, so no member can be replaced: start the other members first"
-        for report in reports:
-            if report.node != node:
-                continue
-            if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
-                return report.journal
-            last_ms = report.last_message_ms  # Without a leader it may be its own report.
-            if leads and last_ms is not None and last_ms < progress.waited_s() * MS_PER_S:
-                raise MembershipError(
-                    f"{node} votes: there is nothing to replace. If its disk is to be replaced, "
-                    "stop it, start it with an empty data folder, and run this again"
-                )
-        progress.pause(text)
+        progress.pause(unknown or text)
 
 
 def is_running(operator: Client, node: str, wait: float) -> bool:
@@ -379,27 +374,28 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
     """
     progress = ChangeProgress(wait)
     while True:
-        text = f"it is not known yet whether {node} runs"
-        last_message_ms: int | None = None
-        leads = False
-        read = promptly(operator, operator.members)
-        if isinstance(read, str):
-            text = read
-        else:
-            reports = {report.node: report for report in read.nodes}
-            leads = any(report.role is NodeRole.LEADER for report in reports.values())
-            report = reports.get(node)
-            if report is None or report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
-                return False
-            last_message_ms = report.last_message_ms
-            if not leads:
-                text = "no node leads, so no member can be removed: start the other members first"
-        waited_ms = progress.waited_s() * MS_PER_S
-        if last_message_ms is not None and last_message_ms < waited_ms:
-            return True
-        if leads and (waited_ms if last_message_ms is None else last_message_ms) > SILENT_MS:
+        reports, leads, unknown = _reports(operator, "removed")
+        report = reports.get(node)
+        if reports and (report is None or report.role in VOTELESS):
             return False
-        progress.pause(text, shown=not leads)
+        last_ms = None if report is None else report.last_message_ms
+        waited_ms = progress.waited_s() * MS_PER_S
+        if last_ms is not None and last_ms < waited_ms:
+            return True
+        if leads and (waited_ms if last_ms is None else last_ms) > SILENT_MS:
+            return False
+        text = f"it is not known yet whether {node} runs"
+        progress.pause(unknown or text, shown=not leads)
+
+
+def _reports(operator: Client, act: str) -> tuple[dict[str, NodeReport], bool, str]:
+    """Return the reports by node, whether a node leads, and why no member can be changed now."""
+    read = promptly(operator, operator.members)
+    if isinstance(read, str):
+        return {}, False, read
+    leads = any(report.role is NodeRole.LEADER for report in read.nodes)
+    leaderless = f"no node leads, so no member can be {act}: start the other members first"
+    return {report.node: report for report in read.nodes}, leads, "" if leads else leaderless
 
 
 def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
