@@ -69,7 +69,6 @@ def chosen(events: Iterable[Event], lock: str | None, without: Collection[str]) 
 
 
 def text_of(event: Event) -> str:
-    """Return a line as text: time, who received or sent what, and the state after it."""
     line = event.line
     way = "from" if line.act == RECEIVES else "to"
     after = f"; {line.state}" if line.state else ""

@@ -77,7 +77,6 @@ class KeyList(_Strict):
 
     @property
     def rights(self) -> tuple[Rights, ...]:
-        """The rights of each key, for the proxy."""
         return tuple(Rights(name, one.role, one.prefixes) for name, one in self.keys.items())
 
     @property
@@ -100,7 +99,6 @@ class KeyFile(_Strict):
 
     @property
     def link(self) -> LinkKey:
-        """The key for links to nodes."""
         return LinkKey(self.public, self.secret, self.server)
 
 
@@ -238,7 +236,6 @@ def _new_key(name: str, role: str, server: str = "") -> KeyFile:
 
 
 def make_folder(folder: Path, nodes: Iterable[str]) -> None:
-    """Make the keys of a new cluster, with one for each of the ``nodes``."""
     if (folder / LIST).exists():
         raise ConfigError(f"{folder / LIST} exists already: a cluster has these keys")
     try:

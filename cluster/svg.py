@@ -14,14 +14,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9
 
 
 class Picture:
-    """A picture on a white ground.
-
-    Args:
-        width: in pixels, as all lengths.
-        height: of the picture; y grows downwards.
-        title: what screen readers say.
-
-    """
+    """A picture on a white ground. Lengths are in pixels, and y grows downwards."""
 
     def __init__(self, width: float, height: float, title: str) -> None:
         self._head = (

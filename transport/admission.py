@@ -259,7 +259,6 @@ class FrameValidator:
         return Frame(self.cluster, 0, 0, tuple(replies)) if replies else None
 
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
-        """Return the frame that notifies ``link`` why its frames are dropped."""
         rejected = Rejected(code=mismatch, detail=detail)
         here, there = address_of(self.node, "link"), address_of(link, "link")
         return Frame(self.cluster, 0, 0, (Envelope(there, here, rejected),))

@@ -126,7 +126,6 @@ def load_each(items: Sequence[bytes]) -> list[Any] | None:
 
 @lru_cache(maxsize=1024)
 def array_head(length: int) -> bytes:
-    """Return the head of a CBOR array of ``length`` items."""
     return dump([None] * length)[:-length] if length else dump([])
 
 

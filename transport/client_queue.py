@@ -176,15 +176,12 @@ class Lane:
         return len(self._waiting)
 
     def add(self, owner: Owner) -> None:
-        """Let ``owner`` wait for its turn."""
         self._waiting[owner.name] = owner
 
     def remove(self, owner: Owner) -> None:
-        """Take ``owner`` out, which waits here."""
         del self._waiting[owner.name]
 
     def pop(self) -> Owner:
-        """Take out the owner whose turn is next."""
         return self._waiting.popitem(last=False)[1]
 
 
@@ -321,7 +318,6 @@ class ClientQueue:
         return True
 
     def begin_turn(self, most: int) -> None:
-        """Begin a turn that takes up to ``most`` envelopes."""
         now = self._now = self._clock()
         self._new_first = True
         self._known.room = most
@@ -455,11 +451,9 @@ class Floods:
         return 0
 
     def mute(self, identity: bytes) -> None:
-        """Have frames under ``identity`` dropped for `MUTED_S`."""
         self._sender(identity).muted_until = time.monotonic() + MUTED_S
 
     def is_muted(self, identity: bytes) -> bool:
-        """Return whether frames under ``identity`` are dropped."""
         one = self.senders.get(identity)
         return one is not None and time.monotonic() < max(one.muted_until, one.closed_until)
 

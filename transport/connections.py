@@ -89,7 +89,6 @@ class Group:
         self.by_state: list[dict[int, Connection]] = [{} for _ in State]
 
     def count(self, *states: State) -> int:
-        """Return the number of connections in ``states``."""
         return sum([len(self.by_state[state]) for state in states])
 
     def oldest_silent(self) -> Connection | None:
@@ -115,17 +114,13 @@ class Connections:
     libzmq would try to accept the next one all the time.
 
     Args:
-        router: bound.
-        monitor: the monitor given to `bound_router`.
+        router: bound, with ``monitor``.
         most: limit of connections that are kept.
         most_of_address: limit of those from one address, see `counted_address`.
         count: called with a counter's name and its increment.
-        held: told of each connection.
         failed: receives the event and the value of each failed handshake, where keys are used.
 
     Attributes:
-        fresh: the connections that are FRESH, by descriptor, oldest first.
-        beating: those that are BEATING.
         is_behind: whether events may wait: then frames come over connections not known yet.
         tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
@@ -256,7 +251,6 @@ class Connections:
             self._note_full()
 
     def _closed(self, descriptor: int) -> None:
-        """Forget a connection."""
         one = self._open.pop(descriptor, None)
         if one is None:
             return
@@ -289,7 +283,6 @@ class Connections:
         return True
 
     def bar(self, host: str, seconds: float) -> None:
-        """Accept no connection from ``host`` for so much longer."""
         address = counted_address(host)
         if self._barred.bar(address, seconds):
             self._count("wire.address_barred", 1)

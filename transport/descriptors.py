@@ -83,18 +83,11 @@ def connections_max(limit: int) -> int:
 
 
 class SpareDescriptors:
-    """Some open descriptors that are given up, one by one, for a file that must be opened.
-
-    Args:
-        size: the number of descriptors.
-
-    Attributes:
-        missing: the number of descriptors that `fill` has to open.
-
-    """
+    """Some open descriptors that are given up, one by one, for a file that must be opened."""
 
     def __init__(self, size: int = SPARES) -> None:
         self.missing = size
+        """The number of descriptors that `fill` has to open."""
         self._kept: list[int] = []
         self.fill()
 
@@ -231,7 +224,6 @@ class BarredAddresses:
         self._descriptor = -1
 
     def listens(self, descriptor: int) -> None:
-        """Note the descriptor that accepts connections."""
         self._descriptor = descriptor
         self._attach()
 
@@ -246,7 +238,6 @@ class BarredAddresses:
         return known is None
 
     def tend(self, now: float) -> None:
-        """Admit the addresses again whose time has passed."""
         passed = [address for address, until in self.until.items() if until <= now]
         for address in passed:
             del self.until[address]

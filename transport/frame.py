@@ -330,22 +330,10 @@ def _check_name_of(check: Callable[[str], None], name: object) -> None:
 
 
 def check_received_address(address: str) -> None:
-    """Refuse an address that is not ``node/role``.
-
-    Raises:
-        MalformedFrameError: see `check_address`.
-
-    """
     _check_name_of(check_address, address)
 
 
 def check_name(what: str, name: str, limit: int) -> None:
-    """Refuse a name that is empty, longer than ``limit`` bytes or has a forbidden character.
-
-    Raises:
-        ValueError: naming ``what``, the value and the limit.
-
-    """
     size = len(name.encode(errors="replace"))
     if not 1 <= size <= limit:
         raise ValueError(f"{what} {shown(name)} has {size} bytes, 1 to {limit} are allowed")
@@ -354,36 +342,17 @@ def check_name(what: str, name: str, limit: int) -> None:
 
 
 def check_cluster(cluster: str) -> None:
-    """Refuse a cluster id that is empty, above `CLUSTER_BYTES_MAX` or has a forbidden character.
-
-    Raises:
-        ValueError: naming the value and the limit.
-
-    """
     check_name("cluster id", cluster, CLUSTER_BYTES_MAX)
 
 
 def check_node(node: str) -> None:
-    """Refuse a node id that cannot be part of an address and of a routing id.
-
-    Raises:
-        ValueError: empty, above `NODE_BYTES_MAX`, ``*``, or with a character that
-            is not allowed, ``/`` or ``#``.
-
-    """
+    """Refuse a node id that cannot be part of an address and of a routing id."""
     check_name("node id", node, NODE_BYTES_MAX)
     if node == ANY_NODE or "/" in node or "#" in node:
         raise ValueError(f"node id {shown(node)} may not be '*', nor have '/' or '#'")
 
 
 def check_address(address: str) -> None:
-    """Refuse an address that is not ``node/role``.
-
-    Raises:
-        ValueError: not exactly one ``/``, or a part that is empty, above `NODE_BYTES_MAX`
-            or `ROLE_BYTES_MAX`, or has a forbidden character.
-
-    """
     node, slash, role = address.partition("/")
     if not slash or "/" in role:
         raise ValueError(f"address {shown(address)} is not of the form node/role")

@@ -246,17 +246,13 @@ class HeldBytes:
             self._thread.start()
 
     def opened(self, descriptor: int, peer: object) -> None:
-        """Note that a connection was accepted."""
         one = _Watched(descriptor, peer, self.taken[descriptor], self.sent[descriptor])
         self._news.append(lambda: self._add(one))
 
     def closed(self, descriptor: int) -> None:
-        """Note that a connection was closed."""
         self._news.append(lambda: self._forget(descriptor))
 
     def is_member(self, descriptor: int) -> None:
-        """Note that a connection is a member's, which may send large frames, and many."""
-
         def note() -> None:
             one = self._watched.get(descriptor)
             if one is not None:

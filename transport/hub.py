@@ -317,7 +317,6 @@ class SocketHub:
         self._monitors.add(link.monitor)
 
     def disconnect(self, node: str) -> None:
-        """Close the link to the peer ``node``, if there is one."""
         self._barred.pop(node, None)
         link = self._links.pop(node, None)
         if link is None:
@@ -423,7 +422,6 @@ class SocketHub:
         return arrivals
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        """Return waiting frames of clients, see `Listener.receive_clients`."""
         if self._listener is None:
             return [], 0
         return self._listener.receive_clients(most, within_ns)
@@ -479,7 +477,6 @@ class SocketHub:
         return news
 
     def _retry(self) -> None:
-        """Connect the links anew that are due."""
         now = time.monotonic()
         for link in [one for one in self._retries if now >= one.retry_at]:
             self._retries.discard(link)

@@ -43,7 +43,6 @@ class LinkKey(NamedTuple):
     """The public key of the cluster's nodes."""
 
     def secure(self, socket: Socket) -> None:
-        """Let ``socket``, which is not connected yet, use the key."""
         socket.setsockopt_string(zmq.CURVE_PUBLICKEY, self.public)
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, self.secret)
         socket.setsockopt_string(zmq.CURVE_SERVERKEY, self.server)
@@ -74,11 +73,6 @@ class KeyGuard:
     It fails closed: without a reply of the authenticator libzmq ends a handshake, and a frame
     without a known key is dropped.
 
-    Args:
-        node: the id of this node, for the log.
-        listed: the keys.
-        count: called with a counter's name and its increment.
-
     """
 
     def __init__(self, node: str, listed: ListedKeys, count: Callable[[str, int], None]) -> None:
@@ -101,7 +95,6 @@ class KeyGuard:
         self._authenticator.start()
 
     def secure(self, socket: Socket) -> None:
-        """Let ``socket``, which is not bound yet, require keys."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, self._secret)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
@@ -165,7 +158,6 @@ class KeyGuard:
             note(self._node, "WARNING", text, event=event, count=count)
 
     def lists(self, node: str) -> bool:
-        """Return whether ``node`` has a key."""
         return node in self._bound.values()
 
     def replace(self, bound: Mapping[str, str]) -> None:

@@ -86,23 +86,10 @@ class Listener:
     decoded at once; a client's must be small, and waits for `receive_clients`.
 
     Args:
-        context: makes the socket.
-        endpoint: the endpoint to bind.
-        admission: checks frames.
-        members: the ids of peers.
-        connections_max: see `Connections`.
-        quotas: see `Quotas`.
-        poller: notified when the socket was used.
+        endpoint: the endpoint to bind; a `ConfigError` says if it cannot be.
+        members: the ids of peers; a live view.
         count: called with a counter's name and its increment.
         ring: wakes the thread that uses the listener; from any thread.
-        guard: checks keys, where they are used.
-
-    Attributes:
-        held: bounds what libzmq holds of each connection.
-        queue: the frames of clients that wait.
-
-    Raises:
-        ConfigError: the endpoint cannot be bound.
 
     """
 
@@ -303,7 +290,6 @@ class Listener:
         return arrivals, most - left
 
     def _opened(self, waiting: QueuedFrame) -> Frame | None:
-        """Decode a client's frame; return None if it is dropped."""
         identity, source, raw, name, _ = waiting
         if self._floods.senders and self._floods.is_muted(identity):
             self._count("wire.muted", 1)
@@ -357,7 +343,6 @@ class Listener:
     def _refuse(
         self, name: str, identity: bytes, source: int, mismatch: Mismatch, detail: str
     ) -> None:
-        """Notify a sender why its frames are dropped."""
         refusal = self._admission.refusal(name, mismatch, detail)
         self._reply(identity, source, encode_frame(refusal))
 
@@ -401,7 +386,6 @@ class Listener:
         return self._reply(identity, -1, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
 
     def close(self) -> None:
-        """Close the socket and its monitor."""
         self.held.close()
         self.connections.close()
         close_socket(self.socket)
@@ -467,7 +451,6 @@ class Clients:
         return True
 
     def gone(self, client: str) -> None:
-        """Forget ``client``: its connection is closed."""
         self._connections.pop(client, None)
         self._open.pop(client, None)
 

@@ -38,12 +38,6 @@ class FaultLog:
     """Counts exceptions of ours that cost one request, effect or frame, and not the node.
 
     Each place that raises is logged: at once, then once an interval.
-
-    Args:
-        node: whose log it is.
-        clock: reads a clock (ns).
-        count: adds to a counter of the node.
-
     """
 
     def __init__(

@@ -55,11 +55,9 @@ class SelectPoll:
         self.unregister = self._selector.unregister
 
     def register(self, descriptor: int, events: int) -> None:
-        """Watch ``descriptor`` for something to read; see `select.poll`."""
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def poll(self, timeout_ms: float | None) -> list[tuple[int, int]]:
-        """Return the readable descriptors; see `select.poll`."""
         ready = self._selector.select(None if timeout_ms is None else timeout_ms / 1000)
         return [(key.fd, events) for key, events in ready]
 
@@ -94,7 +92,6 @@ class Poller:
         self.used: dict[Socket, int] = {}
 
     def register(self, source: Socket | int) -> None:
-        """Watch a socket, or a plain descriptor."""
         if isinstance(source, int):
             descriptor = source
         else:

@@ -167,7 +167,6 @@ class StreamServer:
             self._end(stream)
 
     def transmit(self, event: Transmit) -> None:
-        """Send bytes to a client, and read on or close the connection as ``event`` says."""
         stream = self._by_number.get(event.connection)
         if stream is None:
             return
@@ -191,7 +190,6 @@ class StreamServer:
             self._end(max(self._streams.values(), key=lambda one: len(one.unsent)))
 
     def close(self) -> None:
-        """Close all connections."""
         for stream in list(self._streams.values()):
             self._drop(stream)
         self._socket.close()
@@ -229,7 +227,6 @@ class StreamServer:
         self._accept_more()
 
     def _accept_more(self) -> None:
-        """Accept in the next turn what waits."""
         self._epoll.modify(self._socket.fileno(), _NEW)
 
     def _read(self, stream: Stream) -> None:

@@ -44,7 +44,6 @@ def _completing(names_of: Callable[[Client, str], Iterable[str]]) -> Complete:
 
 
 def _objects(operator: Client, start: str) -> Iterator[str]:
-    """Yield the names of held locks and of other objects."""
     kinds = [kind for kind in object_kinds() if start and kind.startswith(start)]
     for prefix in (start, *(f"{kind}{MARK}" for kind in kinds)):
         for one in listed(operator, prefix):

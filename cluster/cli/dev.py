@@ -291,7 +291,6 @@ def check_cluster_of(node: Node, data: Path | None) -> None:
 
 
 def greeting(config: Config, data: Path | None) -> Iterator[str]:
-    """Yield lines about the nodes' addresses, how clients find them, and where locks are kept."""
     from fencelock.cluster.client.settings import CONFIG, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
 
     address = next(iter(config.nodes.values()))
@@ -347,7 +346,6 @@ class Looks:
 
 
 def live(console: Console, looks: Looks, address: str) -> Iterator[None]:
-    """Show each look in place of the last one."""
     with Live(console=console, auto_refresh=False) as view:
         while True:
             look = looks.next()
@@ -403,6 +401,5 @@ def in_words(lock: LockStatus) -> str:
 
 
 def _gone(lock: str) -> str:
-    """Return a text about an object that the node no longer reports."""
     unheld = kind_of(lock) in unheld_kinds()
     return f"{object_shown(lock)} is {'no longer in use' if unheld else 'free'}"

@@ -87,12 +87,10 @@ def address(contender: Contender) -> str:
 
 
 def person(contender: Contender) -> str:
-    """Return an owner's label, or its ids if it has none."""
     return printable(contender.label) or address(contender)
 
 
 def in_full(contender: Contender) -> str:
-    """Return an owner's label, if it has one, and its ids."""
     if not contender.label:
         return address(contender)
     return f"{printable(contender.label)} ({address(contender)})"
@@ -187,7 +185,6 @@ def object_shown(lock: str) -> str:
 
 
 def typed(lock: str) -> str:
-    """Return the name of an object for a command line, in quotes if a shell needs them."""
     from shlex import quote  # noqa: PLC0415 (as below)
 
     return quote(object_shown(lock))

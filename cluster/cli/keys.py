@@ -269,7 +269,6 @@ def quota(
 
 
 def limit_of(what: str, text: str, *, sizes: bool = False) -> int | None:
-    """Return the limit that an option names, None for the default."""
     if text == DEFAULT:
         return None
     found = _SIZE.fullmatch(text)

@@ -121,7 +121,6 @@ UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def seconds_of(name: str, text: str) -> float:
-    """Return the time that a person wrote, such as ``10m``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if match is None or not float(match[1]):
         raise WrongUsageError(f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", name)
@@ -283,7 +282,6 @@ def hold_while(
 
 
 def _exit_without_running(how: HoldOptions, why: str) -> NoReturn:
-    """Exit, since another runs the command, or has."""
     if not how.quiet:
         say(why, err=True)
     sys.exit(how.conflict)
@@ -333,7 +331,6 @@ class _Teller(logging.Handler):
     """Prints the lines of the client about what it waits for."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print ``record`` if it is such a line (Handler)."""
         if ": waiting for " in (text := record.getMessage()):
             say(text, err=True)
 

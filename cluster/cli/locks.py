@@ -229,7 +229,6 @@ def shared_in(operator: Client, held: Iterable[ListedLock], ends_at: float) -> d
 
 
 def held_table(held: Iterable[ListedLock], shared: Mapping[str, str]) -> Rows:
-    """Return a row for each of the ``held`` locks and other objects; ``shared`` as `shared_in`."""
     columns = [Column("lock"), Column("held by")]
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
     rows: list[tuple[str, ...]] = []
@@ -241,7 +240,6 @@ def held_table(held: Iterable[ListedLock], shared: Mapping[str, str]) -> Rows:
 
 
 def objects_table(found: Iterable[ListedObject]) -> Rows:
-    """Return a row for each object that nobody can hold."""
     columns = [Column("name"), Column("count"), Column("waiting", right=True)]
     rows = [
         (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found

@@ -436,18 +436,11 @@ def promptly(operator: Client, ask: Callable[[], R]) -> R | str:
 
 
 class ChangeProgress:
-    """Waits for a change, describes it with the time left, and prints that at intervals.
-
-    Args:
-        wait: how long the command waits (s).
-
-    Attributes:
-        left: the slots, and the bytes, that were left at the first look, and its time (s).
-
-    """
+    """Waits for a change for so long (s), describes what is left, and prints that at intervals."""
 
     def __init__(self, wait: float) -> None:
         self.left: dict[str, tuple[int, float]] = {}
+        """The slots, and the bytes, that were left at the first look, and its time (s)."""
         self._wait = wait
         self._began = time.monotonic()
         self._shown = ("", 0.0)

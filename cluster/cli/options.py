@@ -109,7 +109,6 @@ def _call(command: Callable[..., None], values: dict[str, Any]) -> None:
 
 
 def _grouped(group: Any, values: dict[str, Any]) -> Any:
-    """Return a group of its options, which are taken from ``values``."""
     kinds = get_type_hints(group, include_extras=True)
     return group(
         *(
@@ -169,7 +168,6 @@ def _next(words: Iterator[str]) -> str:
 
 
 def _value(more: dict[str, Any], kind: type, text: str) -> Any:
-    """Return what the ``text`` of an option means."""
     form, convert = FORMS[kind]
     if form.fullmatch(text) is None:
         raise NotPlainError

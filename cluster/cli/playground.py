@@ -41,13 +41,8 @@ quit               stop all nodes"""
 class Playground:
     """Several nodes in one process, and what is done with them at the prompt.
 
-    Args:
-        nodes: the running nodes, by name; this class adds and removes some.
-        start: starts a node of that name.
-        connect: returns a client of these nodes, which stays with them if asked to.
-        say: prints a line, from any thread.
-        level: the level of the log while nothing is traced.
-
+    It adds to the running ``nodes``, and removes some. A client of ``connect`` stays with its nodes
+    if asked to. The log has ``level`` while nothing is traced.
     """
 
     def __init__(

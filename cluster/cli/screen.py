@@ -65,14 +65,9 @@ Cell = str | Text | tuple[str, ...]
 class Rows:
     """A table, or where the terminal is too narrow for its names, a paragraph for each row.
 
-    Columns without any value are left out. Nothing is cut off, and a name is only broken if it
-    is wider than the terminal.
-
-    Args:
-        columns: the columns, the first of which names the row.
-        rows: the values; a `Text` keeps its style, a tuple has several lines. A paragraph names the
-            column before each line of a value, unless the value is a `Phrase`.
-
+    The first column names the row. Columns without any value are left out. Nothing is cut off, and
+    a name is only broken if it is wider than the terminal. A `Text` keeps its style, a tuple has
+    several lines. A paragraph names the column before each of them, unless the value is a `Phrase`.
     """
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:

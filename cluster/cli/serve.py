@@ -46,7 +46,6 @@ class ServeError(FencelockError):
 
 
 def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of the configuration's nodes, for a shell."""
     from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     try:

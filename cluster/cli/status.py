@@ -112,7 +112,6 @@ def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:
 
 
 def mixed(nodes: Sequence[NodeStatus]) -> str:
-    """Return a warning if nodes run different protocols, or an empty text if all run the same."""
     runs: dict[str, list[str]] = {}
     for node in nodes:
         runs.setdefault(node.protocol, []).append(node.node)
@@ -129,7 +128,6 @@ def mixed(nodes: Sequence[NodeStatus]) -> str:
 
 
 def divided(nodes: Sequence[NodeStatus]) -> str:
-    """Return a warning if nodes refuse frames of another group, or an empty text if none does."""
     refusing = {
         node.node: counted.times
         for node in nodes
@@ -269,7 +267,6 @@ def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Rows:
 
 
 def _elected(nodes: Sequence[NodeStatus]) -> Elected | None:
-    """Return the latest election that a node reports, None where there is none."""
     reports = [node.elected for node in nodes if node.elected is not None]
     return max(reports, key=lambda elected: elected.epoch, default=None)
 

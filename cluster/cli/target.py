@@ -177,7 +177,6 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
 
 
 def why_unserved(operator: Client, error: UnavailableError) -> str:
-    """Return the nodes' own reasons, if they have any."""
     try:
         nodes = operator.survey().statuses
     except FencelockError:

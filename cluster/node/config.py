@@ -157,7 +157,6 @@ def _word_or_number(word: str, kind: type[float], low: float, high: float) -> Pl
 
 
 def _between(low: float, high: float, unit: str = "") -> Any:
-    """Return the limits of a number, with the words for them."""
     ends = (f"{end:g}" if isinstance(end, float) else str(end) for end in (low, high))
     return Field(ge=low, le=high, description=f"{' to '.join(ends)} {unit}".rstrip())
 
@@ -477,11 +476,9 @@ class Config:
         return LogFile(self.log_folder / f"{node}.log", self.log_file_mb * 10**6, self.log_files)
 
     def listen_of(self, node: str) -> str:
-        """Return the endpoint to which ``node`` is bound: its ``listen``, or else its address."""
         return self.listens.get(node, self.nodes[node])
 
     def settings_of(self, node: str) -> ProtocolSettings:
-        """Return the settings of ``node``: the common ones, with its own priority."""
         if node not in self.priorities:
             return self.settings
         return replace(self.settings, priority=self.priorities[node])
@@ -621,7 +618,6 @@ def toml_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
 def starting_config(
     addresses: Mapping[str, str], *, cluster: str = "fencelock", protocol: str = "paxos"
 ) -> str:
-    """Return a configuration with comments, to begin from."""
     tables = "\n".join(
         f"[nodes.{_key(node)}]\naddress = {_toml(address)}\n" for node, address in addresses.items()
     )
@@ -637,7 +633,6 @@ def starting_config(
 
 
 def is_loopback(at: str) -> bool:
-    """Return whether only this machine reaches the address ``at``."""
     host = at.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     with suppress(ValueError):
         return ip_address(host).is_loopback
@@ -719,7 +714,6 @@ level = "INFO"
 
 
 def _problem(detail: dict[str, Any], overrides: Overrides) -> str:
-    """Return the line that describes a problem found by pydantic."""
     path = [str(step) for step in detail["loc"] if step != "[key]"]
     key = overrides.name_of(".".join(path)) or ".".join(_key(step) for step in path)
     if detail["type"] == "extra_forbidden":

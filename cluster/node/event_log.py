@@ -98,7 +98,6 @@ class EventLog:
         """The epoch of `bakery` that was logged last."""
 
     def watch(self, role_slot: RoleSlot) -> None:
-        """Watch the role of ``role_slot``, if its events are logged."""
         role = role_slot.role
         if isinstance(role, Clock):
             self._clock = role
@@ -132,7 +131,6 @@ class EventLog:
             self._trace(role_slot, handle)
 
     def _trace(self, role_slot: RoleSlot, handle: Handle) -> None:
-        """Trace a role, or not, as the `LogBook` has it."""
         book, address = self._book, role_slot.address
         traced = book is not None and (book.logs(address) or book.keeps(address))
         role_slot.handle = self._traced(handle, role_slot.role) if traced else handle

@@ -185,7 +185,6 @@ def joined(joining: Joining) -> tuple[Config, str]:
 
 
 def _known(joining: Joining) -> Path | None:
-    """Return the file of the node, if it has joined before."""
     name = joining.node or (joining.key.stem if joining.key else "")
     if name:
         path = joining.data / f"{name}.toml"
@@ -239,7 +238,6 @@ def _key(joining: Joining, path: Path) -> KeyFile:
 
 
 def _free_name(others: tuple[NodeReport, ...]) -> str:
-    """Return a name for this machine that no known node has."""
     host = re.sub("[^a-z0-9]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")
     name = host[:28] if NODE_ID.fullmatch(host[:28]) else "node"
     taken = {one.node for one in others}

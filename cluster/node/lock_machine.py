@@ -172,7 +172,6 @@ class LockMachine:
         self.table.faults = self.faults
 
     def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
-        """Return ``commands`` decoded, and forget them."""
         read = list(map(self._known.pop, commands, repeat(None)))
         if not all(read):
             unknown = [n for n, command in enumerate(read) if command is None]

@@ -141,7 +141,6 @@ MakeRoles = Callable[[NodeContext], RoleSet]
 
 
 def make_roles_of(protocol: str) -> MakeRoles:
-    """Return the function that sets up the roles of ``protocol``."""
     if protocol not in PROTOCOLS:
         known = ", ".join(sorted(PROTOCOLS))
         raise UnsupportedError(f"protocol {protocol!r} does not exist; there are {known}")
