@@ -249,18 +249,8 @@ def begin_leased(table: Any, owner_state: OwnerState, details: ClaimDetails) -> 
         table.time_ms,
         owner_state.request,
         replied=details.durations,
+        lasts_ms=details.durations.hold_ms,
+        grace_ms=details.durations.grace_ms,
     )
-    hold.lasts_ms, hold.grace_ms = details.durations
     hold.restart(table)
-    return hold
-
-
-def restored_lease(
-    table: TableState, fields: tuple[OwnerState, ClaimDetails, int, int, int], lease: LeaseRecord
-) -> LeasedHold:
-    """Return the hold of a record with its first fields; ``table`` watches its deadline."""
-    replied = Durations(lease.replied_hold_ms, lease.replied_grace_ms)
-    hold = LeasedHold(*fields, replied=replied, grace_ms=lease.grace_ms)
-    hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
-    hold.move(table, lease.deadline_ms, lease.watched_ms)
     return hold

@@ -34,7 +34,7 @@ from fencelock.actors.table.requests import (
 )
 from fencelock.actors.table.resource import ClaimDetails
 from fencelock.actors.table.session import Key, OwnerState, Session
-from fencelock.actors.table.wire import KeyRecord, LeaseRecord, Result
+from fencelock.actors.table.wire import KeyRecord, Result
 
 if TYPE_CHECKING:
     from fencelock.actors.table.state import TableState
@@ -138,19 +138,6 @@ def begin_key(table: TableState, owner_state: OwnerState, details: ClaimDetails)
         charged=table.accounts.of(details.key.account),
     )
     add_key(table, hold)
-    return hold
-
-
-def restored_key(
-    table: TableState,
-    fields: tuple[OwnerState, ClaimDetails, int, int, int],
-    charged: Account,
-    lease: LeaseRecord | None,
-) -> KeyHold:
-    """Return the hold of a record with its first fields; ``table`` watches its deadline."""
-    hold = KeyHold(*fields, charged=charged)
-    if lease is not None:
-        hold.move(table, lease.deadline_ms, lease.watched_ms)
     return hold
 
 

@@ -40,9 +40,9 @@ from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.account_rules import is_act
-from fencelock.actors.table.deadline import DURATION_MS_MAX, NO_DURATIONS, DatedHold, restored_lease
+from fencelock.actors.table.deadline import DURATION_MS_MAX, NO_DURATIONS, DatedHold, LeasedHold
 from fencelock.actors.table.history import records_of
-from fencelock.actors.table.key import KeyHold, add_key, restored_key
+from fencelock.actors.table.key import KeyHold, add_key
 from fencelock.actors.table.map import Entry, fill_entry
 from fencelock.actors.table.resource import (
     PLAIN,
@@ -344,16 +344,27 @@ def _fill_hold(
 ) -> None:
     details = PLAIN if details == PLAIN else details
     fields = owner_state, details, record.fence, record.since_ms, record.request
+    counts = record.amount, record.granted_count, record.times
     table.holds_checksum += owner_state.marked() * record.fence
     lease = record.lease
     if details.key is not None:
-        hold: TableHold = restored_key(table, fields, charged, lease)
+        hold: TableHold = KeyHold(*fields, *counts, charged=charged)
+    elif lease is None:
+        hold = TableHold(*fields, *counts)
     else:
-        hold = TableHold(*fields) if lease is None else restored_lease(table, fields, lease)
-    if lease is not None and lease.watched_ms > lease.deadline_ms:
-        raise ValueError(f"the snapshot has a wrong deadline of {titled(owner_state.lock)}")
-    hold.amount, hold.count = record.amount, record.times
-    hold.granted_count = record.granted_count
+        hold = LeasedHold(
+            *fields,
+            *counts,
+            replied=Durations(lease.replied_hold_ms, lease.replied_grace_ms),
+            grace_ms=lease.grace_ms,
+            lasts_ms=lease.lasts_ms,
+            renewal=lease.renewal,
+        )
+    if lease is not None:
+        assert isinstance(hold, DatedHold)
+        hold.move(table, lease.deadline_ms, lease.watched_ms)
+        if lease.watched_ms > lease.deadline_ms:
+            raise ValueError(f"the snapshot has a wrong deadline of {titled(owner_state.lock)}")
     owner_state.hold = hold
     if hold.amount < 1 or not 1 <= hold.count <= COUNTER_MAX:
         raise ValueError(f"the snapshot has a wrong hold of {titled(owner_state.lock)}")
