@@ -110,6 +110,12 @@ class Claim(Struct, eq=False):
             filter(None, (self.owner_state.session.label, details.label, details.value))
         )
 
+    def contender(self, owner: str, fence: int | None, since_ms: int, times: int) -> Contender:
+        """Return it as the audit keeps it and a status shows it, with the id of its session."""
+        session = self.owner_state.session.id
+        node = client_of(session)
+        return Contender(node, session, owner, fence, since_ms, self.label, times)
+
 
 class TableHold(Claim, eq=False):
     """One ownership of an object, or of some of its permits.
@@ -154,17 +160,8 @@ class TableHold(Claim, eq=False):
         return None
 
     def seen(self, fence: int, now_ms: int) -> Contender:
-        """Return it as the audit keeps it, under the ``fence`` that it has for one object."""
-        session = self.owner_state.session.id
-        return Contender(
-            node=client_of(session),
-            session=session,
-            owner=self.holder,
-            fence=fence,
-            since_ms=now_ms - self.since_ms,
-            label=self.label,
-            times=self.times,
-        )
+        """Return it under the ``fence`` that it has for one object."""
+        return self.contender(self.holder, fence, now_ms - self.since_ms, self.times)
 
     def fence_of(self, name: str) -> int:
         """Return the fence under which it holds one of its objects."""
@@ -212,17 +209,8 @@ class Wait(Claim, eq=False):
     charged: Account | None = None
 
     def seen(self, now_ms: int) -> Contender:
-        """Return it as a status shows it, with the id of its session."""
-        session = self.owner_state.session.id
-        return Contender(
-            node=client_of(session),
-            session=session,
-            owner=self.owner_state.owner,
-            fence=None,
-            since_ms=now_ms - self.since_ms,
-            label=self.label,
-            times=self.amount,
-        )
+        owner = self.owner_state.owner
+        return self.contender(owner, None, now_ms - self.since_ms, self.amount)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """End the wait, which has timed out."""

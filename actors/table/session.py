@@ -118,16 +118,7 @@ class OwnerState:
         )
 
     def denied(self, reason: Reason, why: Why) -> Refused:
-        owner, lock = self.key
-        return Refused(
-            session=self.session.id,
-            owner=owner,
-            request=self.request,
-            lock=lock,
-            reason=reason,
-            detail="",
-            why=why,
-        )
+        return Refused(**self.fields(), reason=reason, detail="", why=why)
 
 
 @dataclass(slots=True, eq=False)
