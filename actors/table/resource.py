@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from msgspec import Struct, StructMeta
 from msgspec.structs import replace
 
+from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.message import Contender, Granted, Reason
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 
 if TYPE_CHECKING:
     from fencelock.actors.table.account import Account
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
     from fencelock.actors.table.state import TableState
     from fencelock.actors.table.wire import KeyRecord, ObjectRecord, Result
 
+
+CAPACITIES = {
+    "": (1, 1),
+    ELECTION: (1, 1),
+    RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS),
+    SEMAPHORE: (1, PERMITS_MAX),
+}
+"""The least and the greatest capacity of the objects that can be held, by kind."""
 
 SLACK = 16
 """Number of dead entries that a heap may always contain."""
@@ -438,14 +449,6 @@ class Due(Protocol):
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """Do what is due. Then remove the item from ``table.timeouts``, or add it again."""
-        ...
-
-
-class Attached(Protocol):
-    """Something that ends with a session; see `Session.attached`."""
-
-    def end_with_session(self, table: Any, out: list[Result]) -> None:
-        """Remove it from the `TableState`. The session's waits and holds have ended already."""
         ...
 
 

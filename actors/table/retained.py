@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.retained import AcquireRetained, Recall
-from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
-from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table.resource import CAPACITIES
 
 if TYPE_CHECKING:
     from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold
@@ -52,9 +52,6 @@ other commands wait for these."""
 
 COME_BACK_MS = 200
 """Time for which a claim that does not wait is queued for a retained lock (ms)."""
-
-_PERMITS = {"": (1, 1), RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS), SEMAPHORE: (1, PERMITS_MAX)}
-"""The least and the most permits of an object that can be retained, by its kind."""
 
 _fence = itemgetter(0)
 _fence_of = attrgetter("fence")
@@ -118,8 +115,9 @@ def check_retained(command: AcquireRetained) -> None:
 
     """
     command.check()
-    least, most = _PERMITS.get(kind_of(command.lock), (0, 0))
-    if not most:
+    kind = kind_of(command.lock)
+    least, most = CAPACITIES.get(kind, (0, 0))
+    if not most or kind == ELECTION:
         raise InvalidRequestError(
             f"{titled(command.lock)} cannot be retained: locks, read/write locks and semaphores can"
         )

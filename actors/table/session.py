@@ -6,7 +6,7 @@ import heapq
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -16,7 +16,10 @@ from fencelock.actors.api.name import account_of, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.table.account import Account, Accounts
-from fencelock.actors.table.resource import SLACK, Attached, TableHold, Wait
+from fencelock.actors.table.resource import SLACK, TableHold, Wait
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.map import Entry
 
 DEPARTED = -1
 """In place of the deadline of a session that has ended, while something of it is left."""
@@ -145,7 +148,7 @@ class Session:
             log time since which they are idle.
         losses: the unreported losses of owners: the fences of holds that were taken from them, the
             oldest first. The owner states of these are not forgotten.
-        attached: everything else that ends with the session, by ticket.
+        attached: the entries of maps that end with the session, by ticket.
         retained: the number of its holds that have a span of fences.
         awaited: its holds with a span for which others wait, by fence, each with its fence. Some
             may be here for which nobody waits any more.
@@ -167,7 +170,7 @@ class Session:
     kept_ms: int = -1
     idle: OrderedDict[Key, int] = field(default_factory=OrderedDict[Key, int])
     losses: dict[Key, int] = field(default_factory=dict[Key, int])
-    attached: dict[int, Attached] = field(default_factory=dict[int, Attached])
+    attached: dict[int, Entry] = field(default_factory=dict[int, "Entry"])
     retained: int = 0
     awaited: list[tuple[int, TableHold]] | None = None
     recalled: int = 0

@@ -19,7 +19,6 @@ from msgspec.json import Encoder
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import Quota
-from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.message import Refused, Released
 from fencelock.actors.api.name import (
@@ -36,7 +35,6 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.redis import TTL_MS_MAX as KEY_TTL_MS_MAX
 from fencelock.actors.api.retained import SPAN_MAX
-from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.account_rules import is_act
@@ -45,6 +43,7 @@ from fencelock.actors.table.history import records_of
 from fencelock.actors.table.key import KeyHold, add_key
 from fencelock.actors.table.map import Entry, fill_entry
 from fencelock.actors.table.resource import (
+    CAPACITIES,
     PLAIN,
     Claim,
     ClaimDetails,
@@ -87,14 +86,6 @@ STEP_RECORDS = 250
 
 SORTED_RECORDS = 2_000
 """Records that it sorts per step; the sorted runs are merged as they are needed."""
-
-CAPACITIES = {
-    "": (1, 1),
-    ELECTION: (1, 1),
-    RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS),
-    SEMAPHORE: (1, PERMITS_MAX),
-}
-"""The least and the greatest capacity of the objects that can be held, by kind."""
 
 COUNTER_MAX = 3 << 61
 """The highest fence, version, ticket and number of a session in a snapshot. No member gets there,
