@@ -179,12 +179,10 @@ class Purge(OperatorCommand, tag=0x79):
     OPERATOR = False
 
     def needs_operator(self) -> bool:
-        """Return whether it is for operators only."""
         return self.kind == REDIS_KEY and self.account != account_of(self.session)
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The beginning of the names."""
         return (self.prefix,)
 
     def check(self) -> None:

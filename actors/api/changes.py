@@ -76,7 +76,6 @@ class ReadChanges(TableQuery, tag=0x9E):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the next change."""
         return self.after is not None
 
     def check(self) -> None:

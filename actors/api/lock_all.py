@@ -74,7 +74,6 @@ class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The names of the locks."""
         return self.locks
 
     def check(self) -> None:

@@ -90,7 +90,6 @@ class PutEntry(EntryRequest, tag=0x71):
 
     @property
     def needs_session(self) -> bool:
-        """Whether the entry ends with the session."""
         return self.ephemeral
 
     def check(self) -> None:

@@ -330,7 +330,6 @@ class Cancel(LockRequest, Command, tag=0x12):
 
     @property
     def key(self) -> Key:
-        """The request's key."""
         return self.session, self.owner, self.lock, -self.request
 
     def check_new(self) -> None:

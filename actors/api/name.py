@@ -80,7 +80,6 @@ _SHOWN_CHARS = 40
 
 
 def _chars(*ranges: tuple[int, int]) -> frozenset[str]:
-    """Return the characters in ``ranges``, each given by its first and its last number."""
     return frozenset(map(chr, chain.from_iterable(range(a, b + 1) for a, b in ranges)))
 
 
@@ -159,7 +158,6 @@ def utf8_size(text: str) -> int:
 
 
 def is_allowed(text: str) -> bool:
-    """Return whether ``text`` has none of the characters in `FORBIDDEN`."""
     if text.isascii():
         return len(text.encode().translate(None, _FORBIDDEN_ASCII)) == len(text)
     return FORBIDDEN.isdisjoint(text)
@@ -241,7 +239,6 @@ def check_lock_size(name: str, kind: str = "lock") -> None:
 
 
 def check_owner(owner: str) -> None:
-    """Refuse an owner that is too long, or has a forbidden character."""
     check_text("owner", owner, OWNER_BYTES_MAX)
 
 
@@ -252,7 +249,6 @@ def check_text(field: str, text: str, bytes_max: int) -> None:
 
 
 def check_size(field: str, text: str, bytes_max: int) -> None:
-    """Refuse the ``text`` of ``field`` if it is too long."""
     size = utf8_size(text)
     if size > bytes_max:
         raise InvalidRequestError(

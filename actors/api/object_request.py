@@ -31,7 +31,6 @@ class ObjectRequest(LockRequest):
     """The beginning of the name of the object in the table."""
 
     def __init_subclass__(cls) -> None:
-        """Note how names of that kind begin."""
         super().__init_subclass__()
         cls._prefix = object_name(cls.KIND, "")
 
@@ -99,7 +98,6 @@ class GuardedRequest(UpdateRequest):
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The names of the object and of the guard."""
         name = plain_name(self.lock)
         return (name, plain_name(self.guard)) if self.guard else (name,)
 

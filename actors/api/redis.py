@@ -316,7 +316,6 @@ class ReadKeys(TableQuery, tag=0x123):
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The names of the keys."""
         return self.keys
 
     def check(self) -> None:

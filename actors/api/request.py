@@ -67,7 +67,6 @@ class Request(Message):
         lock = ""
 
     def needs_operator(self) -> bool:
-        """Return whether it is for operators only."""
         return self.OPERATOR
 
     @property
@@ -124,7 +123,6 @@ class PageQuery(TableQuery):
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The beginning of the names."""
         return (self.prefix,)
 
     def check(self) -> None:

@@ -151,7 +151,6 @@ class ListLocks(PageQuery, tag=0x65):
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The beginning of the names."""
         return (plain_name(self.prefix),)
 
 

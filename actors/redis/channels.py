@@ -124,7 +124,6 @@ class Channels:
             )
 
     def subscribe(self, connection: int, channel: bytes) -> list[Effect]:
-        """Let a connection have a place in the queue of the lock of a channel."""
         of = self._of.setdefault(connection, {})
         if channel in of:
             return []
@@ -132,7 +131,6 @@ class Channels:
         return self._wait(one)
 
     def unsubscribe(self, connection: int, channel: bytes | None = None) -> list[Effect]:
-        """End a subscription of a connection, or all."""
         of = self._of.get(connection, {})
         effects: list[Effect] = []
         for name in list(of) if channel is None else [channel]:

@@ -170,7 +170,6 @@ def key_of(argument: bytes) -> str:
 
 
 def shown(argument: bytes) -> str:
-    """Return the beginning of an argument in quotes, for the text of an error."""
     return ascii(argument[:80])[1:]
 
 

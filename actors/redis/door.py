@@ -366,7 +366,6 @@ class RedisDoor(Role[DoorEvent]):
         return [Wake(0, DoorTurn())] if len(self.waiting) == 1 else []
 
     def _on_turn(self, now: Instant) -> Effects:
-        """Serve those that waited, in their order."""
         effects: list[Effect] = []
         self.left = TURN_REQUESTS
         waiting, self.waiting = self.waiting, deque()
@@ -465,7 +464,6 @@ class RedisDoor(Role[DoorEvent]):
             self.access.check(connection.key + NAME_END, asked)
 
     def _number(self, connection: Connection, asked: Asked) -> Asked:
-        """Return the request of a command as it is sent to the session."""
         numbered: Asked
         if isinstance(asked, ChangeKeys | AwaitKey):
             asked = replace(asked, owner=f"c{connection.number}")
@@ -478,7 +476,6 @@ class RedisDoor(Role[DoorEvent]):
         return numbered
 
     def _numbered(self, number: int, asked: ChangeKeys | AwaitKey) -> ChangeKeys | AwaitKey:
-        """Return a request of a connection with a number, its client's account and a label."""
         self.requests += 1
         connection = self.connections.get(number)
         if connection is None:
@@ -576,7 +573,6 @@ class RedisDoor(Role[DoorEvent]):
         return known[1](call)
 
     def _operation(self, name: str, script: bytes) -> Operation:
-        """Return the operation of the script that EVAL or EVALSHA names."""
         if name.startswith("evalsha"):
             digest = script.lower().decode(errors="replace")
             operation = KNOWN.get(digest) or self.loaded.get(digest)
@@ -586,7 +582,6 @@ class RedisDoor(Role[DoorEvent]):
         return self._load(script)[1]
 
     def _load(self, script: bytes) -> tuple[str, Operation]:
-        """Recognize a script, and remember its SHA1."""
         digest, operation = operation_of(script)
         if operation is None:
             raise CommandError(
@@ -819,7 +814,6 @@ def _failure(
 
 
 def _word(word: str) -> str:
-    """Return a word of a client in upper case, as an error shows it."""
     return ascii(word.upper()[:40])[1:-1]
 
 
@@ -865,7 +859,6 @@ def cost_of(request: list[bytes]) -> int:
 
 
 def label_of(node: str, connection: Connection) -> str:
-    """Return the description of a client that ``fencelock who`` shows."""
     text = f"Redis door of {node}, {connection.peer} {connection.name}".rstrip()
     text = text.encode()[:LABEL_BYTES_MAX].decode(errors="ignore")
     return "redis" if forbidden_in(text) else text

@@ -141,7 +141,6 @@ class RequestParser:
         return length
 
     def _line(self, most: int, text: str) -> bytes | None:
-        """Return the next line without its end, or None if it is incomplete."""
         buffer, at = self._buffer, self._at
         end = buffer.find(b"\n", max(at, self._scanned))
         if end < 0:
@@ -156,7 +155,6 @@ class RequestParser:
 
 
 def _number(line: bytes) -> int | None:
-    """Return the number after the first sign of ``line``, or None if it is none."""
     digits = line[1:]
     if digits.removeprefix(b"-").isdigit():
         return int(digits)
@@ -193,7 +191,6 @@ def words_of(line: bytes) -> list[bytes]:
 
 
 def _word(line: bytes, at: int) -> tuple[bytes, int]:
-    """Return the word at ``at``, and the place of its end."""
     word, quote, end = bytearray(), 0, len(line)
     while at < end:
         sign = line[at]
@@ -260,7 +257,6 @@ VERSION_2 = 2
 
 
 def encode_reply(reply: Reply, version: int) -> bytes:
-    """Return the bytes of ``reply`` in version 2 or 3 of the protocol."""
     if type(reply) is bytes:
         return b"$%d\r\n%b\r\n" % (len(reply), reply)
     if reply is None:

@@ -125,7 +125,6 @@ _DELETED: dict[Operation, tuple[Reply, Reply, Reply]] = {
 def _deleting(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
-    """Delete the first key if it is mine."""
     outcome = yield from change_one(_deletion(keys[:1], arguments[0]))
     done, missing, other = _DELETED[operation]
     if outcome.changed:
@@ -156,7 +155,6 @@ def _resetting(
 def _extending(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
-    """Change the deadline of keys that are mine."""
     if operation in (Operation.RENEW, Operation.EXTEND_CODES_TIME_FIRST):
         arguments = [arguments[1], arguments[0]]
     token, time = arguments[0], integer(arguments[1])
@@ -253,7 +251,6 @@ def _setting(
 def _reading(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
-    """Read keys, and compare them with the first argument, if there is one."""
     answer = yield from ask(ReadKeys(keys=keys), KeysRead)
     seen = answer.keys[0] if answer.keys else None
     left_ms = -2 if seen is None else -1 if seen.left_ms is None else seen.left_ms
@@ -343,7 +340,6 @@ def _uncounted(error: ClusterRefusalError) -> Exception:
 def _leaving(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
-    """End one hold of a client."""
     ttl_ms, once = _ttl_ms(arguments[1]), operation is Operation.LEAVE_ONCE
     request = ChangeKeys(
         keys=keys[:1],
@@ -385,7 +381,6 @@ def _leaving_by_force(
 def _renewing_each(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
-    """Change the deadlines of keys that are held with a value each."""
     ttl_ms = _ttl_ms(arguments[0])
     by_value: dict[bytes, list[str]] = {}
     for key, value in zip(keys, arguments[1:], strict=False):

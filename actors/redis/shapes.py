@@ -327,7 +327,6 @@ class Operation(Enum):
 
 
 def text_of(operation: Operation) -> bytes:
-    """Return a text of an operation that is known by its text."""
     return operation.texts[0].encode()
 
 

@@ -147,11 +147,9 @@ class Accounts:
         )
 
     def why_over(self, name: str, what: str, more: int = 1) -> Why | None:
-        """Return why the key ``name`` may not have ``more``; see `Account.why_over`."""
         return (self.by_name.get(name) or Account(name, self.limits(name))).why_over(what, more)
 
     def nearest(self, most: int) -> list[tuple[float, str]]:
-        """Return the accounts that are nearest to a quota, with the part that they use."""
         return nlargest(most, ((one.share, one.name) for one in self.by_name.values()))
 
     def set(self, name: str, quota: Quota) -> None:

@@ -67,7 +67,6 @@ def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
 
 
 def purge(table: TableState, command: Purge, out: list[Result]) -> None:
-    """Remove a bounded number of entries, of holds, or of other objects with their waits."""
     command.check()
     own, why = account_of(command.session), Why(Cause.DELETED, texts=(command.by,))
     waits = _waits(table, command)

@@ -68,7 +68,6 @@ class Barrier(TableObject, eq=False):
             table.unserved[first.ticket] = first
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
-        """Break the generation, since a party has left it."""
         with table.altering(self):
             self.broken = True
         self.serve(table, out)
@@ -81,7 +80,6 @@ class Barrier(TableObject, eq=False):
             self.remove(table, Why(Cause.PARTY_LEFT), out)
 
     def remove(self, table: TableState, why: Why, out: list[Result]) -> None:
-        """Refuse all parties that wait, and remove the generation."""
         broken = why._replace(numbers=(self.generation, self.parties))
         TableObject.remove(self, table, broken, out)
 
@@ -89,7 +87,6 @@ class Barrier(TableObject, eq=False):
 def await_barrier(
     table: TableState, owner_state: OwnerState, command: AwaitBarrier, out: list[Result]
 ) -> None:
-    """Let a party wait for the others, or let all parties pass if it is the last one."""
     barrier = table.objects.get(command.lock)
     assert barrier is None or isinstance(barrier, Barrier)
     arrived = 0 if barrier is None else barrier.waiting
@@ -115,7 +112,6 @@ def await_barrier(
 
 
 def _pass(table: TableState, barrier: Barrier | None, last: OwnerState, out: list[Result]) -> None:
-    """Let all parties pass, in the order of their arrival."""
     waits = [] if barrier is None else [*barrier.waits]
     generation = table.next_ticket() if barrier is None else barrier.generation
     for index, wait in enumerate(waits):

@@ -38,7 +38,6 @@ class Counter(TableObject, eq=False):
         return crc32(f"{self.name}\n{self.account.name}\n{self.value}".encode())
 
     def progress(self) -> tuple[int, int]:
-        """Return its value; it has no whole."""
         return self.value, 0
 
     def obstacle(self) -> Obstacle:
@@ -54,7 +53,6 @@ class Counter(TableObject, eq=False):
 def add_to_counter(
     table: TableState, owner_state: OwnerState, command: AddToCounter, out: list[Result]
 ) -> None:
-    """Add to the value of a counter, unless that makes it too large or too small."""
     after = _value_of(table, command.lock) + command.amount
     allowed = abs(after) <= VALUE_MAX
     _change(table, owner_state, command, after if allowed else None, out)
@@ -63,7 +61,6 @@ def add_to_counter(
 def set_counter(
     table: TableState, owner_state: OwnerState, command: SetCounter, out: list[Result]
 ) -> None:
-    """Set the value of a counter, if it has the expected one."""
     allowed = command.expected in (None, _value_of(table, command.lock))
     _change(table, owner_state, command, command.value if allowed else None, out)
 

@@ -98,7 +98,6 @@ class Deadlines:
         self.skipped_ms = self.ends = self.marks = 0
 
     def checksum(self) -> int:
-        """Return a checksum of all deadlines, 0 if there are none."""
         return self.ends + self.skipped_ms * self.marks
 
 
@@ -124,7 +123,6 @@ class DatedHold(TableHold, eq=False):
 
     @property
     def deadline_ms(self) -> int:
-        """The log time at which the hold ends; it has a deadline."""
         assert self.table is not None
         return self.ends_ms + self.table.deadlines.skipped_ms
 
@@ -152,7 +150,6 @@ class DatedHold(TableHold, eq=False):
             self.table = None
 
     def record(self) -> LeaseRecord | None:
-        """Return the record of the deadline, a part of that of the hold."""
         if self.table is None:
             return None
         return LeaseRecord(0, 0, 0, self.deadline_ms, 0, 0, self.due_ms or 0)
@@ -240,7 +237,6 @@ class LeasedHold(DatedHold, eq=False):
 
 
 def begin_leased(table: Any, owner_state: OwnerState, details: ClaimDetails) -> LeasedHold:
-    """Return a new hold with a deadline under the table's last fence."""
     assert details.durations is not None
     hold = LeasedHold(
         owner_state,

@@ -39,7 +39,6 @@ class HeldNames:
         self._sorted[kind_of(name)].remove(name)
 
     def settle(self) -> None:
-        """Sort the recent names."""
         for name in self.recent:
             self._sorted.setdefault(kind_of(name), SortedKeys()).add(name)
         self.recent.clear()

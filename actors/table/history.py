@@ -199,7 +199,6 @@ class Histories:
 def records_of(
     noted: Iterable[tuple[str, int, int, tuple[Change, ...]]],
 ) -> Iterator[HistoryRecord]:
-    """Yield the snapshot records of the histories that `Histories.noted` returned."""
     for lock, since, time_ms, changes in noted:
         first = size = 0
         for number, change in enumerate(changes, 1):

@@ -60,7 +60,6 @@ class KeySession(Session):
     names: SortedKeys = field(default_factory=SortedKeys)
 
     def retire(self, key: Key, now_ms: int) -> None:
-        """Forget the owner of ``key``, who holds no more."""
         del self.owner_states[key]
         self.account.owners -= 1
         self.losses.pop(key, None)
@@ -91,7 +90,6 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
 
     @property
     def key(self) -> KeyRecord:
-        """Its value, and what else it has of its request."""
         assert self.details.key is not None
         return self.details.key
 
@@ -114,7 +112,6 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
         return KeyOutcome(before, changed, self.fence, self.left_ms(), self.count)
 
     def left_ms(self) -> int | None:
-        """Return the time until its deadline (ms), or None if it has none."""
         table = self.table
         return None if table is None else max(0, self.deadline_ms - table.time_ms - ROUNDING_MS)
 
@@ -127,7 +124,6 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
 
 
 def begin_key(table: TableState, owner_state: OwnerState, details: ClaimDetails) -> KeyHold:
-    """Return a new hold under the table's last fence. It has no deadline yet."""
     assert details.key is not None
     hold = KeyHold(
         owner_state,
@@ -148,7 +144,6 @@ def add_key(table: TableState, hold: KeyHold) -> None:
 
 
 def end_key(table: TableState, hold: KeyHold) -> None:
-    """Note that a hold has ended."""
     table.marked -= hold.mark()
     table.accounts.leave(hold.charged)
 

@@ -94,7 +94,6 @@ class Latch(TableObject, eq=False):
             table.drop(self)
 
     def remove(self, table: TableState, why: Why, out: list[Result]) -> None:
-        """Refuse all its waits, and remove the latch."""
         table.timeouts.drop(self)
         TableObject.remove(self, table, why, out)
 
@@ -118,7 +117,6 @@ class Latch(TableObject, eq=False):
 def count_down(
     table: TableState, owner_state: OwnerState, command: CountDown, out: list[Result]
 ) -> None:
-    """Lower the count of a latch, and let all its waiters pass if that makes it 0."""
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
@@ -140,7 +138,6 @@ def count_down(
 def await_latch(
     table: TableState, owner_state: OwnerState, command: AwaitLatch, out: list[Result]
 ) -> None:
-    """Let an owner pass if the count of a latch is 0; otherwise let it wait."""
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return

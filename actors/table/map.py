@@ -170,7 +170,6 @@ class SortedKeys:
         return takewhile(lambda text: text.startswith(prefix), texts)
 
     def _place(self, text: str) -> int:
-        """Return the index of the block that has ``text``, or into which it would be inserted."""
         return max(0, bisect_right(self._firsts, text) - 1)
 
     def _replace(self, place: int, count: int, blocks: list[list[str]]) -> None:
@@ -403,7 +402,6 @@ def read_entry(table: TableState, query: GetEntry) -> EntryList:
 
 
 def read_entries(table: TableState, query: ListEntries) -> EntryList:
-    """Return a page with as many entries as fit."""
     known = table.maps.by_name.get(query.map)
     entries = () if known is None else known.page(query.prefix, query.after)
     found, more = page_of(entries, PAGE_BYTES_MAX, lambda one: one.size + ENTRY_BYTES, query.most)

@@ -78,7 +78,6 @@ class PoisonError(Exception):
 
 
 def named(command: Command | None) -> str:
-    """Return a text that names ``command``."""
     if command is None:
         return "what fell due"
     _, _, lock, request = command.key

@@ -54,7 +54,6 @@ class Pool(TableObject, eq=False):
 
     @property
     def free(self) -> int:
-        """The number of permits that are not taken; at least 0."""
         return max(0, self.size - self.taken)
 
     def mark(self) -> int:
@@ -79,7 +78,6 @@ class Pool(TableObject, eq=False):
             )
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
-        """Serve the waits behind one that has ended."""
         self.serve(table, out)
 
     def change(self, table: TableState, size: int, taken: int) -> None:
@@ -141,7 +139,6 @@ def give_permits(
 def resize_pool(
     table: TableState, owner_state: OwnerState, command: ResizePool, out: list[Result]
 ) -> None:
-    """Give a pool another size, refuse claims that are too large for it, and serve others."""
     pool, size = _find(table, command.lock), command.size
     if pool is not None and pool.size not in {command.permits, size}:
         deny_size(table, owner_state, pool.size, command.permits, out)

@@ -171,7 +171,6 @@ def _hold_of(table: TableState, name: str) -> TableHold | None:
 
 
 def _fits(table: TableState, name: str, state: KeyState, command: ChangeKeys) -> bool:
-    """Return whether a key is changed that is in that state."""
     if state not in command.states:
         return False
     hold = _hold_of(table, name)
@@ -192,7 +191,6 @@ def _fits(table: TableState, name: str, state: KeyState, command: ChangeKeys) ->
 
 
 def _after(table: TableState, ttl_ms: int) -> int | None:
-    """Return the deadline in ``ttl_ms``, None for 0."""
     return table.time_ms + ttl_ms + ROUNDING_MS if ttl_ms else None
 
 
@@ -233,7 +231,6 @@ def _has_key_room(
 
 
 def _why_full(table: TableState, command: KeysRequest, wanted: int) -> Why | None:
-    """Return why ``wanted`` more keys may not be held; None if they may."""
     over = table.accounts.why_over(command.account, "claims", wanted)
     if over is None and table.claims + wanted > CLAIMS_MAX:
         return Why(Cause.CLAIMS, (table.claims, CLAIMS_MAX))
@@ -248,7 +245,6 @@ def _change(
     command: ChangeKeys,
     out: list[Result],
 ) -> KeyOutcome:
-    """Do what the request asks for to one key."""
     hold = _hold_of(table, name)
     deadline_ms = _deadline_of(table, hold, command)
     if _is_new(command, state):
@@ -281,7 +277,6 @@ def _hold(
     *,
     reserved: bool,
 ) -> KeyHold:
-    """Let a key, which must be free, be held."""
     key = KeyRecord(command.value, command.account, reserved, None)
     details = ClaimDetails(command.label, key=key)
     return table.grant_keys((name,), details, deadline_ms, out)[0]
@@ -331,7 +326,6 @@ def read_keys(table: TableState, query: ReadKeys) -> KeysRead:
 
 
 def list_keys(table: TableState, query: ListKeys) -> KeyList:
-    """Return a page of the keys that belong to no client."""
     names = table.key_session.names.within(query.prefix, query.after)
     keys, more = page_of(names, PAGE_BYTES_MAX, utf8_size, query.most)
     total = len(table.key_session.owner_states)

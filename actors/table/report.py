@@ -71,7 +71,6 @@ def page_of(
 
 
 def read_lock(table: TableState, query: Inspect) -> LockStatus:
-    """Return the holders and waiters of a lock or another object, in order; a free one has none."""
     return _status(table, query.lock, SHOWN_BYTES_MAX)
 
 
@@ -119,7 +118,6 @@ def size_of(contender: Contender) -> int:
 
 
 def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
-    """Return the first locks and other objects by name, with as many waiters as fit."""
     names = merge(table.held_names.within("", ""), _unheld(table, "", ""))
     statuses: list[LockStatus] = []
     left = SHOWN_BYTES_MAX
@@ -135,7 +133,6 @@ def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
 
 
 def list_locks(table: TableState, query: ListLocks) -> LockList:
-    """Return a page of the held locks and other held objects, or of the objects nobody can hold."""
     if query.unheld:
         names = _unheld(table, query.prefix, query.after)
         found = (_listed_object(table.objects[name]) for name in names)
@@ -183,7 +180,6 @@ def _kinds_in(names: SortedKeys) -> Iterator[str]:
 
 
 def read_changes(table: TableState, query: ReadChanges) -> ChangesRead:
-    """Return the changes of an object after a version, or the whole object; see `ChangesRead`."""
     lock, after, histories = query.lock, query.after, table.histories
     # A version up to `old` is from before the group lost everything; see versions-rise.
     old = histories.origin if histories.version else table.fence

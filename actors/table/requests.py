@@ -196,7 +196,6 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
 def _release_part(
     table: TableState, hold: TableHold, command: PartRequest, out: list[Result]
 ) -> None:
-    """Take back some permits of ``hold``, or all of them; the hold ends with the last."""
     owner_state, amount = hold.owner_state, command.amount or hold.amount
     if amount > hold.amount:
         why = Why(Cause.TOO_MANY, (amount, hold.amount, hold.fence))
@@ -215,7 +214,6 @@ def _release_part(
 def resize_semaphore(
     table: TableState, owner_state: OwnerState, command: ResizeSemaphore, out: list[Result]
 ) -> None:
-    """Give a semaphore another size, refuse claims that are too large for it, and serve others."""
     lock, size = command.lock, command.size
     resource = table.resources.get(lock)
     if resource is not None and resource.capacity not in {command.permits, size}:
@@ -354,7 +352,6 @@ def keep(table: TableState, session: Session) -> None:
 
 
 def _repeat(owner_state: OwnerState, command: CancellableRequest | ReleaseRequest) -> Result:
-    """Return the outcome of a request that is not new."""
     releasing, hold = isinstance(command, ReleaseRequest), owner_state.hold
     last = command.request == owner_state.request and releasing == owner_state.releasing
     if last and owner_state.outcome is not None:
@@ -381,7 +378,6 @@ def updating(rule: UpdateRule) -> Rule:
 
 
 def begin_update(table: TableState, command: UpdateRequest, out: list[Result]) -> OwnerState | None:
-    """Make a new update the last request of its owner; return None if its outcome was sent."""
     owner_state = begin(table, command, out)
     if owner_state is not None:
         owner_state.releasing, owner_state.outcome = False, None
@@ -506,7 +502,6 @@ def holds_guard(
 def deny_release(
     table: TableState, owner_state: OwnerState, command: ReleaseRequest, out: list[Result]
 ) -> None:
-    """Deny a release under a fence that does not hold the object, or does not any more."""
     losses = owner_state.session.losses
     if losses and losses.get(owner_state.key) == command.fence:
         del losses[owner_state.key]
@@ -517,7 +512,6 @@ def deny_release(
 
 
 def wrong_fence(table: TableState, command: Evict | Renew | ReleaseRequest) -> Why:
-    """Return why a fence was refused under which the object is not held."""
     return Why(Cause.WRONG_FENCE, (command.fence,), obstacle=table.state_of(command.lock))
 
 
@@ -536,14 +530,12 @@ def deny(
 def deny_obstructed(
     table: TableState, owner_state: OwnerState, obstacle: Obstacle, out: list[Result]
 ) -> None:
-    """Deny a request that may not wait for what ``obstacle`` describes."""
     deny(table, owner_state, Reason.TIMED_OUT, Why(Cause.OBSTRUCTED, obstacle=obstacle), out)
 
 
 def deny_size(
     table: TableState, owner_state: OwnerState, size: int, other: int, out: list[Result]
 ) -> None:
-    """Deny a request about an object of ``size`` that names an ``other`` size."""
     deny(table, owner_state, Reason.INVALID, Why(Cause.OTHER_SIZE, (size, other)), out)
 
 
@@ -576,7 +568,6 @@ def record(
     holder: Contender,
     why: Why | None = None,
 ) -> Evicted:
-    """Add what ``command`` of ``operator`` does to the audit, and return the entry."""
     entry = Evicted(
         lock=lock,
         fence=fence,

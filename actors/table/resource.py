@@ -167,7 +167,6 @@ class TableHold(Claim, eq=False):
 
     @property
     def ends_at_ms(self) -> int | None:
-        """The log time at which it ends, or None if it has no deadline."""
         return None
 
     def seen(self, fence: int, now_ms: int) -> Contender:
@@ -175,12 +174,10 @@ class TableHold(Claim, eq=False):
         return self.contender(self.holder, fence, now_ms - self.since_ms, self.times)
 
     def fence_of(self, name: str) -> int:
-        """Return the fence under which it holds one of its objects."""
         locks = self.details.locks
         return self.fence + locks.index(name) if locks else self.fence
 
     def acquire_again(self, request: int) -> None:
-        """Count one more acquire, which has the number ``request``."""
         self.count += 1
         self.granted_count = self.count
         self.request = request
@@ -224,7 +221,6 @@ class Wait(Claim, eq=False):
         return self.contender(owner, None, now_ms - self.since_ms, self.amount)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """End the wait, which has timed out."""
         wait = self.owner_state.wait
         assert wait is not None
         assert self.due_ms is not None
@@ -259,7 +255,6 @@ class Resource(Awaited, eq=False):
 
     @property
     def holds(self) -> Iterable[TableHold]:
-        """The holds, in the order of their grants."""
         held = self.held
         if isinstance(held, dict):
             return held.values()
@@ -267,7 +262,6 @@ class Resource(Awaited, eq=False):
 
     @property
     def holding(self) -> int:
-        """The number of holds."""
         held = self.held
         if isinstance(held, dict):
             return len(held)
@@ -290,12 +284,10 @@ class Resource(Awaited, eq=False):
         return not self.queue and amount <= self.free
 
     def grant(self, hold: TableHold, fence: int) -> None:
-        """Add a new hold, whose amount is free."""
         assert hold.amount <= self.free  # capacity-kept
         self.add(hold, fence)
 
     def add(self, hold: TableHold, fence: int) -> None:
-        """Take the amount of a hold."""
         self.free -= hold.amount
         held = self.held
         if held is None:
@@ -306,7 +298,6 @@ class Resource(Awaited, eq=False):
             self.held = {held.fence: held, fence: hold}
 
     def remove(self, hold: TableHold, fence: int) -> None:
-        """Take back the whole amount of a hold."""
         held = self.held
         if isinstance(held, dict):
             del held[fence]
@@ -464,13 +455,11 @@ class Timeouts:
         self.heap: list[tuple[int, int]] = []
 
     def add(self, item: Due) -> None:
-        """Watch ``item``, unless it never falls due."""
         if item.due_ms is not None:
             self.items[item.ticket] = item
             heapq.heappush(self.heap, (item.due_ms, item.ticket))
 
     def drop(self, item: Due) -> None:
-        """Stop watching ``item``, if it was watched."""
         if item.due_ms is None:
             return
         del self.items[item.ticket]
@@ -479,7 +468,6 @@ class Timeouts:
             heapq.heapify(self.heap)
 
     def first(self) -> Due | None:
-        """Return the item that falls due first."""
         while self.heap:
             due_ms, ticket = self.heap[0]
             item = self.items.get(ticket)

@@ -93,12 +93,10 @@ class Spans(Struct, eq=False):
         return fence < hold.fence + hold.details.span
 
     def after(self, fence: int, most: int) -> list[TableHold]:
-        """Return the first holds with a greater fence, in order."""
         place = bisect_right(self.holds, fence, key=_fence_of)
         return self.holds[place : place + most]
 
     def take_unnoted(self) -> list[TableHold]:
-        """Return those that are not noted, for the caller to note them."""
         taken, self.unnoted = self.unnoted, []
         return taken
 
@@ -128,7 +126,6 @@ def check_retained(command: AcquireRetained) -> None:
 
 
 def begin_span(table: Any, hold: TableHold) -> None:
-    """Give the fences of its span to a new hold, which has the table's last fence."""
     table.fence += hold.details.span - 1  # fences-rise
     add_span(table, hold)
 
@@ -145,7 +142,6 @@ def add_span(table: Any, hold: TableHold) -> None:
 
 
 def end_span(table: Any, hold: TableHold) -> None:
-    """Note that a hold with a span ends."""
     owner_state = hold.owner_state
     resource: Resource = table.resources[owner_state.lock]
     assert resource.spans is not None

@@ -145,7 +145,6 @@ def close_session(table: TableState, command: CloseSession, out: list[Result]) -
 
 
 def open_session(table: TableState, command: Open, out: list[Result]) -> None:
-    """Open a session, or find the one that is open under that name."""
     command.check()
     sessions, now_ms = table.sessions, table.time_ms
     session = sessions.by_name.get(command.session)
@@ -248,7 +247,6 @@ def list_records(table: TableState, query: ListRecords) -> RecordList:
 
 
 def _victim(entry: Evicted) -> Contender:
-    """Return whom an entry of the audit is about, or what was done instead of a label."""
     holder = entry.holder.shown()
     return holder if entry.why is None else holder._replace(label=act(entry.why))
 

@@ -98,7 +98,6 @@ CLOSED = {
 
 
 def _arguments(sentence: str) -> tuple[int, int, bool]:
-    """Return the number of numbers and texts of a sentence, and whether it has an obstacle."""
     numbers = [number for number in range(3) if f"{{{number}}}" in sentence]
     return len(numbers), int("{text}" in sentence or "{quoted}" in sentence), "{seen}" in sentence
 
@@ -151,7 +150,6 @@ def worded(outcome: Worded, request: Request | None = None) -> Worded:
 
 
 def _refusal(refused: Refused, why: Why, request: Request | None) -> str:
-    """Return the whole text of a refusal, which names the object first."""
     lock = refused.lock
     match why.cause:
         case Cause.INVALID:
@@ -194,7 +192,6 @@ def _why_invalid(request: Request | None) -> str:
 
 
 def _sentence(why: Why, lock: str) -> str:
-    """Return the sentence about a cause that follows the name of the object."""
     if why.cause is Cause.QUOTA:
         (key, what), (has, most, more) = why.texts, why.numbers
         return _over_quota(key, what, has, most, more)

@@ -90,7 +90,6 @@ class OwnerState:
 
     @property
     def lock(self) -> str:
-        """The name of the object in the table."""
         return self.key[1]
 
     def marked(self) -> int:
@@ -176,7 +175,6 @@ class Session:
     recalled: int = 0
 
     def mark(self) -> int:
-        """Return a checksum of its constant fields."""
         return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
 
     def enter(self, key: Key) -> OwnerState:
@@ -268,7 +266,6 @@ class Sessions:
         return session
 
     def add(self, session: Session) -> None:
-        """Add ``session`` as it is."""
         self.by_id[session.id] = session
         self.by_name[session.name] = session
         self.by_number[str(session.number)] = session
@@ -293,7 +290,6 @@ class Sessions:
             session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:
-        """Let every session live at least one TTL from ``now_ms``."""
         self.extended_ms = max(self.extended_ms, now_ms)
 
     def drop(self, session: Session) -> None:

@@ -132,7 +132,6 @@ Notes = tuple[SessionRecord, list[Note], list[Note]]
 
 
 def take(table: TableState) -> TableSnapshot:
-    """Return the snapshot of ``table``; it shares no mutable object with it."""
     return tuple(part.thaw() for part in freeze(table) if part is not None)
 
 
@@ -269,7 +268,6 @@ def _fill_attached(table: TableState, sessions: Iterable[Session]) -> None:
 
 
 def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
-    """Add the owner state of a record to its session, and return it."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
@@ -294,7 +292,6 @@ def _fill_claimant(
     known: ClaimantRecord,
     waits: list[tuple[Wait, int]],
 ) -> None:
-    """Add the hold of an owner state to the table, or its wait and the capacity to ``waits``."""
     session, claim, key = owner_state.session, known.hold or known.wait, known.key
     _check_times(table, known, claim)
     if (session is table.key_session) != (key is not None and known.hold is not None):
@@ -396,7 +393,6 @@ def _restored_wait(owner_state: OwnerState, details: ClaimDetails, record: WaitR
 
 
 def _resource(table: TableState, name: str, capacity: int) -> Resource:
-    """Return the resource with that name, which may be new."""
     resource = table.resources.get(name)
     if resource is None:
         resource = table.resources[name] = Resource(capacity, capacity)
@@ -501,7 +497,6 @@ def _check_times(
 
 
 def _is_several(known: ClaimantRecord) -> bool:
-    """Return whether a record may be that of a claim for several locks."""
     waits_for_keys = known.key is not None and known.hold is None
     kind = REDIS_KEY if waits_for_keys else SEVERAL
     return kind_of(known.lock) == kind and len({*known.locks}) == len(known.locks)
@@ -606,7 +601,6 @@ def _note(table: TableState) -> list[Notes]:
 
 
 def _capacity_of(table: TableState, claim: Claim) -> int:
-    """Return the capacity of each object of a claim; 0 for one that nobody can hold."""
     resource = table.resources.get(claim.objects[0])
     return 0 if resource is None else resource.capacity
 
@@ -634,7 +628,6 @@ def _noted(owner_state: OwnerState, idle_ms: int = 0, lost: int = 0, capacity: i
 
 
 def _rest(table: TableState) -> list[Record]:
-    """Return the records of the table that belong to no session."""
     return [
         *table.audit.values(),
         *(table.objects[name].record() for name in sorted(table.objects)),

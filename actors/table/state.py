@@ -200,7 +200,6 @@ class TableState:
         deadline_ms: int | None,
         out: list[Result],
     ) -> list[KeyHold]:
-        """Let keys, which must be free, be held for no client; return the holds."""
         self.changing = True
         details = replace(details, locks=())
         holds: list[KeyHold] = []
@@ -217,7 +216,6 @@ class TableState:
         return holds
 
     def _grant_door(self, wait: Wait, out: list[Result]) -> None:
-        """Let the keys for which a Redis door waits be held, and reply to it."""
         key = wait.details.key
         assert key is not None
         details = replace(wait.details, key=key._replace(ttl_ms=None))
@@ -237,7 +235,6 @@ class TableState:
         return None if resource is None else resource.find(lock, fence)
 
     def is_held(self, lock: str, fence: int) -> bool:
-        """Return whether an object is held under ``fence``, or under a span that contains it."""
         resource = self.resources.get(lock)
         return resource is not None and resource.covers(lock, fence)
 
@@ -257,12 +254,10 @@ class TableState:
         return self.state_of((held or blocking)[0])
 
     def admits(self, name: str, amount: int) -> bool:
-        """Return whether a new claim for ``amount`` of an object is granted at once."""
         resource = self.resources.get(name)
         return resource is None or resource.admits(amount)
 
     def enqueue(self, wait: Wait, capacity: int) -> None:
-        """Append ``wait`` to the queue of each of its objects, which have that ``capacity``."""
         owner_state = wait.owner_state
         objects = wait.details.locks or (owner_state.key[1],)
         for name in objects:
@@ -278,7 +273,6 @@ class TableState:
             self.timeouts.add(wait)
 
     def awaited(self, name: str) -> Awaited | None:
-        """Return what has the queue of an object, if it is in the table."""
         return self.resources.get(name) or self.objects.get(name)
 
     def note_forced(self, entry: Evicted) -> None:
@@ -296,14 +290,12 @@ class TableState:
             self.forget_forced(next(iter(self.audit)))
 
     def forget_forced(self, key: tuple[str, int]) -> None:
-        """Remove an entry of the audit, if it has that."""
         entry = self.audit.pop(key, None)
         self.purges.pop(key, None)
         if entry is not None and (skipped := skipped_in(entry)):
             self.skipped.discard(skipped)
 
     def next_ticket(self) -> int:
-        """Return a number above all tickets so far."""
         self.changing = True
         self.tickets += 1
         return self.tickets
@@ -326,7 +318,6 @@ class TableState:
         self.marked += one.mark()
 
     def drop(self, one: TableObject) -> None:
-        """Remove an object, which must have no waits."""
         self.changing = True
         assert not one.queue
         del self.objects[one.name]
@@ -336,7 +327,6 @@ class TableState:
         self.accounts.leave(one.account)
 
     def end_wait(self, wait: Wait, reason: Reason, out: list[Result], why: Why) -> None:
-        """Remove ``wait`` from its queue, and send its owner the reason."""
         self.reply_to_wait(wait, wait.owner_state.denied(reason, why), out)
         self._note_end(wait, out)
 
@@ -352,12 +342,10 @@ class TableState:
         self.serve(wait.objects, out)
 
     def note_payer(self, wait: Wait, key: KeyRecord) -> None:
-        """Note the account that is charged for a wait of a Redis door."""
         wait.charged = self.accounts.of(key.account)
         wait.charged.waits[wait.ticket] = wait
 
     def _uncharge(self, wait: Wait) -> None:
-        """Charge nobody any more for a wait that has ended."""
         session, count = wait.owner_state.session, len(wait.details.locks) or 1
         account = wait.charged or session.account
         session.claims -= count
@@ -575,7 +563,6 @@ class TableState:
             self.serve(objects, out)
 
     def _leave_queue(self, wait: Wait) -> OwnerState:
-        """Note that ``wait`` has left its queues; return its owner."""
         owner_state = wait.owner_state
         owner_state.wait = None
         count = len(wait.details.locks) or 1

@@ -135,7 +135,6 @@ class LockTable(TableState):
         return out
 
     def _refuse(self, command: Command, error: Exception, out: list[Result]) -> None:
-        """Refuse a command that raised while the table was whole."""
         self.faults.append(Fault(f"the command {named(command)}", error))
         why = Why(Cause.BUG, texts=(type(command).__name__,))
         if self.begun is None:
