@@ -173,7 +173,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
         self.synced: DiskSynced | None = None
-        """The last report of this node's syncs."""
 
     def facts(self, now: Instant) -> Facts:
         """Return its promise, its lease, and the votes that a later leader would have to adopt."""
@@ -294,7 +293,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return (Send(monitor_of(node), located),)
 
     def _on_own(self, event: OwnEvent) -> Effects:
-        """Handle an event of this node."""
         match event:
             case Applied():
                 assert event.slot >= self.applied
@@ -546,12 +544,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
 
 
 class Votes:
-    """The last vote for each slot.
-
-    Args:
-        by_slot: votes of earlier lives.
-
-    """
+    """The last vote for each slot."""
 
     def __init__(self, by_slot: Mapping[int, Vote]) -> None:
         self.by_slot: dict[int, Vote | Accept] = dict(by_slot)
@@ -564,7 +557,6 @@ class Votes:
         return len(self.by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX
 
     def at(self, slot: int) -> Vote:
-        """Return the vote for ``slot``, which must have one."""
         vote = self.by_slot[slot]
         return Vote(slot, vote.ballot, vote.batch)
 
@@ -576,7 +568,6 @@ class Votes:
         return sorted(slot for slot in by_slot if slot >= first and (end is None or slot < end))
 
     def won(self, ballot: Ballot, first: int, end: int) -> tuple[tuple[int, Batch], ...]:
-        """Return the votes under ``ballot`` from slot ``first`` on and before ``end``."""
         by_slot = self.by_slot
         votes = [by_slot[slot] for slot in self.slots(first, end)]
         return tuple([(vote.slot, vote.batch) for vote in votes if vote.ballot == ballot])
@@ -603,7 +594,6 @@ class LeasePromise:
         self.leader, self.until = leader, max(before, Instant(now + lease_ms * NS_PER_MS))
 
     def end(self, now: Instant) -> None:
-        """Adopt any leader from ``now`` on."""
         self.until = now
 
     def forbids(self, leader: Address, now: Instant) -> bool:

@@ -136,7 +136,6 @@ class PaxosBackend(MembersBackend):
         self.queries = Queries(node, replica, self.contact, self.clients)
         self.table_status = TableStatus(self.queries)
         self.leader = ""
-        """The node that leads, if any is known."""
         self.isolated = False
         """Whether this node leads without a majority."""
         self.why_diverged = ""
@@ -175,7 +174,6 @@ class PaxosBackend(MembersBackend):
         return len(self.in_flight.by_key)
 
     def is_busy(self) -> bool:
-        """Return whether anything is in flight."""
         queries = self.queries
         reads = queries.pending.by_number or queries.watches.by_number
         return bool(self.in_flight.by_key or reads or self.unannounced)
@@ -447,7 +445,6 @@ class PaxosBackend(MembersBackend):
         return bool(self.leader) and not self.isolated, self.leader
 
     def leader_for(self, session: str) -> str:
-        """Return the node that leads, empty if none is known."""
         return self.leader
 
     def _notify_if_changed(self, served: bool) -> list[Effect]:
@@ -462,7 +459,6 @@ class PaxosBackend(MembersBackend):
         return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
 
     def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
-        """Take over the members, and name them to all clients."""
         effects = super().on_members_known(sender, event, now)
         self.contact.name(self.members)
         return effects
@@ -482,7 +478,6 @@ class PaxosBackend(MembersBackend):
         return self.queries.on_next(now)
 
     def gather_status(self, now: Instant) -> Effects:
-        """Query the replica for the locks."""
         self._expect_reply(now)
         return self.table_status.gather(now)
 
@@ -514,7 +509,6 @@ class PaxosBackend(MembersBackend):
         return [self.in_flight.propose(known) for known in self.in_flight.due(now, most)]
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
-        """Drop the requests of clients that have fallen silent."""
         gone = self.in_flight.forget_silent(self.clients, now)
         return [Observe("proxy.request_of_silent_client_forgotten", gone)]
 
@@ -537,7 +531,6 @@ class PaxosBackend(MembersBackend):
 
 
 def notice_of(outcome: Opened | Ended | Evicted) -> RoleNotice:
-    """Return the line of the log about a session or an eviction."""
     line = _line_of(outcome)
     fields = tuple((key, without_secret(value)) for key, value in line.fields)
     return replace(line, text=without_secret(line.text), fields=fields)

@@ -61,7 +61,6 @@ class Proposal(Struct):
 
     batch: Batch
     view: View
-    """The view that decides the slot."""
     votes: dict[Address, None]
     """Acceptors that voted for it, each once (distinct-majority)."""
     asked_again: bool = False

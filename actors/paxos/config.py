@@ -197,7 +197,6 @@ class View:
     """The members with their endpoints and journals."""
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
-    """Addresses of the members' acceptors."""
     majority: int = field(init=False, repr=False, compare=False)
     """The size of a majority: any two of them share a member."""
     registered: Mapping[Address, int] = field(init=False, repr=False, compare=False)
@@ -218,7 +217,6 @@ class View:
         return acceptor in self.acceptors and self.registered.get(acceptor) == voter
 
     def is_majority(self, acceptors: Collection[Address]) -> bool:
-        """Return whether ``acceptors`` include a majority of this view."""
         return sum(one in acceptors for one in self.acceptors) >= self.majority
 
 
@@ -298,7 +296,6 @@ class LogConfig:
 
     @property
     def membership(self) -> Membership:
-        """The newest membership."""
         return Membership(self.newest.number, self.newest.seats)
 
     def latest_ms(self, slot: int) -> int:
@@ -403,12 +400,7 @@ class LogConfig:
         return any(view.counts(acceptor, voter) for view in self.current)
 
     def reached(self, marks: Mapping[str, Mark]) -> Mark | None:
-        """Return the highest mark that a majority of each current view has reached, if any.
-
-        Args:
-            marks: a rising number for each member, if it has one.
-
-        """
+        """Return the highest mark that a majority of each current view has reached, if any."""
         lowest: Mark | None = None
         for view in self.current:
             mark = reached_by_majority(view.members, marks)
@@ -419,13 +411,7 @@ class LogConfig:
 
 
 class LogBounds(ImpossibleMessages):
-    """Refuses slots of other members that no log can have; the docstring of this module has why.
-
-    Args:
-        node: the id of its node.
-        config: the views, with the first slot that is not applied.
-
-    """
+    """Refuses slots of other members that no log can have; the docstring of this module has why."""
 
     def __init__(self, node: str, config: LogConfig) -> None:
         super().__init__(node)

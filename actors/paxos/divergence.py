@@ -84,13 +84,6 @@ class DivergenceWatch:
     roles of the log. A `Quarantined` then takes the replica's place. If members differ and no
     majority agrees, all of them continue: no node can know which is right, and stopping all of
     them would not be safer than the operator's decision.
-
-    Args:
-        digests: the digests sent and received.
-        bounds: reports impossible slots.
-        listener: the role of this node that is notified (`Divergence`).
-        journal: whether this node keeps a journal.
-
     """
 
     def __init__(
@@ -359,14 +352,7 @@ class Digests:
             self.send(next(reversed(self.own)))
 
     def receive(self, member: str, digest: TableDigest, applied: int) -> bool:
-        """Store the digest of ``member``; return False if it is unusable.
-
-        Args:
-            member: another member.
-            digest: the digest it sent.
-            applied: the first slot not yet applied here.
-
-        """
+        """Store the digest of ``member``; return False if it is unusable."""
         slot = digest.slot
         if not self._is_sound(digest) or (slot < applied and self.get(slot) is None):
             return False
@@ -408,7 +394,6 @@ class Digests:
         return Comparison(verdict, own, differing)
 
     def missing(self, slot: int) -> tuple[str, ...]:
-        """Return the members that have not sent their digest of ``slot``."""
         received = self.received.get(slot, {})
         return tuple(member for member in self.others if member not in received)
 

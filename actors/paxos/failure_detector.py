@@ -146,7 +146,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.listener = listener
         self.suspicion = Suspicion(self.node, self.config, random)
         self.standing = False
-        """Whether this node is a candidate."""
         self.leadership: Leadership | None = None
         self.since = Instant(0)
         """The time at which this leadership began."""
@@ -425,7 +424,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _refuse_impossible(
         self, acceptor: Address, ack: HeartbeatAck, now: Instant
     ) -> list[Effect]:
-        """Return a report if no honest member can send ``ack``, otherwise nothing."""
         for name, value, least in (
             ("view", ack.view, 0),
             ("sync_us", ack.sync_us, 0),
@@ -512,12 +510,6 @@ class Suspicion:
     which wraps around. The first stands when the leader was silent for `Timing.election_ms`, each
     further one `Timing.rank_ms` later. By then the previous follower has sent a `Prepare`, if it is
     alive, and every member that promises it restarts its wait.
-
-    Args:
-        node: this node.
-        config: the views.
-        random: spreads attempts.
-
     """
 
     def __init__(self, node: str, config: LogConfig, random: Random) -> None:

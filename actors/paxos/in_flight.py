@@ -166,12 +166,10 @@ class InFlightRequests:
             pending.client = client
 
     def propose(self, pending: InFlightRequest) -> Send:
-        """Return the proposal of the request to this node's replica, which forwards it."""
         propose = Propose(client=self.proxy, number=pending.number, command=pending.command)
         return Send(self.replica, propose)
 
     def batch(self) -> Effects:
-        """Return the proposal of the gathered requests, if there are any."""
         if not self.gathered:
             return ()
         gathered, self.gathered = self.gathered, []
@@ -217,7 +215,6 @@ class InFlightRequests:
             self.end(pending)
 
     def forget_silent(self, clients: RemoteClients, now: Instant) -> int:
-        """Drop the requests of silent clients; return their number."""
         gone = [
             pending
             for pending in self.by_key.values()
@@ -277,12 +274,7 @@ SILENCE_NAMED_MS = 100
 
 
 class QuorumContact:
-    """The time of the log's last message, and the time since which one was expected.
-
-    Args:
-        members: the nodes that vote, sorted.
-
-    """
+    """The time of the log's last message, and the time since which one was expected."""
 
     def __init__(self, members: tuple[str, ...]) -> None:
         self.name(members)
@@ -291,7 +283,6 @@ class QuorumContact:
         """The time of a request that was sent while none was in flight."""
 
     def name(self, members: tuple[str, ...]) -> None:
-        """Set the nodes that vote."""
         self.majority = f"a majority of {', '.join(members)}"
 
     def silent_ms(self, now: Instant) -> int:

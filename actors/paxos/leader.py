@@ -242,9 +242,7 @@ class Leader(MemberRole[LeaderEvent]):
         self.settled = 0
         """While it settles, the slot after the last one that it proposes."""
         self.preemptions = 0
-        """Number of attempts that failed in a row."""
         self.leading_node = ""
-        """The node that leads, empty if none is known."""
         self.handover = HandOver(self.node, self.config)
 
     def handle(  # noqa: PLR0912  (a case for each event)
@@ -431,7 +429,6 @@ class Leader(MemberRole[LeaderEvent]):
         return [*self._stand(), Observe("paxos.took_over")]
 
     def _retire(self) -> list[Effect]:
-        """Retire the scout or commander of the ballot that ends."""
         self.adopted = None
         match self.phase:
             case LeaderPhase.FOLLOWING:
@@ -524,7 +521,6 @@ class HandOver:
         self.ballot = NO_BALLOT
         """The leadership that is ending, or that ended last."""
         self.successor = ""
-        """The node that is to lead next."""
 
     def begin(self, client: Address, ballot: Ballot, successor: str) -> list[Effect]:
         """Begin to end the leadership of ``ballot``, unless that has begun: drain the replica."""
@@ -712,7 +708,6 @@ class Scout(MemberRole[ScoutEvent]):
         return [*effects, *self._adopt(now)]
 
     def _refuse_impossible(self, acceptor: Address, promise: Promise, now: Instant) -> list[Effect]:
-        """Return a report if no honest member can send ``promise``, otherwise nothing."""
         if not _is_sound(promise):
             text = f"a promise whose votes from slot {promise.first} on are in no order"
             return self.bounds.report(acceptor, "paxos.impossible_promise", text, now)

@@ -40,7 +40,6 @@ from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
-"""Events that `Locator` handles."""
 
 
 LOCATE_MS = 100

@@ -57,7 +57,6 @@ LogEvent = (
     | Compare
     | Isolate
 )
-"""Events that `Log` handles."""
 
 
 class Log:
@@ -66,11 +65,6 @@ class Log:
     Invariants:
         trimmed-is-durable: Nothing that led to a state is dropped before that state is durable:
             roles that trim learn of it by a `Send` behind the `CheckpointEnd`.
-
-    Args:
-        node: the id of its node.
-        bounds: the views, which only this log changes.
-        machine: the state machine that commands are applied to.
 
     """
 
@@ -322,9 +316,6 @@ class DecidedSlots:
         decisions-stay: The batch decided for a slot never changes.
         slots-in-order: Slots are handed out in order, each once.
 
-    Args:
-        log_max: maximum number of handed-out slots that are kept.
-
     """
 
     def __init__(self, log_max: int) -> None:
@@ -332,7 +323,6 @@ class DecidedSlots:
         self.next = 1
         """The first slot not yet handed out."""
         self.time_ms = 0
-        """Log time."""
         self.origin = NO_BALLOT
         """The highest origin of the batches that were handed out."""
         self.ready: dict[int, Batch] = {}

@@ -226,7 +226,6 @@ class MemoryAcceptor(Acceptor):
     """
 
     def begin(self, now: Instant) -> Effects:
-        """Begin without promises of an earlier life."""
         return without_records(super().begin(now))
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:

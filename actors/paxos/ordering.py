@@ -64,10 +64,6 @@ class Ordering:
     phase one found. Only the no-ops that fill holes have the stamp 0, which does not count. Nor
     does log time jump: the docstring of `config` has the rule. While anything can expire, a tick
     follows within `TICK_MS_MAX`.
-
-    Args:
-        opening: commands with which every leadership begins.
-
     """
 
     def __init__(self, opening: tuple[bytes, ...]) -> None:
@@ -202,7 +198,6 @@ class Run(Struct, eq=False):
         return sum(map(len, self.commands))
 
     def split(self, first: int) -> tuple[Run, Run]:
-        """Return its ``first`` commands, and the rest."""
         numbers, commands = self.numbers, self.commands
         return (
             Run(self.client, numbers[:first], commands[:first]),
@@ -229,7 +224,6 @@ class Proposals:
         return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
 
     def add(self, propose: Propose) -> None:
-        """Append a command to the queue."""
         queue = self.queue
         if not queue or queue[-1].client != propose.client:
             queue.append(Run(propose.client, [], []))
@@ -325,6 +319,5 @@ class LogClock:
         return self.base_ms + max(0, (now - self.base_at) // NS_PER_MS)
 
     def set(self, time_ms: int, now: Instant) -> None:
-        """Let it be ``time_ms`` at ``now``."""
         self.base_ms = time_ms
         self.base_at = now

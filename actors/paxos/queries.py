@@ -32,15 +32,7 @@ DESCRIBE_MS = 500
 
 
 class Queries:
-    """The queries of clients. One that is sent again is forwarded once.
-
-    Args:
-        node: this node.
-        replica: the replica of the same node.
-        contact: measures how long the log has been silent.
-        clients: knows the quota of a client.
-
-    """
+    """The queries of clients. One that is sent again is forwarded once."""
 
     def __init__(
         self, node: str, replica: Address, contact: QuorumContact, clients: RemoteClients
@@ -50,7 +42,6 @@ class Queries:
         self.contact = contact
         self.pending = PendingQueries(node, clients)
         self.watches = PendingQueries(node, clients, watches=True)
-        """The queries that wait for a change."""
         self.turns = {True: QueryTurns(), False: QueryTurns()}
         """The linearizable queries, which may wait for a majority, and the others."""
         self.ticking = False
@@ -81,7 +72,6 @@ class Queries:
         return self._tick()
 
     def on_next(self, now: Instant) -> Effects:
-        """Send the queries whose turn it is."""
         self.ticking = False
         effects: list[Effect] = []
         for turns in self.turns.values():
@@ -113,7 +103,6 @@ class Queries:
         ]
 
     def _asking(self, number: int, request: LockQuery) -> Send:
-        """Return what asks this node for the reply to ``request``."""
         if isinstance(request, ReadBackup):
             export = Export(number=number, slot=request.slot, chunk=request.chunk)
             return Send(self.replica, export)
@@ -126,7 +115,6 @@ class Queries:
         return Send(self.replica, read_request)
 
     def on_machine_read(self, machine_read: MachineRead, now: Instant) -> Effects:
-        """Answer a query, or refuse it with a reason."""
         query = self._end(machine_read.number)
         if query is None:
             return ()
@@ -167,7 +155,6 @@ class Queries:
         return dated
 
     def on_exported(self, exported: Exported) -> Effects:
-        """Answer a request for a part of a backup, or refuse it with a reason."""
         query = self._end(exported.number)
         if query is None:
             return ()
@@ -188,7 +175,6 @@ class Queries:
         return [Send(query.sender, reply)]
 
     def end_old(self, now: Instant) -> list[Effect]:
-        """End queries that have timed out."""
         ended = (*self.pending.end_old(now), *self.watches.end_old(now))
         return [effect for query in ended for effect in self._give_up(query, now)]
 
@@ -201,12 +187,7 @@ class Queries:
 
 
 class TableStatus:
-    """The table's part of a node's description: the locks, and the age of this state.
-
-    Args:
-        queries: gives the queries to the replica their numbers.
-
-    """
+    """The table's part of a node's description: the locks, and the age of this state."""
 
     def __init__(self, queries: Queries) -> None:
         self.queries = queries
@@ -216,7 +197,6 @@ class TableStatus:
         self.read: MachineRead | None = None
 
     def gather(self, now: Instant) -> Effects:
-        """Query the replica for the locks."""
         self.since, self.read = now, None
         self.asked = self.queries.pending.next_number()
         query = DescribeLocks()

@@ -154,7 +154,6 @@ ReadEvent = (
     | WatchCheck
     | ServeDue
 )
-"""Events that `Reads` handles."""
 
 
 class Reads:
@@ -203,7 +202,6 @@ class Reads:
         self.again = False
         """Whether the `ReadAgain` timer runs."""
         self.parked = ParkedReads()
-        """Reads that wait for a change."""
         self.seen = 0
         """The version up to which their changes are known: see seen-or-due."""
         self.checking = False
@@ -270,7 +268,6 @@ class Reads:
         return self._request(now)
 
     def _on_read_machine(self, client: Address, read_request: ReadMachine, now: Instant) -> Effects:
-        """Answer a query of a role of this node, or let it wait."""
         age_ms, watched = read_request.age_ms, read_request.watched
         read = Read(client, read_request.number, read_request.query, now, age_ms, watched)
         if watched:
@@ -297,7 +294,6 @@ class Reads:
     def _on_read_index_reached(
         self, replica: Address, reached: ReadIndexReached, now: Instant
     ) -> Effects:
-        """Take the read index that the leader sent."""
         what = "that a read needs all slots before"
         if refused := self.bounds.refuse_slot(replica, what, reached.slot, now):
             return refused
@@ -345,7 +341,6 @@ class Reads:
         return [Wake(CHECK_MS, WatchCheck())]
 
     def _serve_parked(self, now: Instant) -> list[Effect]:
-        """Answer reads whose keys have changed."""
         before = self.seen
         self.seen, changed = self.machine.changed_since(before)  # seen-or-due
         if changed is None:
@@ -433,7 +428,6 @@ class Reads:
         return bool(self.linear or self.local or len(self.indexes))
 
     def _serve(self, now: Instant) -> list[Effect]:
-        """Answer the reads that can be answered."""
         effects: list[Effect] = []
         effects += [self._reply(read, 0, now) for read in self.indexes.pop(self.config.applied)]
         if self.settled and self.lease is not None:
@@ -550,7 +544,6 @@ class ParkedReads:
         del self._order[read.client, read.number]
 
     def take_all(self) -> list[Read]:
-        """Remove all reads."""
         reads = [*self._order.values()]
         self.by_object, self.due, self._order = {}, {}, OrderedDict()
         return reads
@@ -602,7 +595,6 @@ class ReadIndexes:
         self.node = node
         self.number = number
         self.leader = ""
-        """The node that leads, empty if none is known."""
         self.waiting: list[Read] = []
         """Reads whose read index was requested."""
         self.reached: list[tuple[int, Read]] = []
@@ -623,7 +615,6 @@ class ReadIndexes:
         return Send(replica_of(self.leader), ReadIndex(number=self.number))
 
     def repeat(self) -> list[Send]:
-        """Send the request in flight again."""
         if not self.waiting:
             return []
         return [Send(replica_of(self.leader), ReadIndex(number=self.number))]
@@ -757,7 +748,6 @@ class Freshness:
             self.pending.append(fresh)
 
     def progress(self, applied: int) -> None:
-        """Note that all slots before ``applied`` are applied."""
         for fresh in [one for one in self.pending if one.slot <= applied]:
             self._count(fresh)
             self.pending.remove(fresh)  # One for a slot that is never reached blocks no other.

@@ -70,7 +70,6 @@ VERSION_CHARS_MAX = 64
 MembersEvent = (
     Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned | TargetDue
 )
-"""Events that a `Reconfigurer` handles."""
 
 
 class Reconfigurer(MemberRole[MembersEvent]):
@@ -184,7 +183,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return effects
 
     def _on_target_due(self, now: Instant) -> Effects:
-        """Ask who answers."""
         self.keeper.check(now)
         self.checking = True
         return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
@@ -209,7 +207,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return [*noted, *self.keeper.approach(changes, facts, facts.silent_ms, now)]
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
-        """Return a report of each node."""
         newest = self.config.newest
         own = NodeFacts(self.node, self.config.applied, 0, newest.number, None, 0, self.version)
         latest = {self.node: own}
@@ -261,13 +258,7 @@ it lacks no more than for a join."""
 
 
 class Facts:
-    """The leader's knowledge of other nodes, as far as changes depend on it.
-
-    Args:
-        node: the leader.
-        nodes: the facts of other nodes.
-
-    """
+    """The leader's knowledge of other nodes, as far as changes depend on it."""
 
     def __init__(self, node: str, nodes: tuple[NodeFacts, ...]) -> None:
         self.node = node
@@ -317,14 +308,7 @@ class Facts:
 
 
 class LogChanges(MemberChanges):
-    """The leader's knowledge of other nodes, and the changes that it has decided by the log.
-
-    Args:
-        role: the leader's role for the members.
-        facts: the facts of other nodes.
-        stored: a majority's journals have everything before this slot.
-
-    """
+    """The leader's knowledge of other nodes, and the changes that it has decided by the log."""
 
     def __init__(self, role: Reconfigurer, facts: Facts, stored: int) -> None:
         view = role.config.newest
@@ -358,7 +342,6 @@ class LogChanges(MemberChanges):
         )
 
     def transfer(self, node: str) -> Step:
-        """Let the member ``node`` lead."""
         if node not in self.seats:
             raise MembershipError(f"{node} is not a member: run fencelock join {node} first")
         if node == self.node:
@@ -368,7 +351,6 @@ class LogChanges(MemberChanges):
         return self._hand_over(f"{self.node} hands the lead over", Resign(successor=node))
 
     def propose_with(self, member: Member) -> Step:
-        """Begin to add ``member``."""
         learner = self.facts.learner(member.name)
         assert learner is not None
         if learner.log_version < LOG_VERSION:
@@ -383,7 +365,6 @@ class LogChanges(MemberChanges):
         return self._propose(f"{member.name} becomes a member", change)
 
     def propose_without(self, node: str) -> Step:
-        """Begin to remove the member ``node``."""
         if node == self.node:
             return self._hand_over(f"{node} hands the lead over first", Resign())
         change = ProposeChange(membership=self.role.config.membership.without(node))

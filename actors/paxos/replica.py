@@ -300,7 +300,6 @@ class Replica(MemberRole[ReplicaEvent]):
         return self.machine.is_patient(command, undecided=self.ordering.free > self.decided.next)
 
     def _on_time_to_order(self, event: Gather | LogTimeDue | BatchDelay, now: Instant) -> Effects:
-        """Give slots to waiting commands, or to a deadline that expires."""
         if isinstance(event, BatchDelay):
             self.ordering.delaying = False
         if not isinstance(event, LogTimeDue):
@@ -383,7 +382,6 @@ class Replica(MemberRole[ReplicaEvent]):
         return [Send(self.leader, Drained(ballot=leadership.ballot))]
 
     def _follow(self, leader: str, now: Instant) -> list[Effect]:
-        """Note which node leads."""
         notified: list[Effect] = []
         if leader != self.forwarding.leader:
             self.forwarding.leader = leader
@@ -495,17 +493,11 @@ class Replica(MemberRole[ReplicaEvent]):
 
 
 class Forwarding:
-    """Refuses invalid commands, and forwards valid ones to the leader.
-
-    Args:
-        node: the id of its node.
-
-    """
+    """Refuses invalid commands, and forwards valid ones to the leader."""
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.leader = ""
-        """The node that leads, if any is known."""
         self.client: Address | None = None
         """The last valid client for which something was proposed."""
 

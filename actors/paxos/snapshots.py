@@ -227,7 +227,6 @@ class Snapshots:
             self.due = 0
 
     def is_due(self, *, leading: bool) -> bool:
-        """Return whether the journal should be cut now."""
         if not self.journal_bytes or self.under_way or self.writer is not None:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
@@ -351,7 +350,6 @@ class SharedSnapshots:
         return [*(self.send(one, frozen, 0) for one in receivers), *self._start_expiry()]
 
     def send(self, receiver: Address, frozen: Frozen, chunk: int) -> Effect:
-        """Send a member part ``chunk`` of a snapshot."""
         part = self.part(frozen, chunk)
         return Observe("paxos.impossible_slot") if part is None else Send(receiver, part)
 
@@ -391,12 +389,7 @@ class SharedSnapshots:
 
 
 class CheckpointWriter:
-    """Writes a snapshot and the batches applied since into the journal, part by part.
-
-    Args:
-        slot: the snapshot is of the state after all slots before this one.
-
-    """
+    """Writes a snapshot and the batches applied since into the journal, part by part."""
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
@@ -414,13 +407,11 @@ class CheckpointWriter:
         return bool(self._parts)
 
     def fill(self, frozen: Frozen) -> None:
-        """Take the whole snapshot."""
         assert frozen.slot == self.slot
         self._parts.extend(frozen.parts)
         self._time_ms, self._count = frozen.time_ms, len(frozen.parts)
 
     def step(self) -> CheckpointPart:
-        """Return the next part."""
         content = self._parts.popleft().encoded()
         chunk = SnapshotChunk(
             slot=self.slot,
@@ -439,14 +430,7 @@ class CheckpointWriter:
 
 
 class Progress:
-    """Measures one catch-up, and reports a large one in the log now and then.
-
-    Args:
-        node: the id of its node.
-        first: the first slot that is missing.
-        since: the beginning.
-
-    """
+    """Measures one catch-up, and reports a large one in the log now and then."""
 
     def __init__(self, node: str, first: int, since: Instant) -> None:
         self.node = node
@@ -460,7 +444,6 @@ class Progress:
         """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
 
     def in_words(self, next_slot: int) -> str:
-        """Describe the parts that have arrived."""
         wanted = f"{next_slot - self.first} of {self.target - self.first} slots"
         parts = f", {self.parts[0]} of {self.parts[1]} parts of a snapshot" if self.parts[1] else ""
         return f"{wanted}{parts}, {self.bytes} bytes"
@@ -511,9 +494,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.target = 0
         """Slots before it are wanted, or 0 if none are."""
         self.source = ""
-        """The member that is asked."""
         self.leading_node = ""
-        """The node that leads, if any is known."""
         self.likely = ""
         """The member that has the missing slots, if one is known."""
         self.tried: set[str] = set()
