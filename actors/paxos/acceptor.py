@@ -77,12 +77,10 @@ SeatEvent = ViewChanged | StartVoting | StopVoting
 OwnEvent = Applied | Trimmed | SeatEvent | DiskSynced | LeaseExpired
 """Events of the acceptor's own node."""
 
-
 STREAM_BYTES = 32 << 20
 """An acceptor notifies its replica each time that its stream has grown by so much (bytes, 32 MiB).
 While slots are decided the replica makes snapshots anyway; but votes may arrive without decisions.
 """
-
 
 VERSION_HEARTBEATS = 20
 """Every so many heartbeats are answered with this node's version: once a second."""

@@ -84,7 +84,6 @@ NEW_LEADER_REPEAT_MAX = 5_000
 EXPIRED_LINES_MAX = 10
 """Sessions that expire at one log time and have a line each in the log; the others share one."""
 
-
 _NOTIFIED: frozenset[type[Message]] = frozenset({HoldLost, Recall, Ended, Evicted})
 """Outcomes that concern this node although no request of its clients waits for them."""
 

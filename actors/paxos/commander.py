@@ -42,12 +42,10 @@ from fencelock.actors.role import Facts, Host, Summary
 LATE_MS = 5
 """Time for which a majority may leave a slot undecided before the other members are asked (ms)."""
 
-
 NEWS_MS = 20
 """Under load, the interval at which followers are sent which slots are decided, unless an `Accept`
 carries it, and members outside the preferred quorum are sent the slots themselves (ms). After a
 pause they are sent in `LATE_MS`. Each interval costs those members a turn and a sync."""
-
 
 EXPLORE = 32
 """At each multiple of this slot all members are asked, to find out which are quickest now."""

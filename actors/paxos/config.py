@@ -92,59 +92,46 @@ WINDOW = 16
 """Slots that may be undecided at a time. A membership decided in slot ``s`` is in force from
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
-
 JOIN_SLOTS = 512
 """Maximum number of slots that a new member may lack when it is added. It lacked at most
 `LEARNED_SLOTS` when it last reported, and the log has grown since."""
-
 
 LEARNED_SLOTS = 256
 """Maximum number of slots that a learner may lack when it reports, to count as ready. It requests
 what it lacks every 50 ms, while a loaded log may grow by 2,000 slots a second."""
 
-
 LEASE_MS = TIMING.lease_ms
 """Duration for which an acceptor follows a leader after its heartbeat (ms): most of a failover."""
-
 
 VOTES_MAX = 10_000
 """Slots whose votes an acceptor keeps while its replica lags; beyond it, it stops voting."""
 
-
 VOTES_BYTES_MAX = 64 << 20
 """The same limit in bytes of commands (64 MiB), not counting the next `NEAR_SLOTS` slots."""
-
 
 NEAR_SLOTS = 2 * WINDOW
 """Slots from the first that is not applied here, on which an acceptor votes in any case. An honest
 leader's next slot is among them, at the latest once this node has applied what is decided."""
 
-
 GROWTH_MAX = 1 << 40
 """Slots by which a log may be ahead of a member: 17 years with 2,000 slots a second."""
-
 
 TIME_JUMP_MS_MAX = 3_600_000
 """The most by which log time rises from one slot to the next (ms): an hour. Log time drops the rest
 of a longer pause, and an idle leader ticks twice as often, while anything can expire."""
 
-
 LOG_MAX = 10_000
 """Decided slots that a replica keeps for others; a member that lacks older ones gets a snapshot."""
-
 
 LOG_BYTES_MAX = 32 << 20
 """The same limit in bytes of commands (32 MiB)."""
 
-
 ROUND_MAX = (1 << 63) - 1
 """The highest round that the wire can carry."""
-
 
 ROUND_KEPT_MAX = 3 << 61
 """The highest round that the journal of an honest member can have. A quarter of all rounds is above
 it. To get there from ``1 << 62`` takes a forger 2**37 messages, each of which waits for a disk."""
-
 
 ROUND_JUMP_MAX = 1 << 24
 """Maximum distance by which one message may raise a round above those its receiver knows.
@@ -154,10 +141,8 @@ that far apart, unless one was away for 19 days of nothing but elections. A forg
 messages, each of which waits for a disk, to use up all rounds.
 """
 
-
 NODES_MAX = 256
 """Maximum nodes that a member answers; members are not limited by it."""
-
 
 ROUNDS_PER_VIEW = ROUND_JUMP_MAX // 2
 """Rounds below those of candidates that know the next view: ten days of nothing but elections. A
@@ -174,7 +159,6 @@ NUMBERS = range(NUMBER_MAX << 1)
 
 TERMS_MAX = 2
 """Maximum memberships that are in force at a time."""
-
 
 TOO_FAR = Observe("paxos.round_too_far")
 

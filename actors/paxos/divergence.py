@@ -36,31 +36,24 @@ from fencelock.actors.role_message import Level, notice
 AGREED_SLOTS = 10_000
 """At each slot that is a multiple of this, every member sends its digest to all others."""
 
-
 STEPS = 100
 """Number of parts into which the slots between two agreed ones are divided. A digest is kept at
 the end of each part, so that members can also compare soon after a snapshot or a restart."""
 
-
 KEPT = 128
 """Own digests that are kept: they span slightly more than `AGREED_SLOTS`."""
-
 
 AGREED_KEPT = 32
 """Own digests of agreed slots that are kept: several minutes under any load."""
 
-
 RECEIVED_SLOTS_MAX = 32
 """Slots for which digests of each other member are kept. The digests of one push out no others."""
-
 
 COMPARE_MS = 2_000
 """Timeout after which a member is asked for a digest that it has not sent (ms)."""
 
-
 ATTEMPTS_MAX = 3
 """Maximum number of such requests; after them the next agreed slot must do."""
-
 
 ADVICE = (
     "This node neither votes nor serves any more, and will not after a restart. Stop it, keep its "
@@ -68,7 +61,6 @@ ADVICE = (
     "an empty folder: it will learn the table anew and serve, but not vote"
 )
 """Instructions for the operator of a diverged member."""
-
 
 DOUBTED = (
     "No majority agrees, so nothing is stopped: compare versions, let all members run, and if it "

@@ -45,19 +45,15 @@ LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | S
 LOCATE_MS = 100
 """Interval at which a learner asks, while it lacks nothing (ms): two heartbeats."""
 
-
 SOON_MS = 5
 """The same after it has fetched missing slots (ms), so that it keeps up under load."""
-
 
 LEADER_MS = TIMING.heartbeat_ms
 """Shortest interval at which it asks the leader (ms), which sends each member as many heartbeats.
 A new member must have reported soon before it is added: see `config.JOIN_SLOTS`."""
 
-
 LEARNERS_MAX = 64
 """Maximum learners of which a node keeps the last report."""
-
 
 REQUESTS_MAX = 64
 """Requests whose answers still bound the age of the state; older ones would prove little."""

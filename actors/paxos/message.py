@@ -17,45 +17,35 @@ from fencelock.actors.timing import TIMING, Timing
 COMMAND_BYTES_MAX = 68 << 10
 """Maximum size of a command (bytes): the largest value of a map, and 4 KiB for the other fields."""
 
-
 BATCH_BYTES_MAX = 32 << 10
 """Maximum size of the commands of a slot (bytes), unless it has only one command. `PAGE` such slots
 take half of a frame of 1 MiB."""
 
-
 BATCH_COMMANDS_MAX = 256
 """Maximum commands in a slot: as many as one turn applies without delaying other roles."""
 
-
 PAGE = 16
 """Maximum slots in a `Promise` or `Slots`."""
-
 
 PAGE_BYTES_MAX = 512 << 10
 """Size of the batches of such a message (bytes, 512 KiB) from which on no slot is added. With the
 largest last slot, they fit into a frame and a journal record of 1 MiB."""
 
-
 CHUNK_BYTES_MAX = 256 << 10
 """Maximum size of a snapshot's part (bytes): several fit a frame, and none needs its own turn."""
 
-
 CHUNKS_MAX = 1 << 14
 """Maximum parts of a snapshot: 4 GiB, more than any table in memory."""
-
 
 NUMBER_MAX = 1 << 62
 """Slots and times stay below this, so that a peer cannot push a counter over 63 bits. For rounds
 see `config.ROUND_JUMP_MAX`."""
 
-
 SCHEME = 1
 """Version of the digest computation. Raised with each change: only equal schemes are compared."""
 
-
 COUNTERS_MAX = 16
 """Maximum counters in a `TableDigest`; they are for people."""
-
 
 COUNTER_NAME_BYTES_MAX = 32
 """Maximum length of a counter's name (bytes)."""

@@ -34,18 +34,14 @@ from fencelock.actors.paxos.message import (
 BATCH_DELAY_MS = 2
 """Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
 
-
 RECHECKED_MAX = 16
 """Delayed commands that are checked again after each slot; more of them get a slot at once."""
-
 
 TICK_MS_MAX = TIME_JUMP_MS_MAX // 2
 """Longest time between slots while anything can expire (ms), so that no log time is dropped."""
 
-
 QUEUE_MAX = 10_000
 """Maximum waiting commands: a second or two of work. The last turn may exceed it."""
-
 
 QUEUE_BYTES_MAX = 16 << 20
 """The same limit in bytes (16 MiB)."""

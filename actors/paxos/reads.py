@@ -123,22 +123,17 @@ from fencelock.actors.paxos.message import NO_BALLOT, Heartbeat, ReadIndex, Read
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
 
-
 DUE_MAX = 200
 """Watched reads that are looked up in one step: some milliseconds."""
-
 
 READ_MS_MAX = 15_000
 """A linearizable read that was not confirmed for this long is dropped (ms)."""
 
-
 NOTHING_PROVEN = -1
 """The age of the state of a node that cannot bound it (ms)."""
 
-
 BEATS_MAX = 64
 """Heartbeats whose replies may still prove something; see `failure_detector.ASKED_MAX`."""
-
 
 PENDING_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""

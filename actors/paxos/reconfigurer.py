@@ -251,7 +251,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
 HEARD_MS = 3 * TIMING.lease_ms
 """A node that was silent for this long does not count as reachable (ms)."""
 
-
 CLOSE_SLOTS = 1_000
 """Slots that a node may lack when it is chosen (about a second of load). It becomes a member once
 it lacks no more than for a join."""

@@ -66,7 +66,6 @@ GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
 been overtaken by later ones."""
 
-
 REPORT_SLOTS = 8
 """Applied slots after which the acceptor is notified: until then it keeps their votes, and a
 promise may report them. They are also reported after

@@ -123,41 +123,32 @@ from fencelock.actors.role_message import Level, notice
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
 
-
 DIVIDE_PAUSE_MS = 1
 """Pause between two steps of dividing a snapshot into parts (ms): sockets and other roles have
 their turn meanwhile."""
-
 
 WRITE_PAUSE_MS = 10
 """Pause between two parts that are written to the journal (ms). A part takes some 3 ms, in which
 requests wait; 256 MiB take half a minute."""
 
-
 FETCH_DOUBLINGS_MAX = 3
 """Number of times that the timeout of a fetch doubles. A part takes time over a slow link, and a
 member may have to make its snapshot first."""
 
-
 MAKING_MS = 500
 """A member that is making its snapshot is asked again after this long (ms)."""
-
 
 SILENT_MS = 10_000
 """A member that did not answer a fetch is asked last for this long (ms)."""
 
-
 SNAPSHOT_KEPT_MS = 60_000
 """A snapshot is dropped when no part of it was requested for this long (ms)."""
-
 
 LARGE_SLOTS = 1_000
 """A catch-up of this many slots, or of a snapshot, is reported in the log."""
 
-
 PROGRESS_MS = 5_000
 """Interval of those reports (ms)."""
-
 
 BACKUPS_MAX = 2
 """Maximum snapshots that are kept for backups. Each keeps the values that were replaced since."""
