@@ -88,23 +88,18 @@ class ReadMachine(Local):
 class MachineRead(Local):
     """The reply to the `ReadMachine` of that number: the state after all slots before ``slot``.
 
-    ``reply`` is None if the state known here may be older than allowed.
+    ``reply`` is None if the state known here may be older than allowed, and a fault if a bug of
+    ours kept the replica from answering.
     """
 
     number: int
-    reply: Event | None
+    reply: Event | Fault | None
     slot: int
     age_ms: int
     """Largest possible age of the state (ms): 0 for linearizable. Without a reply, the best bound
     that could be proven; -1 if there was none."""
     quiet_ms: int = 0
     """The time since this node applied the last slot (ms): durations in ``reply`` end there."""
-
-
-class Unreadable(Local):
-    """The reply to a query that a bug of ours kept the replica from answering."""
-
-    fault: Fault
 
 
 class Isolated(Local):

@@ -14,7 +14,7 @@ from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.paxos.event import Export, Exported, MachineRead, ReadMachine, Unreadable
+from fencelock.actors.paxos.event import Export, Exported, MachineRead, ReadMachine
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import RemoteClients
@@ -118,13 +118,13 @@ class Queries:
         query = self._end(machine_read.number)
         if query is None:
             return ()
-        unread = machine_read.reply
-        if isinstance(unread, Unreadable):
-            return internal(query.sender, query.request, self.node, unread.fault.error)
-        reply = reading("a reply", lambda: self._reply(query, machine_read, now))
-        if isinstance(reply, Fault):
-            return internal(query.sender, query.request, self.node, reply.error)
-        return reply
+        fault = machine_read.reply
+        if not isinstance(fault, Fault):
+            reply = reading("a reply", lambda: self._reply(query, machine_read, now))
+            if not isinstance(reply, Fault):
+                return reply
+            fault = reply
+        return internal(query.sender, query.request, self.node, fault.error)
 
     def _reply(self, query: PendingQuery, machine_read: MachineRead, now: Instant) -> Effects:
         sender, request = query.sender, query.request
@@ -209,7 +209,7 @@ class TableStatus:
             return None
         self.asked, self.read = 0, machine_read
         reply = machine_read.reply
-        return (reply.fault,) if isinstance(reply, Unreadable) else ()
+        return (reply,) if isinstance(reply, Fault) else ()
 
     def finish(self, leader: str, now: Instant) -> Status | None:
         """Return the status once nothing is missing, or time is up."""

@@ -114,7 +114,6 @@ from fencelock.actors.paxos.event import (
     ReadAgain,
     ReadMachine,
     ServeDue,
-    Unreadable,
     WatchCheck,
 )
 from fencelock.actors.paxos.machine import Machine
@@ -403,13 +402,13 @@ class Reads:
         )
         return Send(read.client, machine_read)
 
-    def _look_up(self, query: Event) -> Event:
-        """Return the machine's reply to ``query``; `Unreadable` if a bug of ours raised."""
+    def _look_up(self, query: Event) -> Event | Fault:
+        """Return the machine's reply to ``query``, or the fault if a bug of ours raised."""
         last, applied = self.last, self.config.applied
         if last is None or last[0] != applied or last[1] != query:
             reply = reading("a read of the table", lambda: self.machine.read(query))
             if isinstance(reply, Fault):
-                return Unreadable(fault=reply)
+                return reply
             self.last = last = applied, query, reply
         return last[2]
 
@@ -568,7 +567,7 @@ def _after(read: Read, seen: int) -> Read:
     return replace(read, query=replace(query, after=seen))
 
 
-def _is_news(reply: Event) -> bool:
+def _is_news(reply: Event | Fault) -> bool:
     """Return whether ``reply`` to a watched read has changes, or the object itself."""
     return not isinstance(reply, ChangesRead) or reply.resync or bool(reply.changes)
 
