@@ -51,8 +51,8 @@ from fencelock.actors.paxos.event import (
     ViewChanged,
     Withdraw,
 )
-from fencelock.actors.paxos.locator import NO_IDENTITY, Locator, LocatorEvent, MemberFacts
-from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, TakeOver
+from fencelock.actors.paxos.locator import Locator, LocatorEvent
+from fencelock.actors.paxos.message import NO_BALLOT, NO_REPORT, HeartbeatAck, Locate, TakeOver
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role import Host, Summary
@@ -114,9 +114,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         random: spreads suspicions.
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: the role of this node that is notified when no majority answers.
-        identity: what other nodes must know of this one before it becomes a member.
-        votes: whether this node would vote as a member.
-        first_number: see `Locator`.
+        report, voter, first_number: see `Locator`.
 
     """
 
@@ -128,8 +126,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         random: Random,
         listener: Address,
         drift_ppm: int = DRIFT_PPM,
-        identity: MemberFacts = NO_IDENTITY,
-        votes: bool = True,
+        report: Locate = NO_REPORT,
+        voter: int = 0,
         first_number: int = 0,
         **member: Unpack[MemberArguments],
     ) -> None:
@@ -175,8 +173,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.locator = Locator(
             self.node,
             self.config,
-            identity,
-            ready=votes,
+            report,
+            voter=voter,
             number=first_number,
             drift_ppm=drift_ppm,
         )

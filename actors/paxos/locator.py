@@ -11,7 +11,8 @@ the request; and a replica that bounds its own age by such answers may answer ot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -36,7 +37,6 @@ from fencelock.actors.paxos.event import (
     ReportState,
 )
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
-from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
@@ -59,23 +59,6 @@ REQUESTS_MAX = 64
 """Requests whose answers still bound the age of the state; older ones would prove little."""
 
 
-class MemberFacts(NamedTuple):
-    """The facts that other nodes must know of this one before it becomes a member."""
-
-    voter: int
-    """The id that its votes name."""
-    journal: int
-    endpoint: str
-    version: str
-    priority: int
-    """Its place among those that could become members; `UNWILLING` for none."""
-    life: int
-    """A random number of this life."""
-
-
-NO_IDENTITY = MemberFacts(0, 0, "", "", UNWILLING, 0)
-
-
 class Locator:
     """Finds the leader and decided slots for a node that receives no heartbeats.
 
@@ -85,8 +68,8 @@ class Locator:
     Args:
         node: the id of its node.
         config: the views.
-        identity: what this node reports about itself to others.
-        ready: whether this node would vote as a member, at present.
+        report: what this node reports about itself to others, as far as that rarely changes.
+        voter: the id that its votes name.
         number: one below the number of the first request. It is random, so that no earlier life of
             this node used numbers near it.
         drift_ppm: largest deviation of a clock's rate (millionths).
@@ -97,22 +80,21 @@ class Locator:
         self,
         node: str,
         config: LogConfig,
-        identity: MemberFacts,
+        report: Locate,
         *,
-        ready: bool,
+        voter: int,
         number: int = 0,
         drift_ppm: int = DRIFT_PPM,
     ) -> None:
         self.node = node
         self.config = config
         self.bounds = LogBounds(node, config)
-        self.identity = identity
+        self.report = report
+        self.voter = voter
         self.silent_ns = config.timing.election_ms * NS_PER_MS
         """A leader silent for this long is not known any more (ns)."""
         self.learns = False
         """Whether this node is no member."""
-        self.ready = ready
-        """Whether it would vote as a member."""
         self.served = False
         """Whether it was a member under a leader in this life. If it was removed since then, it
         does not become a member again without an operator, until it is restarted."""
@@ -139,7 +121,7 @@ class Locator:
 
     def turn(self, now: Instant) -> list[Effect]:
         """Learn from now on, or stop to, as the views demand."""
-        self.learns = not self.config.counts(acceptor_of(self.node), self.identity.voter)
+        self.learns = not self.config.counts(acceptor_of(self.node), self.voter)
         self.leader, self.received_at = "", now
         return self._wake(0) if self.learns else []
 
@@ -167,7 +149,7 @@ class Locator:
                 self.bytes_left = event.bytes_left
                 return () if self.bytes_left or not self.learns else self._wake(SOON_MS)
             case StartVoting() | StopVoting():
-                self.ready = isinstance(event, StartVoting)
+                self.report = replace(self.report, ready=isinstance(event, StartVoting))
                 return ()
 
     def facts(self, now: Instant) -> list[NodeFacts]:
@@ -197,18 +179,13 @@ class Locator:
         self.requests[self.number] = now
         if len(self.requests) > REQUESTS_MAX:
             del self.requests[next(iter(self.requests))]
-        locate = Locate(
+        locate = replace(
+            self.report,
             applied=self.config.applied,
             view=self.config.newest.number,
-            journal=self.identity.journal,
-            ready=self.ready,
-            endpoint=self.identity.endpoint,
-            version=self.identity.version,
             number=self.number,
             bytes_left=self.bytes_left,
-            priority=UNWILLING if self.served else self.identity.priority,
-            life=self.identity.life,
-            log_version=LOG_VERSION,
+            priority=UNWILLING if self.served else self.report.priority,
         )
         return Send(monitor_of(node), locate)
 

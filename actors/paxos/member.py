@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, greet_time_ms
 from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, journals_of, vote_id
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
@@ -33,12 +35,12 @@ from fencelock.actors.paxos.divergence import AGREED_SLOTS, Quarantined
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.locator import MemberFacts
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import UNWILLING
+from fencelock.actors.paxos.message import NO_REPORT, UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
@@ -125,8 +127,17 @@ def log_roles(
         begun = _config_of(group, voters, options.endpoints, first, options.timing)
         config = known.recover_views(begun)
         config.nodes.update(dict.fromkeys(members))
-        voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
-        facts = MemberFacts(voter, identity, endpoint, options.version, options.priority, boot)
+        voter = vote_id(group, node, identity)
+        report = replace(
+            NO_REPORT,
+            journal=identity,
+            ready=votes,
+            endpoint=options.endpoints.get(node, ""),
+            version=options.version,
+            priority=options.priority,
+            life=boot,
+            log_version=LOG_VERSION,
+        )
         kinds = (Acceptor, Leader, CatchUp)
         if not durable:
             kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
@@ -140,8 +151,8 @@ def log_roles(
             "drift_ppm": options.drift_ppm,
             "random": random,
             "listener": options.listener,
-            "identity": facts,
-            "votes": votes,
+            "report": report,
+            "voter": voter,
             "first_number": first_number,
         }
         reconfigurer = {

@@ -389,6 +389,10 @@ class Locate(Message, tag=0xD8):
     """The version of the log up to which the sender can apply commands (`LOG_VERSION`)."""
 
 
+NO_REPORT = Locate(applied=1, view=0, journal=0, ready=True, endpoint="", version="")
+"""The report of a node about which nothing is known."""
+
+
 class Located(Message, tag=0xD9):
     """The node that leads is ``leader``, empty if none is known here.
 

@@ -59,9 +59,10 @@ from fencelock.actors.paxos.event import (
     WriteChunk,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.locator import LEADER_MS, Locator, MemberFacts
+from fencelock.actors.paxos.locator import LEADER_MS, Locator
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
+    NO_REPORT,
     UNWILLING,
     Accept,
     Accepted,
@@ -819,7 +820,7 @@ def test_an_operator_is_left_alone() -> None:
 
 def test_a_removed_member_is_not_willing_until_it_is_restarted() -> None:
     config = LogConfig(view_of("bc"))
-    locator = Locator("a", config, MemberFacts(0, 1, "tcp://a:1", "1", 3, 7), ready=True)
+    locator = Locator("a", config, replace(NO_REPORT, priority=3), voter=0)
     for served, priority in ((False, 3), (True, UNWILLING)):
         locator.served = served
         locator.turn(at(0))

@@ -18,8 +18,9 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds, acceptor_of, leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
+from fencelock.actors.paxos.locator import Locator
 from fencelock.actors.paxos.message import (
+    NO_REPORT,
     Ballot,
     Heartbeat,
     Locate,
@@ -305,7 +306,7 @@ def located(number: int, age_ms: int, applied: int = 7, leader: str = "") -> Loc
 
 @pytest.fixture
 def observer() -> Locator:
-    locator = Locator("d", config_of(), NO_IDENTITY, ready=True)
+    locator = Locator("d", config_of(), NO_REPORT, voter=0)
     locator.turn(at(0))
     return locator
 
