@@ -111,7 +111,8 @@ class LockProcess(Role[Received]):
         self.evidence = Evidence(())
         self.requests = Requests()
         self.pending = PendingRequests()
-        self.proofs = Proofs()
+        self.proofs: dict[int, Proof] = {}
+        """The reads that wait for a proof, by the numbers of their queries, in order of arrival."""
         self.congested: set[str] = set()
         self.busy: set[str] = set()
         """The nodes that have much of ours to confirm: no request is begun meanwhile."""
@@ -268,7 +269,7 @@ class LockProcess(Role[Received]):
         proves = query.proven and description.holder is None and self.nodes != (self.node,)
         if faults or not proves:
             return (Send(self.proxy, description), *faults)
-        self.proofs.add(query)
+        self.proofs[query.query] = Proof(query)
         return (*self._probe_for_queries(now), Wake(PROOF_MS, ProofDue(query=query.query)))
 
     def _describe(self, query: QueryLock, now: Instant) -> tuple[LockDescription, list[Fault]]:
@@ -360,7 +361,7 @@ class LockProcess(Role[Received]):
         if not self.rejoin.ready:
             return []
         effects: list[Effect] = []
-        for proof in self.proofs.unprobed():
+        for proof in [one for one in self.proofs.values() if not one.probed]:
             proof.probed = True
             self.contact.requested(self.others, now)
             effects += self._post(self.nodes, Probe())
@@ -369,19 +370,22 @@ class LockProcess(Role[Received]):
     def _reply_to_looks(self, now: Instant) -> list[Effect]:
         """Answer the queries whose probes are covered."""
         effects: list[Effect] = []
-        for query in self.proofs.take_proven(self.evidence):
-            description, faults = self._describe(query, now)
+        for number, proof in list(self.proofs.items()):
+            if proof.turn is None or not self.evidence.covers(proof.turn):
+                break  # The others were probed later.
+            del self.proofs[number]
+            description, faults = self._describe(proof.query, now)
             effects += [Send(self.proxy, description), *faults]
         return effects
 
     def _on_proof_due(self, due: ProofDue, now: Instant) -> Effects:
         """Report that the holder of a lock is not known, unless it is."""
-        proof = self.proofs.waiting.get(due.query)
+        proof = self.proofs.get(due.query)
         if proof is None:
             return ()
         if proof.probed and proof.turn is None:  # Its own probe has yet to come back.
             return (Wake(PROOF_MS, due),)
-        del self.proofs.waiting[due.query]
+        del self.proofs[due.query]
         missing = self.rejoin.missing()
         if proof.turn is not None:
             missing = self.evidence.missing(proof.turn)
@@ -398,8 +402,9 @@ class LockProcess(Role[Received]):
     def _on_delivered(self, delivered: Delivered, now: Instant) -> Effects:
         origin, message = delivered.origin, delivered.message
         if origin == self.node:
-            if isinstance(message, Probe):
-                self.proofs.stamped(QueuePlace(message.stamp, origin))
+            if isinstance(message, Probe):  # Of the oldest proof without one: they come in order.
+                waiting = (one for one in self.proofs.values() if one.probed and one.turn is None)
+                next(waiting).turn = QueuePlace(message.stamp, origin)
                 return ()
             assert isinstance(message, Request)
             return self._on_own_request(message, now)
@@ -484,7 +489,7 @@ class LockProcess(Role[Received]):
         self.evidence.note(origin, stamp)
         locks = self.pending.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
-        return [*effects, *self._reply_to_looks(now)] if self.proofs.waiting else effects
+        return [*effects, *self._reply_to_looks(now)] if self.proofs else effects
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
         """Queue the requests in it; one acknowledgement is later than all of them."""
@@ -530,7 +535,7 @@ class LockProcess(Role[Received]):
         self.contact.requested(greeted, now)
         greet = Greet(boot=self.boot, round=self.rejoin.round)
         # Its former life may have lost the probe of a query that waits.
-        probed = self._post((joined.node,), Probe()) if self.proofs.waiting else []
+        probed = self._post((joined.node,), Probe()) if self.proofs else []
         return [*self._post(greeted, greet), *probed, *self._report_ready(now)]
 
     def _on_probe_due(self, now: Instant) -> Effects:
@@ -563,7 +568,14 @@ PROOF_MS = 2_000
 
 @dataclass(slots=True)
 class Proof:
-    """One query that waits.
+    """A query that waits until no other process can hold the lock.
+
+    A process may be granted a lock before its request is known here: any later-stamped message
+    from here is evidence for it, also one that was sent before the request arrived. So an empty
+    queue proves nothing by itself. But the holder at the start of the query had received a message
+    of this process stamped above its request. So that request is stamped before the query's probe.
+    And messages of a process arrive in the order of their stamps. Once every process has sent
+    something stamped above the probe, that request is in the queue, unless it was released.
 
     Attributes:
         probed: whether a `Probe` was posted for it, to all processes and to this one.
@@ -574,41 +586,3 @@ class Proof:
     query: QueryLock
     probed: bool = False
     turn: QueuePlace | None = None
-
-
-class Proofs:
-    """The queries that wait, in the order in which they came.
-
-    A process may be granted a lock before its request is known here: any later-stamped message
-    from here is evidence for it, also one that was sent before the request arrived. So an empty
-    queue proves nothing by itself. But the holder at the start of the query had received a message
-    of this process stamped above its request. So that request is stamped before the query's probe.
-    And messages of a process arrive in the order of their stamps. Once every process has sent
-    something stamped above the probe, that request is in the queue, unless it was released.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: dict[int, Proof] = {}
-
-    def add(self, query: QueryLock) -> None:
-        """Queue ``query``."""
-        self.waiting[query.query] = Proof(query)
-
-    def unprobed(self) -> list[Proof]:
-        """Return the nodes for which no probe was posted."""
-        return [proof for proof in self.waiting.values() if not proof.probed]
-
-    def stamped(self, turn: QueuePlace) -> None:
-        """Note the turn of the oldest probe that had none: they come back in order."""
-        waiting = (p for p in self.waiting.values() if p.probed and p.turn is None)
-        next(waiting).turn = turn
-
-    def take_proven(self, evidence: Evidence) -> list[QueryLock]:
-        """Return the queries whose probes are covered; they wait no more."""
-        proven: list[QueryLock] = []
-        for proof in list(self.waiting.values()):
-            if proof.turn is None or not evidence.covers(proof.turn):
-                break  # The others were probed later.
-            del self.waiting[proof.query.query]
-            proven.append(proof.query)
-        return proven
