@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Generic, TypeVar
 
 from fencelock.actors.clock import Carry
@@ -98,19 +97,6 @@ class Outgoing(Generic[T]):
         return True
 
 
-class ArrivalResult(Enum):
-    """Result of the arrival of a content."""
-
-    IN_ORDER = "in order"
-    """It is delivered, and with it the early ones that waited for it."""
-    EARLY = "early"
-    """It is held back until all earlier messages have arrived."""
-    REPEATED = "repeated"
-    """It arrived before and is dropped."""
-    BEYOND = "beyond"
-    """It is too early to be held back and is dropped; it will be sent again."""
-
-
 class Incoming(Generic[T]):
     """Contents from a peer: delivered up to the first gap, and early ones held back behind it."""
 
@@ -119,20 +105,23 @@ class Incoming(Generic[T]):
         """All numbers below it were delivered."""
         self.early: dict[int, T] = {}
 
-    def accept(self, number: int, content: T) -> tuple[ArrivalResult, list[T]]:
-        """Take ``content``; return the result, and the contents to deliver now, in order."""
+    def accept(self, number: int, content: T) -> tuple[str, list[T]]:
+        """Take ``content``; return the contents to deliver now, in order.
+
+        If that is none, a counter comes first that says why.
+        """
         if number < self.expected or number in self.early:
-            return ArrivalResult.REPEATED, []
+            return "lamport.repeat_dropped", []
         if number >= self.expected + WINDOW:
-            return ArrivalResult.BEYOND, []
+            return "lamport.beyond_dropped", []  # It will be sent again.
         self.early[number] = content
         if number != self.expected:
-            return ArrivalResult.EARLY, []
+            return "lamport.early_held", []
         ready: list[T] = []
         while self.expected in self.early:
             ready.append(self.early.pop(self.expected))
             self.expected += 1
-        return ArrivalResult.IN_ORDER, ready
+        return "", ready
 
 
 RESEND_MS = 200
@@ -194,12 +183,6 @@ BACKLOG_MAX = 4_096
 
 REPLACED = frozenset({Acknowledge, Probe})
 """Contents of which only the stamp counts. One that is not sent yet is replaced by the next."""
-
-ARRIVED: dict[ArrivalResult, str] = {
-    ArrivalResult.EARLY: "lamport.early_held",
-    ArrivalResult.REPEATED: "lamport.repeat_dropped",
-    ArrivalResult.BEYOND: "lamport.beyond_dropped",
-}
 
 
 Mail = Parcel | Confirm | Hello | Introduce
@@ -317,9 +300,9 @@ class ReliableChannel(Role[Received]):
         if not self._meets(peer, parcel):
             return [Observe("lamport.other_life_dropped"), *self._ask(peer)]
         effects = self._on_confirmed(peer, parcel.confirmed)
-        arrival, contents = peer.incoming.accept(parcel.number, parcel.content)
-        if arrival in ARRIVED:
-            effects.append(Observe(ARRIVED[arrival]))
+        counter, contents = peer.incoming.accept(parcel.number, parcel.content)
+        if counter:
+            effects.append(Observe(counter))
         effects += [
             Send(self.process, Delivered(origin=peer.node, message=content)) for content in contents
         ]

@@ -38,7 +38,6 @@ from fencelock.actors.lamport.reliable_channel import (
     RESEND_MS,
     RESEND_MS_MAX,
     WINDOW,
-    ArrivalResult,
     Incoming,
     Outgoing,
     Peer,
@@ -367,9 +366,9 @@ def test_messages_that_arrive_in_any_order_and_twice_are_delivered_once_in_order
 def test_messages_too_early_to_be_held_back_are_dropped() -> None:
     incoming = Incoming[int]()
 
-    assert incoming.accept(WINDOW, 0) == (ArrivalResult.BEYOND, [])
-    assert incoming.accept(WINDOW - 1, 0) == (ArrivalResult.EARLY, [])
-    assert incoming.accept(WINDOW - 1, 0) == (ArrivalResult.REPEATED, [])
+    assert incoming.accept(WINDOW, 0) == ("lamport.beyond_dropped", [])
+    assert incoming.accept(WINDOW - 1, 0) == ("lamport.early_held", [])
+    assert incoming.accept(WINDOW - 1, 0) == ("lamport.repeat_dropped", [])
     assert list(incoming.early) == [WINDOW - 1]
 
 
