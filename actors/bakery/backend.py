@@ -173,7 +173,6 @@ class BakeryBackend(MembersBackend):
         return len(self.in_flight.by_number)
 
     def is_busy(self) -> bool:
-        """Return whether anything is in flight, or any client may fall silent."""
         return bool(self.in_flight.by_number or self.clients.by_id or self.watchers.waiting)
 
     def is_ready(self) -> bool:
@@ -199,7 +198,6 @@ class BakeryBackend(MembersBackend):
         return [Send(sender, opened)]
 
     def _on_acquire(self, sender: Address, request: LockAcquire, now: Instant) -> Effects:
-        """Request a lock; a request that is sent again is the same one."""
         terms = self.terms
         hold_ms, grace_ms = request.hold_ms or terms.hold_ms, request.grace_ms or terms.grace_ms
         self._check_durations(request.lock, hold_ms, grace_ms)
@@ -602,7 +600,6 @@ class BakeryBackend(MembersBackend):
         return self._begin(InFlightRequest(name, None, wait.request, now, leader=wait.leader), now)
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
-        """End the waits of clients that have fallen silent."""
         silent = set(clients)
         gone = self._drop_waits(lambda session: client_of(session) in silent)
         return [Observe("proxy.wait_of_silent_client_ended", gone)] if gone else []

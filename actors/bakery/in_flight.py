@@ -268,7 +268,6 @@ class InFlightRequests:
         ]
 
     def send_reads(self, now: Instant) -> list[Effect]:
-        """Send the reads whose turn it is."""
         effects: list[Effect] = []
         for number in self.reads.next(now):
             read = self.by_number.get(number)

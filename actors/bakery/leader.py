@@ -174,7 +174,6 @@ class Leader(Role[Received]):
     def _read(
         self, sender: Address, event: ListTickets | ReadLeaders, now: Instant
     ) -> list[Effect]:
-        """Report the leaders, or the locks if this leader serves."""
         state = self.epoch_state
         if isinstance(event, ReadLeaders):
             return [Send(sender, leadership(state.node, state.epoch, state.leaders))]

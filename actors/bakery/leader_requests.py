@@ -166,7 +166,6 @@ class LeaderRequests:
         return waits or self.attempts.open(proxy, request, now)
 
     def _why_not(self, asked: Lock, now: Instant) -> tuple[Error, str] | None:
-        """Return why a request is refused, or None if it is not."""
         lock = titled(asked.lock)
         if why := self.terms.why_invalid(asked.hold_ms, asked.grace_ms):
             return Error.INVALID, f"{lock}: {why}"

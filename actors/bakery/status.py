@@ -243,7 +243,6 @@ class ClusterStatus(VotingRole[Received]):
         return self._report_times() if self.round_trips.measure(node, took_ns) else []
 
     def _report_times(self) -> list[Effect]:
-        """Report which round trips are too long, if that has changed."""
         why = self.round_trips.warning()
         if why == self.times_warning:
             return []

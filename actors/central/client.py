@@ -129,7 +129,6 @@ class LockClient(Role[LockClientEvent]):
         self._random = random
 
     def handle(self, sender: Address, event: LockClientEvent, now: Instant) -> Effects:
-        """Perform one step of the table; it does not depend on time."""
         effects = self._step(sender, event)
         assert (self.holding is not None) == (self.mode is Mode.HELD)  # held-means-ticket
         unsettled = self.mode is Mode.RELEASING or (self._is_free() and bool(self.tickets))

@@ -63,13 +63,11 @@ class Queue:
         return len(self.stamps)
 
     def add(self, turn: QueuePlace) -> None:
-        """Queue the request of ``turn.node``, which must not have one."""
         assert turn.node not in self.stamps  # one-request-a-lock
         self.stamps[turn.node] = turn.stamp
         insort(self.turns, turn)
 
     def remove(self, node: str) -> None:
-        """Remove the request of ``node``, which must have one."""
         turn = QueuePlace(self.stamps.pop(node), node)
         del self.turns[bisect_left(self.turns, turn)]
 
@@ -129,7 +127,6 @@ class Requests:
         """The locks that each node has a request for, with the times at which they became known."""
 
     def add(self, lock: str, turn: QueuePlace, now: Instant) -> None:
-        """Queue the request of ``turn.node`` for ``lock``; it must not have one."""
         self.queues.setdefault(lock, Queue()).add(turn)
         self.known.setdefault(turn.node, {})[lock] = now
 
@@ -152,7 +149,6 @@ class Requests:
         return ""
 
     def remove(self, lock: str, node: str) -> None:
-        """Remove the request of ``node`` for ``lock``; it must have one."""
         queue = self.queues[lock]
         queue.remove(node)
         if not queue:
@@ -257,12 +253,10 @@ class PendingRequests:
         """Number of tickets, waiting or with a request, of all locks."""
 
     def queue(self, lock: str, ticket: LocalTicket) -> None:
-        """Append ``ticket`` to the line for ``lock``."""
         self.lines.setdefault(lock, OrderedDict())[ticket.number] = ticket
         self.tickets += 1
 
     def in_line(self, lock: str, most: int) -> list[LocalTicket]:
-        """Return the first tickets in the line for ``lock``, at most ``most``."""
         line = self.lines.get(lock)
         return [] if line is None else list(islice(line.values(), most))
 
@@ -378,7 +372,6 @@ class PeerContact:
             self.owing.setdefault(node, now)
 
     def owes(self, node: str) -> bool:
-        """Return whether ``node`` has sent nothing since it was asked."""
         return node in self.owing
 
     def absences(self, nodes: Iterable[str], now: Instant) -> tuple[Absence, ...]:

@@ -70,7 +70,6 @@ class Outgoing(Generic[T]):
         return self.contents[-1] if unsent else None
 
     def replace_last(self, content: T) -> None:
-        """Put ``content`` in the place of the last one, which was not sent."""
         assert self.last_unsent() is not None
         self.contents[-1] = content
 
