@@ -61,13 +61,6 @@ coordinator that is not connected with all leaders pauses before it proposes, lo
 up to 2.4 s (`DuelBackoff`). One that has just joined a majority waits for a moment, since there
 may be a leader that it has not seen yet. One that reaches no quorum leaves coordinating to the next
 voter.
-
-Epochs
-------
-
-An epoch is at most one for each second since the group was founded, and 65,536 more (`EpochLimit`
-in `epochs.py`). A message with a higher one is refused and counted, so nobody can use the epochs
-up.
 """
 
 from __future__ import annotations
