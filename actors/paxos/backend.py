@@ -58,7 +58,7 @@ from fencelock.actors.paxos.in_flight import (
     QuorumContact,
 )
 from fencelock.actors.paxos.message import Decline, Declined
-from fencelock.actors.paxos.queries import Queries, TableStatus
+from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.proxy.backend import MembersBackend, Status
 from fencelock.actors.proxy.clients import (
     REQUESTS_MAX,
@@ -133,7 +133,6 @@ class PaxosBackend(MembersBackend):
         self.in_flight = InFlightRequests(self.proxy, replica, encode, timing.outcome_ms)
         self.sessions = OpenSessions()
         self.queries = Queries(node, replica, self.contact, self.clients)
-        self.table_status = TableStatus(self.queries)
         self.leader = ""
         self.isolated = False
         """Whether this node leads without a majority."""
@@ -153,9 +152,9 @@ class PaxosBackend(MembersBackend):
             HoldLost: self._on_direct,
             Recall: self._on_direct,
             Declined: self._on_declined,
-            MachineRead: self._on_machine_read,
-            Exported: self._on_exported,
-            NextQueries: self._on_next_queries,
+            MachineRead: self.queries.on_machine_read,
+            Exported: self.queries.on_exported,
+            NextQueries: self.queries.on_next,
             LeaderChanged: self._on_leader_changed,
             Isolated: self._on_isolated,
             Skipped: self._on_skipped,
@@ -466,23 +465,13 @@ class PaxosBackend(MembersBackend):
         self._expect_reply(now)
         return self.queries.take(sender, query, now)
 
-    def _on_machine_read(self, sender: Address, machine_read: MachineRead, now: Instant) -> Effects:
-        effects = self.table_status.on_machine_read(machine_read)
-        return self.queries.on_machine_read(machine_read, now) if effects is None else effects
-
-    def _on_exported(self, sender: Address, exported: Exported, now: Instant) -> Effects:
-        return self.queries.on_exported(exported)
-
-    def _on_next_queries(self, sender: Address, event: NextQueries, now: Instant) -> Effects:
-        return self.queries.on_next(now)
-
     def gather_status(self, now: Instant) -> Effects:
         self._expect_reply(now)
-        return self.table_status.gather(now)
+        return self.queries.describe(now)
 
     def status(self, now: Instant) -> Status | None:
         """Return readiness and locks, with the faults of this member or another."""
-        status = self.table_status.finish(self.leader, now)
+        status = self.queries.status(self.leader, now)
         if status is None:
             return None
         problems = [*filter(None, (self.why_diverged, self.why_no_vote, self.why_times))]

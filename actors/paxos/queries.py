@@ -32,7 +32,10 @@ DESCRIBE_MS = 500
 
 
 class Queries:
-    """The queries of clients. One that is sent again is forwarded once."""
+    """The queries of clients, and the one for the locks that a node's description shows.
+
+    A client's query that is sent again is forwarded once.
+    """
 
     def __init__(
         self, node: str, replica: Address, contact: QuorumContact, clients: RemoteClients
@@ -49,6 +52,11 @@ class Queries:
         self.shown: tuple[TableReply, int, TableReply] | None = None
         """The last reply of the replica, the time that it has been true (ms), and what it is by
         now: replicas send the same reply to all clients that ask the same while nothing changes."""
+        self.describing = 0
+        """The number of the query that describes the locks, 0 once it is answered."""
+        self.described_at = Instant(0)
+        """The time at which that query was sent."""
+        self.description: MachineRead | None = None
 
     def take(self, sender: Address, request: LockQuery, now: Instant) -> Effects:
         """Query the replica, unless the same query is in flight.
@@ -71,7 +79,7 @@ class Queries:
             return [self._asking(query.number, request)]
         return self._tick()
 
-    def on_next(self, now: Instant) -> Effects:
+    def on_next(self, sender: Address, event: NextQueries, now: Instant) -> Effects:
         self.ticking = False
         effects: list[Effect] = []
         for turns in self.turns.values():
@@ -114,11 +122,14 @@ class Queries:
         )
         return Send(self.replica, read_request)
 
-    def on_machine_read(self, machine_read: MachineRead, now: Instant) -> Effects:
+    def on_machine_read(self, sender: Address, machine_read: MachineRead, now: Instant) -> Effects:
+        fault = machine_read.reply
+        if machine_read.number == self.describing:
+            self.describing, self.description = 0, machine_read
+            return (fault,) if isinstance(fault, Fault) else ()
         query = self._end(machine_read.number)
         if query is None:
             return ()
-        fault = machine_read.reply
         if not isinstance(fault, Fault):
             reply = reading("a reply", lambda: self._reply(query, machine_read, now))
             if not isinstance(reply, Fault):
@@ -154,7 +165,7 @@ class Queries:
         )
         return dated
 
-    def on_exported(self, exported: Exported) -> Effects:
+    def on_exported(self, sender: Address, exported: Exported, now: Instant) -> Effects:
         query = self._end(exported.number)
         if query is None:
             return ()
@@ -185,43 +196,25 @@ class Queries:
         text = f"{text}: {self.contact.in_words(now)}"
         return [Send(query.sender, refused(query.request, Reason.UNAVAILABLE, text))]
 
-
-class TableStatus:
-    """The table's part of a node's description: the locks, and the age of this state."""
-
-    def __init__(self, queries: Queries) -> None:
-        self.queries = queries
-        self.since = Instant(0)
-        self.asked = 0
-        """The number of the query that describes the locks, 0 once it is answered."""
-        self.read: MachineRead | None = None
-
-    def gather(self, now: Instant) -> Effects:
-        self.since, self.read = now, None
-        self.asked = self.queries.pending.next_number()
+    def describe(self, now: Instant) -> Effects:
+        """Query the replica for the locks."""
+        self.described_at, self.description = now, None
+        self.describing = self.pending.next_number()
         query = DescribeLocks()
-        read_request = ReadMachine(number=self.asked, query=query, age_ms=LOOK_AGE_MS)
-        return [Send(self.queries.replica, read_request)]
+        read_request = ReadMachine(number=self.describing, query=query, age_ms=LOOK_AGE_MS)
+        return [Send(self.replica, read_request)]
 
-    def on_machine_read(self, machine_read: MachineRead) -> Effects | None:
-        """Process a reply of the replica; return None if it belongs elsewhere."""
-        if machine_read.number != self.asked:
+    def status(self, leader: str, now: Instant) -> Status | None:
+        """Return the status once the locks are described, or time is up."""
+        if self.describing and ms_between(self.described_at, now) < DESCRIBE_MS:
             return None
-        self.asked, self.read = 0, machine_read
-        reply = machine_read.reply
-        return (reply,) if isinstance(reply, Fault) else ()
-
-    def finish(self, leader: str, now: Instant) -> Status | None:
-        """Return the status once nothing is missing, or time is up."""
-        if self.asked and ms_between(self.since, now) < DESCRIBE_MS:
-            return None
-        self.asked = 0
+        self.describing = 0
         ready, detail = self._readiness(leader, now)
         return Status(ready, detail, self._locks(), leader)
 
     def _readiness(self, leader: str, now: Instant) -> tuple[bool, str]:
         """Return whether a request made now can be granted, and the reason in words."""
-        seen, silence = self.read, self.queries.contact.in_words(now)
+        seen, silence = self.description, self.contact.in_words(now)
         if seen is None:
             return False, f"{silence}; locks are not shown"
         age = in_words(seen.age_ms)
@@ -231,12 +224,12 @@ class TableStatus:
             return False, f"{silence}; {age}"
         if not leader:
             return False, f"no leader is known; {age}"
-        leads = leader == self.queries.node
+        leads = leader == self.node
         return True, "ready, leads" if leads else f"ready, follows {leader}"
 
     def _locks(self) -> tuple[LockStatus, ...]:
         """Return the locks with their waiters, as many as fit a frame."""
-        seen = self.read
+        seen = self.description
         if seen is None or not isinstance(seen.reply, LocksDescribed):
             return ()
         return tuple(one.at(seen.slot, seen.age_ms, seen.quiet_ms) for one in seen.reply.locks)
