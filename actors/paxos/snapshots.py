@@ -492,8 +492,9 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """Members that did not have the next slots, or did not reply."""
         self.silent_until: dict[str, Instant] = {}
         """Members that did not answer recently."""
-        self.progress: Progress | None = None
+        self.progress = Progress(self.node, 1, Instant(0))
         self.request: Fetch | None = None
+        """The request that was sent last, or None if nothing is missing."""
         self.attempt = 0
         self.unanswered = 0
         """Requests that timed out since slots were last missing."""
@@ -519,12 +520,12 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_trimmed(event)
 
     def summary(self) -> Summary:
-        progress = self.progress
+        received = "nothing" if self.request is None else self.progress.in_words(self.next)
         return (
             ("next", self.next),
             ("target", self.target),
             ("source", self.source or "none"),
-            ("received", "nothing" if progress is None else progress.in_words(self.next)),
+            ("received", received),
         )
 
     def _on_lacking(self, lacking: Lacking, now: Instant) -> Effects:
@@ -536,7 +537,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if busy and lacking.first <= self.next:
             return ()
         self.next = max(self.next, lacking.first) if busy else lacking.first
-        if self.progress is None:
+        if self.request is None:
             self.progress = Progress(self.node, self.next, now)
         self.tried.clear()
         return self._ask_anew(now)
@@ -566,16 +567,16 @@ class CatchUp(MemberRole[CatchUpEvent]):
     def _ask_anew(self, now: Instant) -> list[Effect]:
         """Request the next slots, if the other member still has them, or else a snapshot."""
         self.begun, self.parts = None, []
-        progress = self.progress
         if self.next >= self.target:
-            self.target, self.request, self.unanswered, self.progress = 0, None, 0, None
-            done = [] if progress is None else progress.end(self.next, self.source, now)
+            self.target, self.request, self.unanswered = 0, None, 0
+            done = self.progress.end(self.next, self.source, now)
             return [*done, Send(self.monitor, Fetched(bytes_left=0))]
         self.source = self._choose(now)
-        asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
-        if progress is None:
-            return asked
-        return [*asked, *progress.report(self.next, self.target, self.source, now)]
+        return self._ask_next(Fetch(first=self.next, slot=0, chunk=0), now)
+
+    def _ask_next(self, fetch: Fetch, now: Instant) -> list[Effect]:
+        asked = self._ask(fetch)
+        return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
 
     def _ask(self, fetch: Fetch) -> list[Effect]:
         self.request, self.making = fetch, False
@@ -637,8 +638,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """Note that the source sent ``size`` of the missing bytes."""
         self.tried.clear()
         self.silent_until.pop(self.source, None)
-        if self.progress is not None:
-            self.progress.bytes += size
+        self.progress.bytes += size
 
     def _on_chunk(self, sender: Address, part: SnapshotChunk, now: Instant) -> Effects:
         """Take the next part. The first one answers a request for slots."""
@@ -670,13 +670,10 @@ class CatchUp(MemberRole[CatchUpEvent]):
             return (Observe("paxos.chunk_ignored"),)
         self.parts.append(part.content)
         self._received(len(part.content))
-        if self.progress is not None:
-            self.progress.parts = len(self.parts), part.count
+        self.progress.parts = len(self.parts), part.count
         if len(self.parts) < part.count:
-            asked = self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
-            if self.progress is None:
-                return asked
-            return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
+            fetch = Fetch(first=self.next, slot=part.slot, chunk=len(self.parts))
+            return self._ask_next(fetch, now)
         restore = Restore(base=Base(part.slot, part.time_ms, tuple(self.parts)))
         self.next = part.slot
         return [Send(self.replica, restore), *self._ask_anew(now)]
