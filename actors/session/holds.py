@@ -146,7 +146,6 @@ class Lease(Struct):
     """Before this its duration has certainly not ended."""
     until: Instant
     """From then on another owner may hold the lock."""
-    grace_ms: int
     warn_at: Instant | None
     """Time at which the user is notified that the duration is over; None once it was."""
 
@@ -346,7 +345,7 @@ def _count_from(
         # The cluster's own notification comes some time after `ends_at`; this replaces a lost one.
         warn_at = min(later(now, hold_ms), later(sent_at, hold_ms + grace_ms // 2))
         ends_at = SessionLease.trusted_until(sent_at, hold_ms)
-        hold.lease = Lease(ends_at, until, grace_ms, warn_at)
+        hold.lease = Lease(ends_at, until, warn_at)
         if hold.state is HoldState.UNLOCKING:
             hold.move(HoldState.HELD)
     lease = hold.lease

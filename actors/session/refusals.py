@@ -192,8 +192,13 @@ def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
 
 def lost(lock_key: LockKey, fence: int, detail: str) -> Rejection:
     """Return the refusal of a release, or another acquire, of a hold that was lost."""
-    text = f"{titled(lock_key.lock)}: {lock_key.who} held it under fence {fence} and lost it"
-    return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
+    text = f"{_owner(lock_key)} held it under fence {fence} and lost it: {detail}"
+    return Rejection(Reason.OWNERSHIP_LOST, text)
+
+
+def _owner(lock_key: LockKey) -> str:
+    """Return the beginning of a sentence about a lock and its owner."""
+    return f"{titled(lock_key.lock)}: {lock_key.who}"
 
 
 def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
@@ -296,8 +301,7 @@ def _why_not_acquire(
     state: SessionState, acquire: AcquireRequest, lock_key: LockKey
 ) -> Rejection | None:
     if lock_key in state.in_flight.waits:
-        text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} waits for it already"
-        return Rejection(Reason.ALREADY_HELD, text)
+        return Rejection(Reason.ALREADY_HELD, f"{_owner(lock_key)} waits for it already")
     hold = state.holds.get(lock_key)
     if (
         hold is not None
@@ -306,9 +310,7 @@ def _why_not_acquire(
         # the acquire is sent once the release is confirmed.
         and len(hold.acquisitions) > len(state.in_flight.releases_of(lock_key))
     ):
-        text = (
-            f"{titled(lock_key.lock)}: owner {lock_key.owner!r} holds it, under fence {hold.fence}"
-        )
+        text = f"{_owner(lock_key)} holds it, under fence {hold.fence}"
         return Rejection(Reason.ALREADY_HELD, text)
     if hold is None and len(state.holds) >= HOLDS_MAX:
         return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
@@ -318,7 +320,7 @@ def _why_not_acquire(
 def _why_not_update(state: SessionState, lock_key: LockKey) -> Rejection | None:
     if lock_key not in state.in_flight.waits:
         return None
-    text = f"{titled(lock_key.lock)}: a request of owner {lock_key.owner!r} about it is unanswered"
+    text = f"{titled(lock_key.lock)}: a request of {lock_key.who} about it is unanswered"
     return Rejection(Reason.ALREADY_HELD, text)
 
 
@@ -336,14 +338,12 @@ def _why_not_release(
             f"{titled(lock_key.lock)}: fence {release.fence} was shown, which does not hold it here"
         )
     elif hold is None:
-        text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} does not hold it"
+        text = f"{_owner(lock_key)} does not hold it"
     elif hold.fence != release.fence:
-        text = (
-            f"{titled(lock_key.lock)}: owner {lock_key.owner!r} holds it under fence "
-            f"{hold.fence}, fence {release.fence} was shown"
-        )
+        shown = release.fence
+        text = f"{_owner(lock_key)} holds it under fence {hold.fence}, fence {shown} was shown"
     elif _being_released(state, lock_key) >= len(hold.acquisitions):
-        text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} is releasing it already"
+        text = f"{_owner(lock_key)} is releasing it already"
     else:
         return None
     return Rejection(Reason.NOT_HELD, text)
@@ -366,5 +366,4 @@ def why_not_renew(state: SessionState, renew: Renew, lock_key: LockKey) -> Rejec
     if hold is not None and hold.fence == renew.fence:
         text = f"{titled(lock_key.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
         return Rejection(Reason.UNSUPPORTED, text)
-    text = f"{titled(lock_key.lock)}: {lock_key.who} does not hold it under that fence"
-    return Rejection(Reason.NOT_HELD, text)
+    return Rejection(Reason.NOT_HELD, f"{_owner(lock_key)} does not hold it under that fence")
