@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fencelock.actors.api.name import SESSION_BYTES_MAX, client_of
 from fencelock.actors.api.request import Key, Query, Request
+from fencelock.actors.api.role_request import AskRole
 from fencelock.actors.error import InvalidRequestError, OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.access import key_of
@@ -19,7 +20,7 @@ REQUESTS_MAX = 100_000
 """Maximum requests in flight through one node; further ones are refused, to bound memory."""
 
 ASKERS_MAX = 1_024
-"""Clients without a session at a node whose requests to roles it counts; see `usage_of`."""
+"""Clients without a session at a node whose requests to roles it counts."""
 
 SECOND_NS = 1_000 * NS_PER_MS
 BEGINNING = Instant(0)
@@ -122,6 +123,8 @@ class RemoteClients:
         """Without keys: the use of clients that have sent only requests to roles, the latest last.
         """
         self.node = node
+        self.linked: dict[str, None] = {}
+        """The nodes to which this one has a link that is up."""
         self.silence_ms = silence_ms
         self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()
         self.local: RemoteClient | None = None
@@ -138,6 +141,9 @@ class RemoteClients:
 
         """
         client, session = node_of(sender), request.session
+        if isinstance(request, AskRole):
+            self.latest = self._asker(client, session, now)
+            return
         if client == self.node:
             if not session and not isinstance(request, Query):
                 text = f"session is empty; the role 'session' of {client} has one for its callers"
@@ -159,12 +165,21 @@ class RemoteClients:
             known.assigned = session
         self.latest = known
 
-    def usage_of(self, client: str) -> Usage:
-        """Return what a request of ``client`` to a role counts for.
+    def _asker(self, client: str, session: str, now: Instant) -> RemoteClient | None:
+        """Return the client of a request to a role, None if it is a node that has counted it.
 
         Such requests come from another role than the client's session. So they do not tell where
-        that is, and the client is not among ``by_id`` for them.
+        that is: the client is not among ``by_id`` for them, and its next request is admitted anew.
         """
+        problem = why_foreign(client, session)
+        if problem or client == self.node:
+            text = problem or "a caller inside the process asks the role itself"
+            raise InvalidRequestError(text)
+        if client in self.linked:
+            return None
+        return RemoteClient(Address(""), session, now, self._usage_of_asker(client))
+
+    def _usage_of_asker(self, client: str) -> Usage:
         known = self.by_id.get(client)
         if known is not None:
             return known.usage

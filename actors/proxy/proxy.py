@@ -55,13 +55,7 @@ from fencelock.actors.api.request import Request
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
-from fencelock.actors.error import (
-    ForbiddenError,
-    InvalidRequestError,
-    RefusedError,
-    UnavailableError,
-    UnsupportedError,
-)
+from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
 from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import (
     Address,
@@ -75,7 +69,7 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
-from fencelock.actors.proxy.clients import OverQuotaError, why_foreign
+from fencelock.actors.proxy.clients import OverQuotaError
 from fencelock.actors.proxy.description import Description
 from fencelock.actors.proxy.message import AskReplied, Report, Reported
 from fencelock.actors.proxy.role_asks import RoleAsks
@@ -125,22 +119,22 @@ class Proxy(Role[Request]):
         self.clients.quotas, self.clients.keyed = quotas, rights is not None
         self.access = None if rights is None else AccessControl(self.node, rights)
         self.description = Description(self.node, backend.name, self.access)
-        self.role_asks = RoleAsks(self.node)
+        self.role_asks = RoleAsks(self.node, self.clients)
         self.ticking = False
         self.closed = False
         """Whether the node must not serve any more; the backend knows why."""
         requests: dict[type[Request], Handler] = {
             KeepAlive: self._on_keep_alive,
             Open: self._on_open,
+            AskRole: self.role_asks.on_ask,
         }
         events: dict[type[Event], Handler] = {
             Describe: self._on_describe,
             Probe: self._on_probe,
-            AskRole: self._on_ask_role,
-            AskReplied: self._on_ask_replied,
-            RoleReply: self._on_role_reply,
-            LinkUp: self._on_link,
-            LinkDown: self._on_link,
+            AskReplied: self.role_asks.on_replied,
+            RoleReply: self.role_asks.on_reply,
+            LinkUp: self.role_asks.on_link,
+            LinkDown: self.role_asks.on_link,
             Reported: self._on_reported,
             RightsChanged: self._on_rights_changed,
             Tick: self._on_tick,
@@ -226,45 +220,11 @@ class Proxy(Role[Request]):
             effects += self.access.refused(node_of(sender), request, now)
         return effects
 
-    def _on_ask_role(self, sender: Address, request: AskRole, now: Instant) -> Effects:
-        """Pass a request to a role of this node, which may be another role than the proxy.
-
-        It comes from another role than the client's session, so it says nothing about that.
-        """
-        client = node_of(sender)
-        try:
-            problem = why_foreign(client, request.session)
-            if problem or client == self.node:
-                text = problem or "a caller inside the process asks the role itself"
-                raise InvalidRequestError(text)  # noqa: TRY301  (refused as in `_on_request`)
-            if client not in self.role_asks.linked:  # Another node has counted what it passes on.
-                usage = self.clients.usage_of(client)
-                usage.counted += 1
-                if usage.counted > self.clients.quotas.requests_per_s:
-                    self.clients.check_rate(usage, request, now)
-            if self.access is not None:
-                self.access.check(client, request)
-            request.check_new()
-            return self.role_asks.begin(sender, request, self.clients.owner_of(client), now)
-        except (RefusedError, UnavailableError) as error:
-            return self._refuse(sender, request, error, now)
-        except Exception as error:  # noqa: BLE001  # As in `_on_request`.
-            return internal(sender, request, self.node, error)
-
-    def _on_ask_replied(self, sender: Address, replied: AskReplied, now: Instant) -> Effects:
-        return self.role_asks.answer(replied)
-
-    def _on_role_reply(self, sender: Address, reply: RoleReply, now: Instant) -> Effects:
-        return self.role_asks.answer_from(sender, reply)
-
     def _on_refused(self, sender: Address, refused: Refused, now: Instant) -> Effects:
         """Process a refusal by another node's proxy, or an outcome of the protocol."""
         if self._on_refusal is None or role_of(sender) == role_of(self.address):
-            return self.role_asks.answer_from(sender, refused)
+            return self.role_asks.on_reply(sender, refused, now)
         return self._on_refusal(sender, refused, now)
-
-    def _on_link(self, sender: Address, link: LinkUp | LinkDown, now: Instant) -> Effects:
-        return self.role_asks.on_link(link)
 
     def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
         if self.access is None:

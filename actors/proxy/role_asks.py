@@ -17,7 +17,7 @@ from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
-from fencelock.actors.proxy.clients import OverQuotaError
+from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
 from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
 from fencelock.actors.role_message import LinkDown, LinkUp
 
@@ -44,32 +44,32 @@ class OpenAsk:
 class RoleAsks:
     """Passes requests to roles to the host, or to their nodes, and the replies to the clients."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, clients: RemoteClients) -> None:
         self.node = node
         self.open: dict[int, OpenAsk] = {}
-        self.linked: dict[str, None] = {}
-        """The nodes to which this one has a link that is up."""
+        self._clients = clients
+        self._linked = clients.linked
         self._number = 0
         self._by_owner: Counter[str] = Counter()
 
-    def begin(self, client: Address, request: AskRole, owner: str, now: Instant) -> list[Effect]:
+    def on_ask(self, client: Address, request: AskRole, now: Instant) -> list[Effect]:
         """Pass ``request`` on, and expect a reply if the client wants one.
 
         Raises:
-            OverQuotaError: ``owner`` has too many unanswered ones.
+            OverQuotaError: its owner has too many unanswered ones.
             OverloadedError: the node has.
 
         """
-        node = request.node or self.node
-        if node != self.node and node not in self.linked:
+        node, owner = request.node or self.node, self._clients.owner_of(node_of(client))
+        if node != self.node and node not in self._linked:
             detail = (
                 f"node {node} cannot be reached; node {self.node}, which was to pass the request "
-                f"on, has links to {', '.join(sorted(self.linked)) or 'no node'}"
+                f"on, has links to {', '.join(sorted(self._linked)) or 'no node'}"
             )
             return [Send(client, refused(request, Reason.GONE, detail)), Observe("proxy.refused")]
         if not request.wait_ms:
             return [self._passed(node, request, 0)]
-        of_node = node_of(client) in self.linked  # It passes on requests that it has counted.
+        of_node = node_of(client) in self._linked  # It passes on requests that it has counted.
         if self._by_owner[owner] >= CLIENT_MAX and not of_node:
             raise OverQuotaError(
                 f"{owner} has {CLIENT_MAX} unanswered requests to roles of node {self.node}, the "
@@ -93,11 +93,11 @@ class RoleAsks:
         own = replace(request, session=self.node, request=number, node="")
         return Send(address_of(node, "proxy"), own)
 
-    def answer(self, reply_event: AskReplied) -> list[Effect]:
+    def on_replied(self, sender: Address, reply_event: AskReplied, now: Instant) -> list[Effect]:
         """Send the reply of a role of this node to the client that waits for it."""
         return self._answer(self.node, reply_event)
 
-    def answer_from(self, sender: Address, reply: RoleReply | Refused) -> list[Effect]:
+    def on_reply(self, sender: Address, reply: RoleReply | Refused, now: Instant) -> list[Effect]:
         """Send the reply of another node's proxy to the client that waits for it."""
         if isinstance(reply, Refused):
             event = AskReplied(number=reply.request, reason=reply.reason, detail=reply.detail)
@@ -117,12 +117,12 @@ class RoleAsks:
         reply = RoleReply(body=reply_event.body, session=request.session, request=request.request)
         return [Send(known.client, reply)]
 
-    def on_link(self, link: LinkUp | LinkDown) -> list[Effect]:
+    def on_link(self, sender: Address, link: LinkUp | LinkDown, now: Instant) -> list[Effect]:
         """Note a link to another node; end the requests that a broken one may have lost."""
         if isinstance(link, LinkUp):
-            self.linked[link.node] = None
+            self._linked[link.node] = None
             return []
-        self.linked.pop(link.node, None)
+        self._linked.pop(link.node, None)
         lost = [number for number, ask in self.open.items() if ask.node == link.node]
         return [
             effect
