@@ -54,10 +54,6 @@ class GroupClaims:
           other configured nodes name none. It believes in the first two cases only that it was
           removed.
 
-    Args:
-        node: the node that knows none.
-        members: all configured nodes.
-
     """
 
     def __init__(self, node: str, members: tuple[str, ...]) -> None:

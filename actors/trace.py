@@ -151,10 +151,7 @@ def _problem(event: SetLog | ReadTrace) -> str:
 class LogBook(Role[SetLog | ReadTrace]):
     """The setting of a node's log, and the last messages between it and others.
 
-    Args:
-        level: the least level of lines in the log.
-        roles: the roles that are traced at level TRACE, all if there are none.
-
+    At level TRACE it has the messages of ``roles``, of all roles if there are none.
     """
 
     def __init__(

@@ -59,8 +59,7 @@ class Status(NamedTuple):
 class Backend(ABC):
     """The protocol's part of a proxy: it gets requests decided, and replies to them.
 
-    The proxy admits and checks a request before a handler gets it. A handler that raises a
-    `RefusedError` or an `UnavailableError` refuses the request with that error's text.
+    A handler that raises a `RefusedError` or an `UnavailableError` refuses the request.
 
     Attributes:
         requests: the handlers by request type; the handler of a base class serves its subclasses.
@@ -230,11 +229,7 @@ _INSTEAD = {
 class MembersBackend(Backend):
     """Names the members to clients, and leaves requests about them to the role that decides.
 
-    Args:
-        node: this node.
-        members: the members, at first, by name.
-        endpoints: where they are reached, at first, as far as that is known.
-
+    ``endpoints`` says where the first members are reached, as far as that is known.
     """
 
     def __init__(

@@ -40,12 +40,7 @@ class OpenSessions:
         self._by_owner: dict[str, set[str]] = {}
 
     def check(self, session: str, most: int, node: str) -> None:
-        """Refuse to open one more session.
-
-        Raises:
-            OverQuotaError: the owner of ``session`` has ``most`` already.
-
-        """
+        """Refuse to open ``session`` if its owner has ``most`` already, by an `OverQuotaError`."""
         owner = _owner_of(session)
         count = len(self._by_owner.get(owner, ()))
         if count >= most:
@@ -136,9 +131,7 @@ class RemoteClients:
     def admit(self, sender: Address, request: Request, now: Instant) -> None:
         """Note the client of ``request`` as the latest.
 
-        Raises:
-            InvalidRequestError: the sender may not use that session; the text says why.
-
+        If it may not use that session, refuse the request (`InvalidRequestError`).
         """
         client, session = node_of(sender), request.session
         if isinstance(request, AskRole):
@@ -195,11 +188,9 @@ class RemoteClients:
         return self.askers.pop(client) if client in self.askers else Usage(owner)
 
     def check_rate(self, usage: Usage, request: Request, now: Instant) -> None:
-        """Refuse a request beyond the quota of a second; count from ``now`` if one has passed.
+        """Refuse a request beyond the quota of a second (`OverQuotaError`).
 
-        Raises:
-            OverQuotaError: the client has sent too many.
-
+        Count from ``now`` if one has passed.
         """
         most = self.quotas.requests_per_s
         local = self.local is not None and usage is self.local.usage

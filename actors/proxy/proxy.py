@@ -29,12 +29,10 @@ effect once.
 *Leaders* (`bakery/backend.py`). The backend sends each request to a leader, and to another one when
 that is lost.
 
-*`lamport` and `central`* share a backend that keeps who waits and who holds. It and the protocol
-exchange local events: the proxy sends `AcquireLock`, `ReleaseLock` and `QueryLock`; the protocol
-sends `LockGranted`, `QueueFull`, `LockRevoked`, `LockDescription` and `Ready`. A protocol whose
-holds outlive a node (`central`) also accepts `ReleaseHold` and `EndHolds`, and sends
-`HoldReleased`, `HoldsEnded` and `HoldInDoubt`; the client is then notified of its release when the
-protocol confirms it.
+*`lamport` and `central`* share a backend that keeps who waits and who holds. It sends the protocol
+`AcquireLock`, `ReleaseLock` and `QueryLock`; it receives `LockGranted`, `QueueFull`, `LockRevoked`,
+`LockDescription` and `Ready`. Where holds outlive a node (`central`), the protocol also confirms
+releases and ends of sessions.
 
 *Callers inside the process* use the same `ClientSession` as clients elsewhere: each node has one as
 ``<node>/session``, with its own proxy as the only endpoint; ``node.proxy`` is the reference of that
@@ -90,11 +88,8 @@ class Tick(Timer):
 class Proxy(Role[Request]):
     """Serves the clients of a node, whatever protocol decides.
 
-    The proxy admits a request (its sender may use that session), checks it, and hands it to
-    the backend, which replies once the protocol has decided. Both are one role: a backend has no
-    separate address. The proxy refuses the requests that the protocol does not have. It replies
-    itself to requests that concern only the node: probes, descriptions and, where no sessions are
-    kept, `Open` and `KeepAlive`.
+    The proxy replies itself to requests that concern only the node: probes, descriptions and, where
+    no sessions are kept, `Open` and `KeepAlive`. Its backend replies to all others.
 
     Args:
         backend: the protocol's part.

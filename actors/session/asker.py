@@ -127,10 +127,7 @@ class Asker(Role[Event | AskTick]):
         asked-once: No request is sent a second time.
         one-end: A user who wants a reply receives one: the role's, a refusal, or a timeout.
 
-    Args:
-        client: the id of this client.
-        labels: the user's names of the nodes' addresses, by the names of the links.
-
+    ``labels`` are the user's names of the nodes' addresses, by the names of the links.
     """
 
     def __init__(

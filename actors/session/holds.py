@@ -28,10 +28,7 @@ a hold whose release was already under way (`SessionState.drop_hold`):
 - the cluster took one hold away (`on_hold_lost`);
 - the cluster no longer knows the hold (`let_go`).
 
-A hold with a deadline lasts for its duration from some instant after its request, or its renewal,
-was sent. So the client counts from that send time, on its own clock, and subtracts the drift of
-two clocks: the cluster grants the lock to another owner later than that. A renewal never shortens
-a hold.
+`session.py` explains why the client may count by its own clock. A renewal never shortens a hold.
 """
 
 from __future__ import annotations
