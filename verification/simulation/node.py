@@ -18,7 +18,6 @@ from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.storage.record import Mark
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
-from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.network import VirtualLinks
 from fencelock.verification.simulation.trace import Delivery
@@ -222,6 +221,18 @@ def _shown(state: Mapping[str, Any]) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", ", ".join(parts))
 
 
+class SimulatedGateway(Gateway):
+    """A gateway that shows the world what leaves before it does."""
+
+    def __init__(self, machine: SimulatedNode, members: frozenset[str]) -> None:
+        super().__init__(machine.scheduler, machine.links, members)
+        self._machine = machine
+
+    def flush(self) -> None:
+        self._machine.world.departs(self._machine)
+        super().flush()
+
+
 TURNS_MAX = 100
 """Turns in a row; after more the roles of a node keep each other busy forever. The frames that one
 client sent while it was cut off take some tens: a turn takes only so many of each client."""
@@ -246,7 +257,7 @@ class SimulatedNode:
         self.member, self.settings = member, settings
         self.stands_in = False
         """Whether it is no member, but sends to members' roles as a node of their group does."""
-        self.disk = Disk()
+        self.disk = world.make_disk(name, member=member)
         self.clock = DriftingClock(0)
         self.dated = True
         """Whether its logical clock begins at the date, as a real node's does, or at 0."""
@@ -264,13 +275,10 @@ class SimulatedNode:
         self.scheduler = SimulatedScheduler(self)
         self.links = VirtualLinks(self, self.scheduler.queue)
         members = frozenset(self.world.members) if self.member else frozenset[str]()
-        self.gateway = self._make_gateway(members)
+        self.gateway = SimulatedGateway(self, members)
         self._pace = Pace(lambda: 0)  # No turn takes virtual time.
         self._amid: Iterator[bool] | None = None
         """The turn that waits for the disk."""
-
-    def _make_gateway(self, members: frozenset[str]) -> Gateway:
-        return Gateway(self.scheduler, self.links, members)
 
     def now(self) -> Instant:
         return Instant(self.clock.read(self.world.time))

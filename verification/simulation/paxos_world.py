@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencelock.actors.message import NS_PER_MS, Address, Message
 from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
-from fencelock.cluster.host.gateway import Gateway, Links
-from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.storage.record import Mark
-from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.disk import Copy, Disk
 from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.network import Cut
@@ -80,43 +77,6 @@ class WatchedDisk(Disk):
             self.watcher.votes.kept(self.node, role, self.records()[role])
 
 
-class WatchedGateway(Gateway):
-    """A gateway that shows what leaves before it does."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        links: Links,
-        members: frozenset[str],
-        departs: Callable[[], None],
-    ) -> None:
-        super().__init__(scheduler, links, members)
-        self.departs = departs
-
-    def flush(self) -> None:
-        self.departs()
-        super().flush()
-
-
-class WatchedNode(SimulatedNode):
-    """A node that shows its departing messages before it sends them."""
-
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        make_roles: MakeRoles,
-        *,
-        settings: ProtocolSettings,
-        departs: Callable[[SimulatedNode], None],
-    ) -> None:
-        super().__init__(world, name, make_roles, member=True, settings=settings)
-        self.departs = departs
-
-    def _make_gateway(self, members: frozenset[str]) -> Gateway:
-        return WatchedGateway(self.scheduler, self.links, members, lambda: self.departs(self))
-
-
 class LogWorld(World):
     """Runs watched members, and strikes them where a proof would look."""
 
@@ -128,23 +88,9 @@ class LogWorld(World):
         self.last_ballot = NO_BALLOT
         """The highest ballot of any proposal."""
 
-    def add(
-        self,
-        name: str,
-        make_roles: MakeRoles,
-        *,
-        member: bool,
-        settings: ProtocolSettings | None = None,
-    ) -> SimulatedNode:
-        """Add a node, switched off; members are watched."""
-        if not member:
-            return super().add(name, make_roles, member=False, settings=settings)
-        chosen = settings or ProtocolSettings()
-        node = WatchedNode(self, name, make_roles, settings=chosen, departs=self._on_departure)
-        node.disk = WatchedDisk(name, self.watcher)
-        self.nodes[name] = node
-        self.members = tuple(sorted((*self.members, name)))
-        return node
+    def make_disk(self, name: str, *, member: bool) -> Disk:
+        """Return the disk of a node; those of members are watched."""
+        return WatchedDisk(name, self.watcher) if member else Disk()
 
     def sync_time(self, node: str, boot: int) -> int:
         """Return the time of a sync (ns); now and then a node dies while it writes what matters."""
@@ -165,7 +111,10 @@ class LogWorld(World):
         if self.nodes[name].boot == boot and self.nodes[name].up and not self.calm:
             self.lose(name, int(self.chance.expovariate(1.0) * self.faults.down_ms * NS_PER_MS))
 
-    def _on_departure(self, node: SimulatedNode) -> None:
+    def departs(self, node: SimulatedNode) -> None:
+        """Show the departing messages of a member to the judge, and maybe strike."""
+        if not node.member:
+            return
         letters = [
             (sender, to, message)
             for envelopes in node.scheduler.outgoing.values()

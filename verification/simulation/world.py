@@ -11,6 +11,7 @@ from typing import Any
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
+from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.faults import CALM, Faults
 from fencelock.verification.simulation.network import Cut, Link, Network, SimulatedLinks
 from fencelock.verification.simulation.node import SimulatedNode
@@ -116,6 +117,13 @@ class World:
         if member:
             self.members = tuple(sorted((*self.members, name)))
         return node
+
+    def make_disk(self, name: str, *, member: bool) -> Disk:
+        """Return the disk of a node."""
+        return Disk()
+
+    def departs(self, node: SimulatedNode) -> None:
+        """Notice that ``node`` is about to send messages; they are still in its scheduler."""
 
     def power_on(self, name: str) -> None:
         node = self.nodes[name]
