@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Self
+from typing import Any, ClassVar, Protocol, Self
 
 from rich.console import Console
 
@@ -20,14 +20,14 @@ from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
 from fencelock.verification.bench.report import BarFigure, table_of
 
 
-def options_of(doc: str | None, **numbers: tuple[float, str]) -> argparse.Namespace:
+def options_of(doc: str | None, **numbers: tuple[float, str]) -> Namespace:
     """Return ``--json`` and an option for each of ``numbers``, by its default and its help."""
     return parser_of(doc, **numbers).parse_args()
 
 
-def parser_of(doc: str | None, **numbers: tuple[float, str]) -> argparse.ArgumentParser:
+def parser_of(doc: str | None, **numbers: tuple[float, str]) -> ArgumentParser:
     """Return what `options_of` parses with, for a program that has further options."""
-    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser = ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     for name, (default, text) in numbers.items():
         option = f"--{name.replace('_', '-')}"
@@ -45,6 +45,37 @@ def reported(
     else:
         Console().print(table_of(title, ours, other, figures))
     return 0 if ok else 1
+
+
+def options_of_attacks(doc: str | None, seconds: float, kinds: Collection[str]) -> Namespace:
+    """Return the options of a program that measures a client beside attacks of some ``kinds``."""
+    parser = parser_of(doc, seconds=(seconds, "length of each phase (s)"))
+    parser.add_argument("--only", action="append", choices=kinds)
+    return parser.parse_args()
+
+
+class Outcome(Protocol):
+    """The figures of one attack, a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def met(self) -> bool: ...
+
+
+def told(outcomes: Iterable[Outcome], *, as_json: bool) -> int:
+    """Print each outcome when it comes, or all as JSON; return 1 if a bar is missed, else 0."""
+    found: list[Outcome] = []
+    for one in outcomes:
+        found.append(one)
+        if not as_json:
+            shown = (
+                f"{k} {v:.4g}" if type(v) is float else f"{k} {v}" for k, v in asdict(one).items()
+            )
+            print("ok    " if one.met else "MISSED", "  ".join(shown), flush=True)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found]))
+    return 0 if all(one.met for one in found) else 1
 
 
 AGAIN_S = 0.01

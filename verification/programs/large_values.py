@@ -186,8 +186,7 @@ def unread_lists(addresses: Sequence[str], seconds: float) -> None:
     time.sleep(seconds)
 
 
-def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str, float]]:
-    """Make all measurements, or those of pairs of a well-behaved cluster alone."""
+def measure(mib: int, seconds: float) -> dict[str, dict[str, float]]:
     count = (mib << 20) // (VALUE_BYTES + 64)
     with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
         folder, control_folder = Path(name) / "large", Path(name) / "control"
@@ -208,8 +207,6 @@ def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str
                 phases.run("full", lambda: time.sleep(seconds))
                 phases.run("replacing", lambda: put_all(client, count, 2, control))
                 phases.run("settling again", lambda: time.sleep(30))
-                if pairs_only:
-                    return phases.found
                 addresses = list(nodes.addresses.values())
                 phases.run("2,000 unread lists", lambda: unread_lists(addresses, 20.0))
                 phases.run("after them", lambda: time.sleep(seconds))
@@ -250,13 +247,12 @@ def main() -> int:
     parser = parser_of(
         __doc__, mib=(256, "size of all values (MiB)"), seconds=(10.0, "of each quiet phase (s)")
     )
-    parser.add_argument("--pairs-only", action="store_true", help="no unread lists, no restarts")
     parser.add_argument("--probe", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
         if options.probe:
             probe(options.probe[1:], Path(options.probe[0]))
-        found = measure(options.mib, options.seconds, pairs_only=options.pairs_only)
+        found = measure(options.mib, options.seconds)
     except KeyboardInterrupt:
         return 130
     if options.json:

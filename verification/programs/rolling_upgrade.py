@@ -220,7 +220,6 @@ def main() -> int:
     parser.add_argument("--before", default=BEFORE, help="the commit of the old release")
     parser.add_argument("--after", default="HEAD", help="the commit of the new release")
     parser.add_argument("--folder", type=Path, help="keep the two environments here, for next time")
-    parser.add_argument("--order", choices=("followers first", "leader first"), action="append")
     options = parser.parse_args()
     began = time.monotonic()
     writing = threading.Lock()
@@ -237,7 +236,7 @@ def main() -> int:
         old, new = build(home, "before", options.before), build(home, "after", options.after)
         say(f"built {old.commit} and {new.commit}")
         try:
-            for order in options.order or ("followers first", "leader first"):
+            for order in ("followers first", "leader first"):
                 folder = Path(temporary) / order.replace(" ", "-")
                 folder.mkdir()
                 runs.append(run(folder, old, new, order, say))
