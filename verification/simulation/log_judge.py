@@ -17,8 +17,7 @@ from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.judge import LockJudge
-from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation import Delivery, ViolationError
 
 
 class SlotSequence(ABC):

@@ -46,8 +46,7 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.reconfigurer import HEARD_MS
 from fencelock.verification.simulation.plan import LogPlan
-from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationReport
+from fencelock.verification.simulation.violation import Delivery, ViolationReport
 
 
 class Image:
