@@ -12,7 +12,7 @@ from typing import Any, assert_type
 
 import pykka
 import pytest
-from support.expect import PATIENCE_S
+from support.expect import PATIENCE_S, present
 from support.real_nodes import running_nodes
 
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
@@ -81,7 +81,9 @@ def leaders_seen(node: Node, role: str, leaders: int) -> Leaders:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_role_of_a_node_describes_itself_and_its_state(protocol: str, tmp_path: Path) -> None:
+def test_every_role_of_a_node_describes_itself_and_so_does_the_status(
+    protocol: str, tmp_path: Path
+) -> None:
     with cluster(protocol, tmp_path) as nodes:
         for node in nodes.values():
             for name in roles_of(node):
@@ -100,10 +102,6 @@ def test_every_role_of_a_node_describes_itself_and_its_state(protocol: str, tmp_
                 summary = ref.ask(DescribeRole(), timeout=PATIENCE_S).summary
                 assert {fact.name for fact in summary} <= {fact.name for fact in state.facts}
 
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_nodes_status_describes_its_roles_if_asked_to(protocol: str, tmp_path: Path) -> None:
-    with cluster(protocol, tmp_path) as nodes:
         node = nodes["n1"]
         status: NodeStatus = node.proxy.ask(Describe(), timeout=PATIENCE_S)
         assert status.roles == ()
@@ -116,56 +114,78 @@ def test_a_nodes_status_describes_its_roles_if_asked_to(protocol: str, tmp_path:
             assert all(totals[counter.name] >= counter.times for counter in role.counters)
 
 
-def test_the_clock_describes_its_logical_time(tmp_path: Path) -> None:
-    with cluster("paxos", tmp_path, size=1) as nodes:
+def test_the_clock_describes_its_logical_time_which_rises_with_what_arrives(tmp_path: Path) -> None:
+    with cluster("lamport", tmp_path, size=2) as nodes:
         clock = nodes["n1"].ref("clock")
-        before = clock.ask(ReadClock(), timeout=1)
+        before = clock.ask(ReadClock(), timeout=PATIENCE_S)
         assert_type(before, ClockTime)
         assert_type(clock.ask(ReadClock(), block=False), pykka.Future[ClockTime])
         shown = clock.ask(DescribeRole(), timeout=1)
         assert before.time > 0
         assert int(facts(shown)["time"]) >= before.time
-
-
-def test_the_clock_rises_with_what_arrives(tmp_path: Path) -> None:
-    with cluster("lamport", tmp_path, size=2) as nodes:
-        before = nodes["n1"].ref("clock").ask(ReadClock(), timeout=PATIENCE_S)
         nodes["n1"].proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S)
-        after = nodes["n1"].ref("clock").ask(ReadClock(), timeout=PATIENCE_S)
+        after = clock.ask(ReadClock(), timeout=PATIENCE_S)
         assert after.time >= before.time + 2  # A request was stamped, and a reply arrived.
+        with pytest.raises(TypeError, match="Clock does not accept ReadLeaders"):
+            clock.ask(ReadLeaders(), timeout=1)
 
 
-def test_every_leader_of_paxos_describes_who_leads(tmp_path: Path) -> None:
+def test_roles_of_paxos_describe_who_leads_and_what_is_in_flight(tmp_path: Path) -> None:
     with cluster("paxos", tmp_path) as nodes:
         seen = {name: leaders_seen(node, "leader", 1) for name, node in nodes.items()}
         (leading,) = (name for name, leadership in seen.items() if leadership.here)
         assert {leadership.leaders for leadership in seen.values()} == {(leading,)}
         assert seen[leading].number >= 1
-        status: NodeStatus = nodes[leading].proxy.ask(Describe(), timeout=PATIENCE_S)
+        leader = nodes[leading]
+        status: NodeStatus = leader.proxy.ask(Describe(), timeout=PATIENCE_S)
         assert status.leader == leading
-        shown = facts(nodes[leading].ref("leader").ask(DescribeRole(), timeout=1))
+        shown = facts(leader.ref("leader").ask(DescribeRole(), timeout=1))
         assert (shown["phase"], shown["leader"]) == ("leading", leading)
         assert int(shown["ballot"]) == seen[leading].number
+        state = leader.ref("leader").ask(ReadState(), timeout=PATIENCE_S)
+        assert (state["phase"], state["members"]) == ("leading", "n1, n2, n3")
+        commander = state["works through"]
+        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=PATIENCE_S)
+        assert acceptor["promised to"] == f"round {state['ballot']} of {leading}"
+        assert acceptor["lease"].startswith(f"{leading}, ")
+        replica = leader.ref("replica").ask(ReadState(), timeout=PATIENCE_S)
+        assert (replica["follows"], replica["members"]) == (leading, "n1, n2, n3")
+        for name, node in nodes.items():
+            if name != leading:
+                node.stop()
+        waiting = leader.proxy.ask(Acquire(lock="in flight"), block=False)
+        state = state_once(leader, commander, "slot ")
+        (slot,) = (one for one in state.facts if one.name.startswith("slot "))
+        assert slot.value.endswith(f"votes of {leading}")
+        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=PATIENCE_S)
+        assert acceptor[slot.name].endswith(f"of {leading}")
+        del waiting
 
 
-def test_coordinators_and_leaders_of_bakery_describe_who_leads(tmp_path: Path) -> None:
+def test_roles_of_bakery_describe_leaders_candidates_and_holds(tmp_path: Path) -> None:
     with cluster("bakery", tmp_path) as nodes:
-        status: NodeStatus
         seen = leaders_seen(nodes["n3"], "election", 3)
         assert leaders_seen(nodes["n3"], "leader", 3) == seen
-        status = nodes["n3"].proxy.ask(Describe(), timeout=PATIENCE_S)
-        assert status.elected is not None
-        assert seen == Leaders(
-            leaders=status.elected.leaders, number=status.elected.epoch, here=True
+        status: NodeStatus = nodes["n3"].proxy.ask(Describe(), timeout=PATIENCE_S)
+        elected = present(status.elected)
+        assert seen == Leaders(leaders=elected.leaders, number=elected.epoch, here=True)
+        summary = facts(nodes["n3"].ref("election").ask(DescribeRole(), timeout=1))
+        assert summary["leaders"] == ", ".join(elected.leaders)
+        assert summary["epoch"] == str(elected.epoch)
+        state = state_once(nodes["n3"], "election", "candidate 3")
+        shown = [state[f"candidate {place}"].partition(": priority ") for place in (1, 2, 3)]
+        assert {name for name, _, _ in shown} == set(elected.leaders)
+        assert [int(rest.partition(",")[0]) for _, _, rest in shown] == sorted(
+            int(rest.partition(",")[0]) for _, _, rest in shown
         )
-        shown = facts(nodes["n3"].ref("election").ask(DescribeRole(), timeout=1))
-        assert shown["leaders"] == ", ".join(status.elected.leaders)
-        assert shown["epoch"] == str(status.elected.epoch)
+        assert state["coordinator"] == "n1"
+        leader = state_once(nodes["n1"], "leader", "held first")
+        assert leader["held first"].startswith("n3 under fence ")
 
 
-def test_a_lock_process_of_lamport_describes_its_queues(tmp_path: Path) -> None:
+def test_a_lock_process_describes_its_queues_and_its_evidence(tmp_path: Path) -> None:
     with cluster("lamport", tmp_path, size=2) as nodes:
-        nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
+        waiting = nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
         inner = nodes["n1"].ref("process")
         queues = inner.ask(ReadQueues(), timeout=PATIENCE_S)
         while [len(queue.queue) for queue in queues.queues] != [2]:  # Until it knows both.
@@ -173,6 +193,18 @@ def test_a_lock_process_of_lamport_describes_its_queues(tmp_path: Path) -> None:
         assert queues.queues == (LockQueue("first", ("n2", "n1"), 2),)
         assert queues.locks == 1
         assert facts(inner.ask(DescribeRole(), timeout=1))["requests"] == "2"
+        state = state_once(nodes["n1"], "process", "own request for first")
+        held, waits = state["queue of first"].split(", ")
+        assert (held[:6], waits[:6]) == ("n2 at ", "n1 at ")
+        assert int(held[6:]) < int(waits[6:])
+        assert int(state["latest stamp of n2"]) >= int(held[6:])
+        assert state["ready"] == "yes"
+        holder = nodes["n2"].ref("process").ask(ReadState(), timeout=PATIENCE_S)
+        assert "holds it since" in holder["own request for first"]
+        assert "waits for" in state["own request for first"]
+        with pytest.raises(KeyError, match="queue of second; process has ready, "):
+            _ = state["queue of second"]
+        del waiting
 
 
 def test_the_server_and_the_lock_clients_of_central_describe_holder_and_queue(
@@ -200,69 +232,6 @@ def state_once(node: Node, role: str, fact: str) -> RoleState:
             return state
         assert time.monotonic() < ends, state
         time.sleep(0.005)
-
-
-def test_a_lock_process_shows_its_queue_and_its_evidence(tmp_path: Path) -> None:
-    with cluster("lamport", tmp_path, size=2) as nodes:
-        waiting = nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
-        state = state_once(nodes["n1"], "process", "own request for first")
-        while ", " not in state["queue of first"]:
-            state = state_once(nodes["n1"], "process", "own request for first")
-        held, waits = state["queue of first"].split(", ")
-        assert (held[:6], waits[:6]) == ("n2 at ", "n1 at ")
-        assert int(held[6:]) < int(waits[6:])
-        assert int(state["latest stamp of n2"]) >= int(held[6:])
-        assert state["ready"] == "yes"
-        holder = nodes["n2"].ref("process").ask(ReadState(), timeout=PATIENCE_S)
-        assert "holds it since" in holder["own request for first"]
-        assert "waits for" in state["own request for first"]
-        with pytest.raises(KeyError, match="queue of second; process has ready, "):
-            _ = state["queue of second"]
-        del waiting
-
-
-def test_an_election_coordinator_shows_its_candidates_in_order(tmp_path: Path) -> None:
-    with cluster("bakery", tmp_path) as nodes:
-        leaders = leaders_seen(nodes["n3"], "election", 3).leaders
-        state = state_once(nodes["n3"], "election", "candidate 3")
-        shown = [state[f"candidate {place}"].partition(": priority ") for place in (1, 2, 3)]
-        assert {name for name, _, _ in shown} == set(leaders)
-        assert [int(rest.partition(",")[0]) for _, _, rest in shown] == sorted(
-            int(rest.partition(",")[0]) for _, _, rest in shown
-        )
-        assert state["coordinator"] == "n1"
-        leader = state_once(nodes["n1"], "leader", "held first")
-        assert leader["held first"].startswith("n3 under fence ")
-
-
-def test_a_leader_shows_its_ballot_and_its_commander_what_is_in_flight(tmp_path: Path) -> None:
-    with cluster("paxos", tmp_path) as nodes:
-        (leading,) = leaders_seen(nodes["n1"], "leader", 1).leaders
-        leader = nodes[leading]
-        state = leader.ref("leader").ask(ReadState(), timeout=PATIENCE_S)
-        assert (state["phase"], state["members"]) == ("leading", "n1, n2, n3")
-        commander = state["works through"]
-        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=PATIENCE_S)
-        assert acceptor["promised to"] == f"round {state['ballot']} of {leading}"
-        assert acceptor["lease"].startswith(f"{leading}, ")
-        replica = leader.ref("replica").ask(ReadState(), timeout=PATIENCE_S)
-        assert (replica["follows"], replica["members"]) == (leading, "n1, n2, n3")
-        for name, node in nodes.items():
-            if name != leading:
-                node.stop()
-        waiting = leader.proxy.ask(Acquire(lock="in flight"), block=False)
-        state = state_once(leader, commander, "slot ")
-        (slot,) = (one for one in state.facts if one.name.startswith("slot "))
-        assert slot.value.endswith(f"votes of {leading}")
-        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=PATIENCE_S)
-        assert acceptor[slot.name].endswith(f"of {leading}")
-        del waiting
-
-
-def test_a_role_that_does_not_answer_a_request_refuses_it(tmp_path: Path) -> None:
-    refused = pytest.raises(TypeError, match="Clock does not accept ReadLeaders")
-    with cluster("paxos", tmp_path, size=1) as nodes, refused:
-        nodes["n1"].ref("clock").ask(ReadLeaders(), timeout=1)
 
 
 class Plain(Role[Granted]):
