@@ -22,7 +22,7 @@ from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, stat
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EPOCHS_AFTER_START, EPOCHS_AHEAD_MAX, EpochLimit
 from fencelock.actors.bakery.event import Connected, ElectionDue, Serve
-from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
+from fencelock.actors.bakery.leader_selection import identity_of
 from fencelock.actors.bakery.message import (
     NOBODY,
     AddTicket,
@@ -31,6 +31,7 @@ from fencelock.actors.bakery.message import (
     Export,
     Lead,
     Locked,
+    Member,
     Seating,
     Vouched,
 )
@@ -99,8 +100,77 @@ def seated(*names: str) -> Seating:
     return Seating(3, tuple(Chosen(name, 1) for name in names), 1_000)
 
 
-def names(choice: LeaderSelection) -> list[str]:
-    return [leader.node for leader in choice.leaders]
+N1, N2, N3, N4, N5 = (member(f"n{number}") for number in range(1, 6))
+OFF_1, OFF_2 = (one._replace(priority=OFF) for one in (N1, N2))
+MUTE_1, MUTE_2 = (one._replace(votes=False) for one in (N1, N2))
+BEST = tuple(member(f"n{number}", priority=1) for number in (3, 4, 5))
+RANKED = tuple(member(f"n{number}", priority=number) for number in (4, 2, 5, 1, 3))
+THREE = seated("n1", "n2", "n3")
+STAY = ("", "")
+"""No change: the present leaders stay."""
+SELECTIONS: dict[str, tuple[Seating, tuple[Member, ...], int, tuple[str, str]]] = {
+    "the three best lead first": (NOBODY, RANKED, 5, ("n1 n2 n3", "")),
+    "one of one": (NOBODY, (N1,), 1, ("n1", "")),
+    "two of two": (NOBODY, (N1, N2), 2, ("n1 n2", "")),
+    "two of three": (NOBODY, (N1, N2), 3, ("n1 n2", "")),
+    "no majority of the configured members": (
+        NOBODY,
+        (N1, N2),
+        4,
+        ("", "cluster is down: 2 of 4 members are connected, 3 are needed"),
+    ),
+    "survivors stay though newcomers rank before them": (THREE, (N1, N2, N3, *BEST[1:]), 5, STAY),
+    "three go on with two": (THREE, (N1, N2), 3, STAY),
+    "one seat changes": (seated("n1", "n2", "n9"), (N1, N2, *BEST), 6, ("n1 n2 n3", "")),
+    "one seat of two changes": (seated("n1", "n9"), (N1, N2, *BEST), 6, ("n1 n3", "")),
+    "two lost leaders make room for a new set": (THREE, (N1, N4, N5), 5, ("n1 n4 n5", "")),
+    "off never leads": (
+        NOBODY,
+        (OFF_1, OFF_2, N3),
+        3,
+        ("", "too few candidates: 2 of 3 members have priority off, which leaves 1 for 3 seats"),
+    ),
+    "off never leads alone": (
+        NOBODY,
+        (OFF_1,),
+        1,
+        ("", "too few candidates: 1 of 1 members have priority off, which leaves 0 for 1 seats"),
+    ),
+    "off counts for the majority": (NOBODY, (OFF_1, N2, N3), 5, ("n2 n3", "")),
+    "no vote, no seat": (NOBODY, (MUTE_1, N2, N3), 3, ("n2 n3", "")),
+    "no vote counts for no majority": (
+        NOBODY,
+        (MUTE_1, N3),
+        3,
+        (
+            "",
+            "cluster is down: 2 of 3 members are connected, of which n1 does not vote; 2 voters are "
+            'needed. If their disks were lost, see "Loss of a majority" in docs/operations.md',
+        ),
+    ),
+    "a leader that stops voting keeps its seat": (THREE, (MUTE_1, N2, N3), 3, STAY),
+    "priority off and no vote are two things": (
+        NOBODY,
+        (OFF_1, MUTE_2, N3),
+        3,
+        ("", "too few candidates: 1 connected, 2 are needed"),
+    ),
+}
+"""Present leaders, connected members, the number of all; then the next leaders, or why none."""
+
+
+@pytest.mark.parametrize("case", SELECTIONS.values(), ids=SELECTIONS)
+def test_leaders_are_selected_by_rank_seat_and_vote(
+    case: tuple[Seating, tuple[Member, ...], int, tuple[str, str]],
+) -> None:
+    seating, members, configured, selection = case
+    choice = chosen(seating, members, configured)
+    assert (" ".join(one.node for one in choice.leaders), choice.why_not) == selection
+
+
+def test_a_leader_that_lives_anew_has_lost_its_seat() -> None:
+    choice = chosen(THREE, [N1, N2, member("n3", life=2)], 3)
+    assert choice.leaders == (Chosen("n1", 1), Chosen("n2", 1), Chosen("n3", 2))
 
 
 def test_identities_are_compared_field_by_field_and_not_as_text() -> None:
@@ -113,66 +183,6 @@ def test_identities_are_compared_field_by_field_and_not_as_text() -> None:
     ]
     shuffled = [ordered[at] for at in (3, 0, 4, 2, 1)]
     assert sorted(shuffled, key=identity_of) == ordered
-
-
-def test_the_three_best_lead_first() -> None:
-    members = [member(f"n{number}", priority=number) for number in (4, 2, 5, 1, 3)]
-    assert names(chosen(NOBODY, members, 5)) == ["n1", "n2", "n3"]
-
-
-def test_a_majority_of_the_configured_members_is_needed() -> None:
-    choice = chosen(NOBODY, [member("n1"), member("n2")], 4)
-    assert choice.leaders == ()
-    assert choice.why_not == "cluster is down: 2 of 4 members are connected, 3 are needed"
-
-
-@pytest.mark.parametrize(("connected", "configured"), [(1, 1), (2, 2), (2, 3)])
-def test_small_clusters_have_fewer_leaders(connected: int, configured: int) -> None:
-    members = [member(f"n{number}") for number in range(connected)]
-    assert len(chosen(NOBODY, members, configured).leaders) == connected
-
-
-def test_survivors_stay_though_newcomers_rank_before_them() -> None:
-    better = [member("n4", priority=1), member("n5", priority=1)]
-    members = [member("n1"), member("n2"), member("n3"), *better]
-    assert chosen(seated("n1", "n2", "n3"), members, 5) == NO_CHANGE
-
-
-def test_one_seat_changes_at_a_time() -> None:
-    members = [member("n1"), *(member(f"n{number}", priority=1) for number in (3, 4, 5))]
-    members.append(member("n2"))
-    assert names(chosen(seated("n1", "n2", "n9"), members, 6)) == ["n1", "n2", "n3"]
-    assert names(chosen(seated("n1", "n9"), members, 6)) == ["n1", "n3"]
-
-
-def test_a_leader_that_lives_anew_has_lost_its_seat() -> None:
-    members = [member("n1"), member("n2"), member("n3", life=2)]
-    choice = chosen(seated("n1", "n2", "n3"), members, 3)
-    assert choice.leaders == (Chosen("n1", 1), Chosen("n2", 1), Chosen("n3", 2))
-
-
-def test_three_members_go_on_with_two() -> None:
-    assert chosen(seated("n1", "n2", "n3"), [member("n1"), member("n2")], 3) == NO_CHANGE
-
-
-def test_two_lost_leaders_make_room_for_a_whole_new_set() -> None:
-    members = [member("n1"), member("n4"), member("n5")]
-    assert names(chosen(seated("n1", "n2", "n3"), members, 5)) == ["n1", "n4", "n5"]
-
-
-def test_off_never_leads_and_is_named_when_too_many_are() -> None:
-    off = [member(f"n{number}", priority=OFF) for number in (1, 2)]
-    alone = chosen(NOBODY, [*off, member("n3")], 3)
-    assert alone.leaders == ()
-    assert alone.why_not == (
-        "too few candidates: 2 of 3 members have priority off, which leaves 1 for 3 seats"
-    )
-    assert chosen(NOBODY, [member("n1", priority=OFF)], 1).why_not.startswith("too few candidates")
-
-
-def test_off_still_counts_for_the_majority() -> None:
-    members = [member("n1", priority=OFF), member("n2"), member("n3")]
-    assert names(chosen(NOBODY, members, 5)) == ["n2", "n3"]
 
 
 LONG_MS, SHORT_MS = 60_000, 1_000

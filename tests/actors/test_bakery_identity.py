@@ -17,7 +17,6 @@ from support.leader_trio import (
     NAMES,
     beat,
     begun_coordinator,
-    chosen,
     cluster_status,
     linked,
     member,
@@ -29,13 +28,11 @@ from support.role_harness import only_sent, sent
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason
 from fencelock.actors.api.session_message import Renewed
-from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import BeatDue, Connected, Serve, Serving, Trust
-from fencelock.actors.bakery.leader_selection import NO_CHANGE
 from fencelock.actors.bakery.message import (
-    NOBODY,
     Beat,
     Chosen,
     Install,
@@ -350,27 +347,6 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
             role.promises.installed = replace(role.promises.installed, seating=seating)
             effects = role.handle(status_of(node), Connected(members=linked(*seen)), T0)
             assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
-
-
-def test_no_node_without_a_vote_is_chosen_or_counted_for_a_majority() -> None:
-    seen = [member("n1", votes=False), member("n2"), member("n3")]
-    assert [one.node for one in chosen(NOBODY, seen, 3).leaders] == ["n2", "n3"]
-    choice = chosen(NOBODY, [member("n1", votes=False), member("n3")], 3)
-    assert choice.leaders == ()
-    assert choice.why_not == (
-        "cluster is down: 2 of 3 members are connected, of which n1 does not vote; 2 voters are "
-        'needed. If their disks were lost, see "Loss of a majority" in docs/operations.md'
-    )
-
-
-def test_a_leader_that_stops_voting_keeps_its_seat() -> None:
-    seen = [member("n1", votes=False), member("n2"), member("n3")]
-    assert chosen(SEATING, seen, 3) == NO_CHANGE
-
-
-def test_priority_off_and_no_vote_are_two_things() -> None:
-    seen = [member("n1", priority=OFF), member("n2", votes=False), member("n3")]
-    assert chosen(NOBODY, seen, 3).why_not == "too few candidates: 1 connected, 2 are needed"
 
 
 def begun(voting: VoterRegistry = VOTING) -> ClusterStatus:
