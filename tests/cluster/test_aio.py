@@ -19,7 +19,6 @@ from support.paths import EXAMPLES
 from support.programs import run_to_end
 from support.samples import fence_of
 
-import fencelock
 from fencelock import aio
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -148,24 +147,6 @@ def test_closing_ends_what_waits_and_leaves_no_thread(paxos_addresses: str) -> N
 
     asyncio.run(run())
     assert threading.active_count() == before
-
-
-def test_a_program_that_ends_without_closing_frees_its_locks(paxos_addresses: str) -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from fencelock import aio\n"
-        "async def main():\n"
-        "    global client, hold\n"
-        f"    client = await aio.connect(sys.argv[1], cluster={FACES!r})\n"
-        "    hold = await client.lock('exit').acquire()\n"
-        "    print(hold.fence)\n"
-        "asyncio.run(main())\n"
-    )
-    ended = run_to_end([sys.executable, "-W", "error", "-c", program, paxos_addresses], check=True)
-    assert int(ended.stdout) > 0
-    assert ended.stderr == ""
-    with fencelock.connect(paxos_addresses, cluster=FACES) as client:
-        assert (_held := client.lock("exit").acquire(timeout=PATIENCE_S))
 
 
 def test_impossible_arguments_are_refused_before_anything_runs() -> None:

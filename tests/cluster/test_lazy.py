@@ -309,8 +309,23 @@ def test_a_dropped_hold_is_released_unless_its_lock_lives(fencelock_cluster: Loc
     assert other.lock("named").acquire(blocking=False) is None
 
 
-def test_a_program_that_leaves_all_to_the_end_ends_well(fencelock_cluster: LocalCluster) -> None:
-    program = "import fencelock\nhold = fencelock.lock('x').acquire()\nprint(hold.fence)\n"
+THREADS = "hold = fencelock.lock('x').acquire()\n"
+TASKS = """
+import asyncio
+from fencelock import aio
+async def main():
+    global client, hold
+    client = await aio.connect()
+    hold = await client.lock('x').acquire()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("acquires", [THREADS, TASKS])
+def test_a_program_that_leaves_all_to_the_end_ends_well(
+    fencelock_cluster: LocalCluster, acquires: str
+) -> None:
+    program = f"import fencelock\n{acquires}print(hold.fence)\n"
     ended = run_to_end([sys.executable, "-W", "error", "-c", program], check=True)
     assert (int(ended.stdout) > 0, ended.stderr) == (True, "")
     assert not fencelock_cluster.connect().lock("x").locked()
