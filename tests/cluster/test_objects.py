@@ -146,15 +146,25 @@ def test_a_latch_is_gone_after_it_was_kept(connect: Connect, name: str) -> None:
     assert latch.wait(0) is False
 
 
-def test_threads_count_each_once(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
-    clients = [connect() for _ in range(3)]
-    latches = itertools.cycle(client.latch(name, CALLS) for client in clients)
+ONCE: dict[str, tuple[Callable[[Any, str], int], int]] = {
+    "latch": (lambda client, name: client.latch(name, CALLS).count_down(), 0),
+    "counter": (lambda client, name: client.counter(name).add(), 1),
+}
+"""Changes whose replies all differ, with the least of these replies."""
 
-    def down(latch: fencelock.Latch) -> int:
-        return latch.count_down()
 
-    left = pool.map(down, itertools.islice(latches, CALLS))
-    assert sorted(left) == list(range(CALLS))
+@pytest.mark.parametrize("kind", ONCE)
+def test_threads_change_an_object_once_each(
+    connect: Connect, pool: ThreadPoolExecutor, name: str, kind: str
+) -> None:
+    change, least = ONCE[kind]
+    clients = itertools.cycle([connect() for _ in range(3)])
+
+    def change_by(client: fencelock.Client) -> int:
+        return change(client, name)
+
+    replies = pool.map(change_by, itertools.islice(clients, CALLS))
+    assert sorted(replies) == list(range(least, least + CALLS))
 
 
 def test_another_count_is_refused(connect: Connect, name: str) -> None:
@@ -293,17 +303,6 @@ def test_a_value_is_set_only_from_the_expected_one(counter: fencelock.Counter) -
     assert counter.get() == 7
     assert counter.compare_and_set(7, 0) is True
     assert counter.compare_and_set(expected=0, value=-1) is True
-
-
-def test_threads_add_each_once(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
-    clients = [connect() for _ in range(3)]
-    counters = itertools.cycle(client.counter(name) for client in clients)
-
-    def add(counter: fencelock.Counter) -> int:
-        return counter.add()
-
-    values = pool.map(add, itertools.islice(counters, CALLS))
-    assert sorted(values) == list(range(1, CALLS + 1))
 
 
 def test_a_change_is_refused_unless_its_lock_is_held(
