@@ -43,8 +43,8 @@ class BaseCounter(BaseObject):
                 the object is held under this fence when the cluster applies the change.
 
         Raises:
-            InvalidRequestError: ``n`` or the new value is beyond the limits of a counter. Nothing
-                was changed.
+            InvalidRequestError: an argument or the new value is beyond the limits of a counter.
+                Nothing was changed.
             NotHeldError: the object of ``fence`` is not held under that fence. Nothing was changed.
             OverloadedError: the cluster has too many such objects. Nothing was changed.
             SessionExpiredError: the client's session ended during the call. It is unknown whether
@@ -69,15 +69,7 @@ class BaseCounter(BaseObject):
     def set(self, value: int, *, fence: Fence | None = None) -> Operation[int]:
         """Set the value, and return the value before.
 
-        Args:
-            value: the new value.
-            fence: see `add`.
-
-        Raises:
-            InvalidRequestError: ``value`` is beyond the limits of a counter.
-            FencelockError: see `add`.
-            TypeError: an argument is of a wrong type.
-
+        ``fence`` and the errors are those of `add`.
         """
         return (yield from self._setting(value, None, fence)).before
 
@@ -87,16 +79,7 @@ class BaseCounter(BaseObject):
     ) -> Operation[bool]:
         """Set the value if it is ``expected``; return whether it was. If not, nothing is changed.
 
-        Args:
-            expected: the value that the counter must have; 0 for a counter that nobody has used.
-            value: the new value.
-            fence: see `add`.
-
-        Raises:
-            InvalidRequestError: ``expected`` or ``value`` is beyond the limits of a counter.
-            FencelockError: see `add`.
-            TypeError: an argument is of a wrong type.
-
+        A counter that nobody has used is 0. ``fence`` and the errors are those of `add`.
         """
         check_range("expected", expected, -VALUE_MAX, VALUE_MAX)
         return (yield from self._setting(value, expected, fence)).changed

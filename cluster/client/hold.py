@@ -233,18 +233,10 @@ class BaseHold(HasHold):
 
     @operation
     def release(self, *, wait: bool | None = None) -> Operation[None]:
-        """Give up this hold; see `Lock.release`. Another call of it does nothing.
+        """Give up this hold. Another call of it does nothing.
 
-        Args:
-            wait: see `Lock.release`.
-
-        Raises:
-            NotHeldError: its node restarted and forgot it.
-            LockOwnershipLostError: it was lost before, and no release had reported that.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background; calling `release` again waits for it once more.
-            ClosedError: the client is closed, or the process was forked after it opened.
-
+        ``wait`` and the errors are those of `Lock.release`. The loss of a hold is an error only if
+        no release has reported it.
         """
         return self._releasing(wait)
 

@@ -155,14 +155,6 @@ class BaseMap(BaseObject):
 
         The other arguments and errors are those of `put`.
 
-        Args:
-            key: the key, 1 to 256 bytes.
-            value: the new value, up to 64 KiB.
-            version: the version that the entry must have, at least 1.
-            ttl: see `put`.
-            ephemeral: see `put`.
-            fence: see `put`.
-
         Raises:
             VersionMismatchError: the entry has another version, or there is none. Nothing was
                 changed.
@@ -179,14 +171,11 @@ class BaseMap(BaseObject):
     ) -> Operation[bool]:
         """Delete the entry under ``key``; return whether there was one.
 
-        Args:
-            key: the key, 1 to 256 bytes.
-            version: the version that the entry must have, at least 1, or None for any version.
-            fence: see `put`.
+        With ``version``, at least 1, the entry must have that version. ``fence`` and the other
+        errors are those of `put`.
 
         Raises:
             VersionMismatchError: see `replace`; only if ``version`` is given.
-            FencelockError: see `put`.
 
         """
         check_text_type("key", key)
