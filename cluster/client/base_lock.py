@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.message import AcquireRequest, Contender, LockStatus
-from fencelock.actors.api.name import plain_name, titled
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.retained import RETAINER, RETAINERS
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -94,13 +94,7 @@ class BaseLock(HasHold, Generic[H]):
         """The holds that this object may release. It keeps them, or they would be dropped."""
 
     @property
-    def name(self) -> str:
-        """The name under which all clients know the lock."""
-        return plain_name(self._options.name)
-
-    @property
     def object_name(self) -> str:
-        """The name in the table, which begins with the kind unless the object is a lock."""
         return self._options.name
 
     @property

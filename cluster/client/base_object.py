@@ -12,9 +12,8 @@ from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import check_new_lock_name, kind_of, object_name, plain_name, titled
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.error import NotHeldError, RefusedError
-from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connected, Connection
-from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.hold import HasHold
 from fencelock.cluster.client.operation import Operation, operation
 from fencelock.cluster.client.settings import Read, check_name_type
 from fencelock.cluster.guarantee import Guarantee
@@ -79,15 +78,11 @@ class BaseObject(Connected):
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-Fence = BaseLock[Any] | BaseHold
-"""A lock or another object that is held, or a hold. Its fence guards a change of an object."""
-
-
-def guard_of(fence: Fence | None) -> tuple[str, int]:
+def guard_of(fence: HasHold | None) -> tuple[str, int]:
     """Return the name of the object in the table and the fence; an empty name and 0 for None."""
     if fence is None:
         return "", 0
-    if not isinstance(fence, BaseLock | BaseHold):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(fence, HasHold):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"fence is {fence!r}, and must be a lock or a hold of one")
     name, number = fence.object_name, fence.fence
     if number is None:

@@ -14,8 +14,9 @@ from fencelock.actors.api.counter import (
 from fencelock.actors.api.name import titled
 from fencelock.actors.error import InvalidRequestError
 from fencelock.cluster.client.base_client import BaseClient
-from fencelock.cluster.client.base_object import BaseObject, Fence, guard_of
+from fencelock.cluster.client.base_object import BaseObject, guard_of
 from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.hold import HasHold
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.settings import Read, check_range, checked
 from fencelock.cluster.guarantee import Guarantee
@@ -34,7 +35,7 @@ class BaseCounter(BaseObject):
         return status.left or 0
 
     @operation
-    def add(self, n: int = 1, *, fence: Fence | None = None) -> Operation[int]:
+    def add(self, n: int = 1, *, fence: HasHold | None = None) -> Operation[int]:
         """Add ``n`` to the value, and return the new value.
 
         Args:
@@ -58,7 +59,7 @@ class BaseCounter(BaseObject):
         return (yield from self._adding(n, fence)).after
 
     @operation
-    def get_and_add(self, n: int = 1, *, fence: Fence | None = None) -> Operation[int]:
+    def get_and_add(self, n: int = 1, *, fence: HasHold | None = None) -> Operation[int]:
         """Add ``n`` to the value, and return the value before.
 
         Arguments and errors are those of `add`.
@@ -66,7 +67,7 @@ class BaseCounter(BaseObject):
         return (yield from self._adding(n, fence)).before
 
     @operation
-    def set(self, value: int, *, fence: Fence | None = None) -> Operation[int]:
+    def set(self, value: int, *, fence: HasHold | None = None) -> Operation[int]:
         """Set the value, and return the value before.
 
         ``fence`` and the errors are those of `add`.
@@ -75,7 +76,7 @@ class BaseCounter(BaseObject):
 
     @operation
     def compare_and_set(
-        self, expected: int, value: int, *, fence: Fence | None = None
+        self, expected: int, value: int, *, fence: HasHold | None = None
     ) -> Operation[bool]:
         """Set the value if it is ``expected``; return whether it was. If not, nothing is changed.
 
@@ -84,7 +85,7 @@ class BaseCounter(BaseObject):
         check_range("expected", expected, -VALUE_MAX, VALUE_MAX)
         return (yield from self._setting(value, expected, fence)).changed
 
-    def _adding(self, n: int, fence: Fence | None) -> Operation[CounterChanged]:
+    def _adding(self, n: int, fence: HasHold | None) -> Operation[CounterChanged]:
         check_range("n", n, -VALUE_MAX, VALUE_MAX)
         guard, number = guard_of(fence)
         request = AddToCounter(counter=self.name, amount=n, request=1, guard=guard, fence=number)
@@ -97,7 +98,7 @@ class BaseCounter(BaseObject):
         return reply
 
     def _setting(
-        self, value: int, expected: int | None, fence: Fence | None
+        self, value: int, expected: int | None, fence: HasHold | None
     ) -> Operation[CounterChanged]:
         check_range("value", value, -VALUE_MAX, VALUE_MAX)
         guard, number = guard_of(fence)

@@ -54,6 +54,21 @@ class HasHold(Notifying):
     _registry: HoldRegistry
 
     @property
+    def object_name(self) -> str:
+        """The name in the table, which begins with the kind unless the object is a lock."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name under which all clients know the lock."""
+        return plain_name(self.object_name)
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of the hold, None without one."""
+        raise NotImplementedError
+
+    @property
     def state(self) -> HoldState:
         """The state of the hold; FREE without one. See `HoldState`."""
         raise NotImplementedError
@@ -161,13 +176,7 @@ class BaseHold(HasHold):
         )
 
     @property
-    def name(self) -> str:
-        """The name of the lock."""
-        return plain_name(self.own.lock)
-
-    @property
     def object_name(self) -> str:
-        """The name in the table, which begins with the kind unless the object is a lock."""
         return self.own.lock
 
     @property

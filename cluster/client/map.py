@@ -24,8 +24,9 @@ from fencelock.actors.api.map import (
 from fencelock.actors.api.name import PAGE_MAX, object_name, titled
 from fencelock.actors.error import InvalidRequestError, VersionMismatchError
 from fencelock.cluster.client.base_client import BaseClient
-from fencelock.cluster.client.base_object import BaseObject, Fence, guard_of
+from fencelock.cluster.client.base_object import BaseObject, guard_of
 from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.hold import HasHold
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import (
@@ -92,7 +93,7 @@ class BaseMap(BaseObject):
         *,
         ttl: float | None = None,
         ephemeral: bool = False,
-        fence: Fence | None = None,
+        fence: HasHold | None = None,
     ) -> Operation[int]:
         """Put ``value`` under ``key``, whether or not there is an entry; return its new version.
 
@@ -131,7 +132,7 @@ class BaseMap(BaseObject):
         *,
         ttl: float | None = None,
         ephemeral: bool = False,
-        fence: Fence | None = None,
+        fence: HasHold | None = None,
     ) -> Operation[int | None]:
         """Put ``value`` if ``key`` has no entry; return the new version, or None if it has one.
 
@@ -149,7 +150,7 @@ class BaseMap(BaseObject):
         version: int,
         ttl: float | None = None,
         ephemeral: bool = False,
-        fence: Fence | None = None,
+        fence: HasHold | None = None,
     ) -> Operation[int]:
         """Replace the entry under ``key`` if it has that ``version``; return the new version.
 
@@ -167,7 +168,7 @@ class BaseMap(BaseObject):
 
     @operation
     def delete(
-        self, key: str, *, version: int | None = None, fence: Fence | None = None
+        self, key: str, *, version: int | None = None, fence: HasHold | None = None
     ) -> Operation[bool]:
         """Delete the entry under ``key``; return whether there was one.
 
@@ -246,7 +247,7 @@ class BaseMap(BaseObject):
         value: bytes,
         ttl: float | None,
         ephemeral: bool,
-        fence: Fence | None,
+        fence: HasHold | None,
         version: int | None = None,
     ) -> Operation[EntryChanged]:
         check_text_type("key", key)
