@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from msgspec.structs import replace
-from support.session_harness import ANN, BEN, A, B, SessionHarness, of, one
+from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.backup_message import ReadBackup
@@ -24,7 +24,8 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
     Unlocking,
 )
-from fencelock.actors.message import Instant
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session.holds import MOVES, ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.message import Close, Closed, HoldsLost
@@ -373,3 +374,41 @@ def test_a_close_while_a_session_is_opened_leaves_nothing_behind(harness: Sessio
     assert harness.open(sends) == []
     harness.run(1_000)
     assert harness.alarms == []
+
+
+# Sessions of clients where two faults coincide: no hold is left without an owner, or believed in
+
+
+def test_a_wait_given_up_at_a_wrong_proxy_is_cancelled_since_an_earlier_proxy_received_it(
+    harness: SessionHarness,
+) -> None:
+    harness.open(harness.acquire(wait_ms=1_000))
+    assert one(api.Acquire, harness.receive(ME, LinkDown(node="a")), B)
+    harness.receive(ME, LinkRefused(node="b", detail="another cluster"))
+    sends = harness.run(6_000)
+    assert one(api.Refused, sends, ANN).reason is Reason.UNAVAILABLE
+    assert of(api.Cancel, sends)
+
+
+def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionHarness) -> None:
+    """An operator took the first hold, without a notice: the owner acquires again, and waits."""
+    harness.hold(limit=0)
+    again = harness.acquire(user=ANN, token=2, limit=0)
+    asked = api.Release(lock="x", fence=7, owner="ann", request=3)
+    sent = harness.receive(Address("c/helper"), asked)
+    assert of(api.Release, sent) == []  # It goes after the request under way.
+    sends = harness.grant(again, fence=9)
+    assert one(Granted, sends, ANN).fence == 9
+    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
+    sends = harness.refuse(sends, Reason.NOT_HELD)
+    assert of(HoldsLost, sends) == []
+    assert one(api.Released, harness.free(harness.release(fence=9)), ANN).count == 0
+
+
+def test_a_hold_lost_at_one_level_is_lost_at_the_others(harness: SessionHarness) -> None:
+    harness.hold(limit=0)
+    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
+    sends = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
+    assert one(api.Refused, sends, ANN).reason is Reason.NOT_HELD
+    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
+    assert one(api.Refused, harness.release(token=4), ANN).reason is Reason.OWNERSHIP_LOST

@@ -16,17 +16,7 @@ import pytest
 from support.expect import PATIENCE_S, present
 from support.programs import forks, in_child, refusal, run_to_end
 from support.real_nodes import CLUSTER, Cluster, started, threads, until
-from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
 from fencelock.actors.error import (
     AcquireCancelledError,
     ClosedError,
@@ -38,9 +28,6 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.message import Address
-from fencelock.actors.role_message import LinkDown, LinkRefused
-from fencelock.actors.session.message import HoldsLost
 from fencelock.cluster.client.client import connect
 from fencelock.cluster.client.lock import Hold, Lock
 from fencelock.cluster.client.settings import parse_addresses
@@ -186,46 +173,6 @@ def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
 def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
     with pytest.raises(ConfigError, match=r"cluster|connect_timeout is"):
         connect("tcp://127.0.0.1:4040", cluster=cluster, connect_timeout=timeout)
-
-
-# Sessions of clients where two faults coincide: no hold is left without an owner, or believed in
-
-
-HELPER = Address("c/helper")
-
-
-def test_a_wait_given_up_at_a_wrong_proxy_is_cancelled_since_an_earlier_proxy_received_it(
-    harness: SessionHarness,
-) -> None:
-    harness.open(harness.acquire(wait_ms=1_000))
-    assert one(Acquire, harness.receive(ME, LinkDown(node="a")), B)
-    harness.receive(ME, LinkRefused(node="b", detail="another cluster"))
-    sends = harness.run(6_000)
-    assert one(Refused, sends, ANN).reason is Reason.UNAVAILABLE
-    assert of(Cancel, sends)
-
-
-def test_a_late_no_to_a_release_of_a_lost_hold_spares_the_next(harness: SessionHarness) -> None:
-    """An operator took the first hold, without a notice: the owner acquires again, and waits."""
-    harness.hold(limit=0)
-    again = harness.acquire(user=ANN, token=2, limit=0)
-    asked = Release(lock="x", fence=7, owner="ann", request=3)
-    assert of(Release, harness.receive(HELPER, asked)) == []  # It goes after the request under way.
-    sends = harness.grant(again, fence=9)
-    assert one(Granted, sends, ANN).fence == 9
-    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
-    sends = harness.refuse(sends, Reason.NOT_HELD)
-    assert of(HoldsLost, sends) == []
-    assert one(Released, harness.free(harness.release(fence=9)), ANN).count == 0
-
-
-def test_a_hold_lost_at_one_level_is_lost_at_the_others(harness: SessionHarness) -> None:
-    harness.hold(limit=0)
-    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
-    sends = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
-    assert one(Refused, sends, ANN).reason is Reason.NOT_HELD
-    assert one(HoldsLost, sends, WATCHER).losses[0].fence == 7
-    assert one(Refused, harness.release(token=4), ANN).reason is Reason.OWNERSHIP_LOST
 
 
 @pytest.fixture
