@@ -159,7 +159,7 @@ class BaseHold(HasHold):
 
     def __del__(self) -> None:
         own: Ownership | None = getattr(self, "own", None)  # An interrupt may have come before it.
-        if own is None or not own.single or self.token not in own.acquisitions:
+        if own is None or not own.number or self.token not in own.acquisitions:
             return
         channel = self._channel
         if channel.later is None or channel.closed or channel.forked:

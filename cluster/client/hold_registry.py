@@ -125,7 +125,8 @@ class Ownership(Struct, eq=False):
     lock: str
     owner: str
     number: int
-    """Number of this owner that is one acquire; 0 for the first one and for owners with a name."""
+    """Number of this owner if it is one acquire, which only its hold and its lock object can
+    release; 0 for owners with a name."""
     listeners: list[Listeners]
     """The listeners of the lock objects and holds through which it was acquired."""
     acquisitions: list[int] = field(default_factory=list[int])
@@ -139,8 +140,6 @@ class Ownership(Struct, eq=False):
     """The release that has begun and is not confirmed; one at a time."""
     changed: AskReply | None = None
     """Answered when the owner may acquire again, if anybody waits for that."""
-    single: bool = False
-    """Whether it is one acquire, which only its hold and its lock object can release."""
     write_fence: int = 0
     """Of a read/write lock: the fence under which it writes, 0 while it only reads."""
     retained: tuple[LockKey, int] | None = None
@@ -293,11 +292,11 @@ class HoldRegistry:
     def enter_as_new(self, lock: str, call: AcquireCall, listeners: Listeners) -> Ownership:
         """Begin an acquire of ``lock`` by a new owner, whom nothing keeps waiting here."""
         with self._guard:
-            owner, number = self._first, 0
+            owner, number = self._first, 1
             if self._is_taken(lock, owner):
                 owner, number = self._another(lock)
             own = Ownership(lock, owner, number, [listeners])
-            own.acquiring, own.single = call.token, True
+            own.acquiring = call.token
             call.own = self._owners[lock, owner] = own
         return own
 
@@ -581,7 +580,7 @@ class HoldRegistry:
                     self._keep_error(leaving, error)
             if own.leaving is leaving:
                 own.leaving = None
-            if own.acquisitions or own.number or own.changed is not None or own.acquiring:
+            if own.acquisitions or own.number > 1 or own.changed is not None or own.acquiring:
                 self._drop_if_done(own)
             elif self._owners.get(key := (own.lock, own.owner)) is own:
                 del self._owners[key]  # As nearly always.
@@ -733,7 +732,7 @@ class HoldRegistry:
         if self._owners.get(key) is not own:
             return
         del self._owners[key]
-        if own.number:
+        if own.number > 1:
             numbers = self._numbers[own.lock]
             numbers.free.append(own.number)
             if len(numbers.free) == numbers.highest - 1:
