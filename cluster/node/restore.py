@@ -38,8 +38,8 @@ from fencelock.cluster.node.storage.directory import (
     name_beside,
     sync_directory,
 )
-from fencelock.cluster.node.storage.files import recover
 from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.node.storage.recovery import recover
 from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import decode, encode
 

@@ -29,8 +29,8 @@ from fencelock.actors.error import (
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
 from fencelock.cluster import log
-from fencelock.cluster.node.storage.files import segment_path
 from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.segment import segment_path
 from fencelock.transport.log import note
 
 

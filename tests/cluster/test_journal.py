@@ -39,9 +39,9 @@ from fencelock.cluster.node.storage.directory import (
     JournalDamagedError,
     JournalFailedError,
 )
-from fencelock.cluster.node.storage.files import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
+from fencelock.cluster.node.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 from fencelock.transport.codec import decode
 
 

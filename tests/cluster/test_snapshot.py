@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.samples import flipped
 
 from fencelock.cluster.node.storage.directory import JournalDamagedError, JournalFailedError
-from fencelock.cluster.node.storage.files import CHUNK_BYTES, segment_path
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.record import HEADER_BYTES, Entry, Mark
+from fencelock.cluster.node.storage.segment import CHUNK_BYTES, segment_path
 
 SMALL = 2_000
 """Length of a segment here (bytes)."""

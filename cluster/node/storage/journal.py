@@ -66,7 +66,7 @@ again: Linux may report a lost write once, and then call the page clean (Postgre
 Room
 ----
 
-The zeros after the last group are written and synced ahead; `files.py` says why. They mean
+The zeros after the last group are written and synced ahead; `segment.py` says why. They mean
 nothing to recovery, and are not counted in `Journal.disk_bytes`.
 
 Identity
@@ -76,7 +76,7 @@ The first record of a journal has its random id, and the node, cluster and membe
 to (`claim`). A group registers the ids of its members' journals: an empty or an old journal never
 votes for a lost one (`actors/bootstrap.py`).
 
-`record.py` has the layout of files, groups and checksums; `files.py` reads a folder. The model
+`record.py` has the layout of files, groups and checksums; `recovery.py` reads a folder. The model
 for the argument is SQLite's "Atomic commit" and PostgreSQL's write-ahead log.
 """
 
@@ -99,22 +99,6 @@ from fencelock.cluster.node.storage.directory import (
     make_directory,
     sync_directory,
 )
-from fencelock.cluster.node.storage.files import (
-    LARGE_GROUP_BYTES,
-    LARGE_ROOM_BYTES_MIN,
-    NO_SALT,
-    ROOM_BYTES_MIN,
-    SEGMENT_SUFFIX,
-    RecoveredFiles,
-    Segment,
-    live_entries,
-    read_header,
-    recover,
-    remove,
-    segment_path,
-    write_at,
-    write_snapshot,
-)
 from fencelock.cluster.node.storage.record import (
     SALT_BYTES,
     Entry,
@@ -125,6 +109,19 @@ from fencelock.cluster.node.storage.record import (
     Place,
     encode_group,
     without_forgotten,
+)
+from fencelock.cluster.node.storage.recovery import NO_SALT, RecoveredFiles, live_entries, recover
+from fencelock.cluster.node.storage.segment import (
+    LARGE_GROUP_BYTES,
+    LARGE_ROOM_BYTES_MIN,
+    ROOM_BYTES_MIN,
+    SEGMENT_SUFFIX,
+    Segment,
+    read_header,
+    remove,
+    segment_path,
+    write_at,
+    write_snapshot,
 )
 from fencelock.transport.descriptors import SpareDescriptors
 from fencelock.transport.log import logger

@@ -10,7 +10,7 @@ A file is a header and then groups, one after the other, all integers little-end
     body     entries: u8 length of the stream's name, u32 length of the payload (0: forget what
              the stream held before; or the value of a `Mark`), name, payload
 
-A segment may end with zeros after its last group: room made before it is needed (``files.py``).
+A segment may end with zeros after its last group: room made before it is needed (``segment.py``).
 They are not a group, since a group states its offset. The header of `journal.py` argues what a
 crash can leave behind the last group, which is cut off, and what is damage, which is refused.
 
