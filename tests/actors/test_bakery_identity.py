@@ -58,7 +58,8 @@ from fencelock.verification.simulation.nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.planting import Change, planted
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 SEEDS = range(2)

@@ -44,7 +44,8 @@ from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.semaphores import RWLOCKS
-from fencelock.verification.simulation.violation import Delivery, ViolationError, ViolationReport
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, ViolationReport
 
 pytestmark = pytest.mark.long
 

@@ -47,7 +47,8 @@ from fencelock.verification.simulation.nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 FIRST, SEEDS, SEEDS_MOST = 315, 8, 60

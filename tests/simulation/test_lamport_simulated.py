@@ -23,7 +23,8 @@ from fencelock.verification.simulation.faults import promise_of
 from fencelock.verification.simulation.planting import in_place, planted
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.violation import Delivery, Judge
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.world import World
 
 NS_PER_US = 1_000

@@ -18,7 +18,8 @@ from fencelock.verification.simulation.faults import PPM, Faults
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.node import DriftingClock
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.workload import PauseEnded
 from fencelock.verification.simulation.world import World
 

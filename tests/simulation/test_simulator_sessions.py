@@ -21,7 +21,8 @@ from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.plan import RunPlan, draw_plan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.violation import Delivery, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import PauseEnded
 
 SEEDS = 10

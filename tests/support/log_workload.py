@@ -44,7 +44,8 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.nemesis import Nemesis
-from fencelock.verification.simulation.violation import Delivery, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
 
 SCRIBE = "scribe"

@@ -20,7 +20,8 @@ from fencelock.verification.simulation.judge import JudgedHold, LockJudge
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationError
 from fencelock.verification.simulation.world import World
 
 READ_EVERY_MS = 40

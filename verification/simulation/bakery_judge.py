@@ -46,7 +46,8 @@ from fencelock.verification.simulation.bakery_judge_votes import (
 from fencelock.verification.simulation.faults import promise_of
 from fencelock.verification.simulation.judge import ClientView
 from fencelock.verification.simulation.nemesis import LeaderNemesis
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationReport, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationReport, sent
 from fencelock.verification.simulation.world import World, about
 
 PER_MILLE = 998

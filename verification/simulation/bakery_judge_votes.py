@@ -41,7 +41,8 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.membership import Member
 from fencelock.actors.message import NS_PER_MS, Instant, Message, later, node_of
 from fencelock.actors.proxy.message import Relayed
-from fencelock.verification.simulation.violation import Delivery, ViolationReport
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World
 
 

@@ -24,7 +24,8 @@ from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge
 from fencelock.verification.simulation.maps import GUARD_SHARE, PAUSE_MS_MAX, STALE_SHARE, GuardLog
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.violation import Delivery, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
 
 NAMES = ("hits", "jobs")

@@ -20,7 +20,8 @@ from fencelock.cluster.node.lock_machine import read_command
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.violation import Delivery, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import (
     HANDED,
     HOLD_MS_MAX,

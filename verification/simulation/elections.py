@@ -17,7 +17,8 @@ from fencelock.verification.simulation.log_judge import LogJudge
 from fencelock.verification.simulation.maps import Watching, WatchJudge, is_of_watch
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.semaphores import LogOrder
-from fencelock.verification.simulation.violation import Delivery, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import ContenderPhase
 
 

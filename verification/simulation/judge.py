@@ -24,7 +24,8 @@ from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, Admit
 from fencelock.actors.session.retainer import Decided
 from fencelock.verification.simulation.retaining import OWNERS_ROLE, RETAINER_ROLE, LocalHold
-from fencelock.verification.simulation.violation import Delivery, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import (
     UNAWAITED,
     ContenderPhase,

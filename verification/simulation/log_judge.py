@@ -17,7 +17,8 @@ from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.judge import LockJudge
-from fencelock.verification.simulation.violation import Delivery, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 
 
 class SlotSequence(ABC):

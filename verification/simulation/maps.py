@@ -30,7 +30,8 @@ from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.violation import Delivery, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
 
 PAUSE_MS = 200

@@ -19,7 +19,8 @@ from fencelock.verification.simulation.disk import Copy
 from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.judge import LockJudge, RetainedJudge
 from fencelock.verification.simulation.network import Cut, Link, between, in_words
-from fencelock.verification.simulation.violation import Delivery, Judge, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, sent
 from fencelock.verification.simulation.world import World, about
 
 HOLDING_SHARE = 0.3

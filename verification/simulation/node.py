@@ -20,7 +20,8 @@ from fencelock.cluster.node.storage.record import Mark
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
 from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.network import VirtualLinks
-from fencelock.verification.simulation.violation import Delivery, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
     from fencelock.verification.simulation.world import World

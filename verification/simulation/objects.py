@@ -26,7 +26,8 @@ from fencelock.verification.simulation.passing import BARRIERS, LATCHES, POOLS
 from fencelock.verification.simulation.redis_doors import REDIS_DOORS
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.semaphores import RWLOCKS, SEMAPHORES
-from fencelock.verification.simulation.violation import Delivery, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import LockUser, release_in
 
 SEVERAL_SHARE = 0.6

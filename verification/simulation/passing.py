@@ -19,7 +19,8 @@ from fencelock.actors.role import Host
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import PassJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.violation import Delivery, ViolationError
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (
     PAUSE_MS_MAX,
     WAIT_MS_MAX,

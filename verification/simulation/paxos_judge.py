@@ -68,7 +68,8 @@ from fencelock.verification.simulation.paxos_machine import (
 )
 from fencelock.verification.simulation.paxos_world import Letter
 from fencelock.verification.simulation.plan import LogPlan
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationReport, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationReport, sent
 
 Owner = tuple[str, str]
 """A session, and an owner in it."""

@@ -46,7 +46,8 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.reconfigurer import HEARD_MS
 from fencelock.verification.simulation.plan import LogPlan
-from fencelock.verification.simulation.violation import Delivery, ViolationReport
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationReport
 
 
 class Image:

@@ -51,7 +51,8 @@ from fencelock.verification.simulation.faults import PPM
 from fencelock.verification.simulation.judge import JudgedHold
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.violation import Delivery, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import HANDED, PAUSE_MS_MAX, Finish, LockUser
 
 PREFIX = "lock:"

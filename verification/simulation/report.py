@@ -12,7 +12,8 @@ from multiprocessing import get_context
 
 from fencelock.actors.message import NS_PER_MS
 from fencelock.verification.simulation.plan import LogPlan, RunPlan
-from fencelock.verification.simulation.violation import Trace, ViolationError
+from fencelock.verification.simulation.trace import Trace
+from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
 
 

@@ -38,7 +38,8 @@ from fencelock.verification.simulation.nemesis import Adversary, Blow, LeaderNem
 from fencelock.verification.simulation.plan import RunPlan, draw_plan, with_terms
 from fencelock.verification.simulation.report import RunReport, report_of
 from fencelock.verification.simulation.retaining import OWNERS_ROLE
-from fencelock.verification.simulation.violation import Delivery, Judge, ViolationError, sent
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import Judge, ViolationError, sent
 from fencelock.verification.simulation.workload import (
     LEVELS,
     ClientPlan,

@@ -62,7 +62,8 @@ from fencelock.cluster.diagram import Event as DiagramEvent
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.cluster.node.topology import NodeContext, make_roles_of
-from fencelock.verification.simulation.violation import Delivery, Judge, Mishap
+from fencelock.verification.simulation.trace import Delivery, Mishap
+from fencelock.verification.simulation.violation import Judge
 from fencelock.verification.simulation.workload import client_session
 from fencelock.verification.simulation.world import World
 

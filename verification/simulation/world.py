@@ -15,13 +15,8 @@ from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.faults import CALM, Faults
 from fencelock.verification.simulation.network import Cut, Link, Network, SimulatedLinks
 from fencelock.verification.simulation.node import SimulatedNode
-from fencelock.verification.simulation.violation import (
-    Delivery,
-    Judge,
-    Mishap,
-    Trace,
-    ViolationError,
-)
+from fencelock.verification.simulation.trace import Delivery, Mishap, Trace
+from fencelock.verification.simulation.violation import Judge, ViolationError
 
 DELIVERIES_MAX = 5_000_000
 """Deliveries in one run; beyond it something floods the world."""
