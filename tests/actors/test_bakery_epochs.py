@@ -144,8 +144,8 @@ SELECTIONS: dict[str, tuple[Seating, tuple[Member, ...], int, tuple[str, str]]] 
         3,
         (
             "",
-            "cluster is down: 2 of 3 members are connected, of which n1 does not vote; 2 voters are "
-            'needed. If their disks were lost, see "Loss of a majority" in docs/operations.md',
+            "cluster is down: 2 of 3 members are connected, of which n1 does not vote; 2 voters "
+            'are needed. If their disks were lost, see "Loss of a majority" in docs/operations.md',
         ),
     ),
     "a leader that stops voting keeps its seat": (THREE, (MUTE_1, N2, N3), 3, STAY),
