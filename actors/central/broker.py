@@ -95,8 +95,6 @@ class Broker(Role[Accepted]):
         server: the address of the `LockServer`.
         boot: the id of this life of the node.
         random: spreads the retransmissions.
-        tickets_max: maximum number of tickets that wait or hold at one time; `QueueFull` refuses
-            any further one.
 
     """
 
@@ -109,13 +107,11 @@ class Broker(Role[Accepted]):
         server: Address,
         boot: int,
         random: Random,
-        tickets_max: int = TICKETS_MAX,
     ) -> None:
         super().__init__(address, host)
         self.proxy = proxy
         self.server = server
         self.boot = boot
-        self.tickets_max = tickets_max
         self.spawned = 0
         self.clients: dict[Address, ClientRecord] = {}
         self.client_of: dict[tuple[str, str], Address] = {}
@@ -180,8 +176,8 @@ class Broker(Role[Accepted]):
 
     def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
         assert acquire.ticket not in self.tickets
-        if len(self.tickets) >= self.tickets_max:
-            detail = f"{self.tickets_max} tickets wait or hold through this node, its limit"
+        if len(self.tickets) >= TICKETS_MAX:
+            detail = f"{TICKETS_MAX} tickets wait or hold through this node, its limit"
             full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=detail)
             return (Observe("central.tickets_full"), Send(self.proxy, full))
         effects: list[Effect] = []

@@ -112,7 +112,6 @@ class LockServer(Role[LockServerEvent]):
             be given more than any number it has ever granted, or clients ignore it.
         journal: whether to persist every change before a message reveals it.
         records: the contents of this role's journal, oldest first.
-        locks_max: maximum locks held at one time; a further request gets `ServerFull`.
 
     """
 
@@ -124,7 +123,6 @@ class LockServer(Role[LockServerEvent]):
         granted: int = 0,
         journal: bool = False,
         records: tuple[Message, ...] = (),
-        locks_max: int = LOCKS_MAX,
     ) -> None:
         super().__init__(address, host)
         self.granted = granted
@@ -139,7 +137,6 @@ class LockServer(Role[LockServerEvent]):
         self.revoked: dict[tuple[str, str], Revoke] = {}
         """Holds that have ended without their lock clients' knowledge, by lock and node."""
         self.journal = journal
-        self.locks_max = locks_max
         self.refused = 0
         self.recorded = len(records)
         """Records in the journal since the whole table was last written."""
@@ -204,7 +201,7 @@ class LockServer(Role[LockServerEvent]):
             revoke = self.revoked.get((request.lock, node_of(request.client)))
             if revoke is not None:
                 return (Observe("central.revoke_repeated"), Send(_broker(revoke.client), revoke))
-            if len(self.held) >= self.locks_max:
+            if len(self.held) >= LOCKS_MAX:
                 return self._refuse(request)
             return self._grant(request, now)
         if holding.client == request.client:
@@ -241,7 +238,7 @@ class LockServer(Role[LockServerEvent]):
         lock = list(self.held)[self.refused % len(self.held)]
         return (
             Observe("central.crowded_out"),
-            Send(request.client, ServerFull(lock=request.lock, locks_max=self.locks_max)),
+            Send(request.client, ServerFull(lock=request.lock, locks_max=LOCKS_MAX)),
             self._grant_of(lock, self.held[lock]),
         )
 

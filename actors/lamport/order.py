@@ -48,10 +48,6 @@ def pack_fence(stamp: int, rank: int) -> int:
     return stamp << RANK_BITS | rank
 
 
-def unpack_fence(fence: int) -> tuple[int, int]:
-    return fence >> RANK_BITS, fence & (NODES_MAX - 1)
-
-
 class Queue:
     """The requests for one lock, at most one per node (one-request-a-lock), earliest first."""
 

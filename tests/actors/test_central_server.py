@@ -29,6 +29,7 @@ from fencelock.actors.api.message import Absence, Acquire, Contender
 from fencelock.actors.api.session_message import Evict
 from fencelock.actors.central import broker as broker_module
 from fencelock.actors.central import message as messages
+from fencelock.actors.central import server as server_module
 from fencelock.actors.central.broker import DOUBT_MS, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import HOLDS_ENDED_MAX, HOLDS_ENDED_MS, Holding, LockServer
@@ -152,8 +153,10 @@ def test_messages_that_no_honest_peer_sends_are_counted_and_dropped(
     assert dict(server.state()) == before
 
 
-def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
-    server = LockServer(SERVER, HOST, locks_max=2)
+def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn(
+    server: LockServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LOCKS_MAX", 2)
     server.handle(A, request(A, "one"), T0)
     server.handle(A, request(A, "two"), T0)
 
@@ -531,9 +534,7 @@ def test_the_server_knows_better_who_holds_than_the_node_does(watch: ServerWatch
 
 @pytest.fixture
 def broker() -> Broker:
-    return Broker(
-        BROKER_A, HOST, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1), tickets_max=4
-    )
+    return Broker(BROKER_A, HOST, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1))
 
 
 def test_it_begins_by_setting_a_watch_on_the_server(broker: Broker) -> None:
@@ -560,7 +561,10 @@ def test_another_session_and_another_lock_have_clients_of_their_own(broker: Brok
     ]
 
 
-def test_a_want_too_many_is_refused_with_the_limit(broker: Broker) -> None:
+def test_a_want_too_many_is_refused_with_the_limit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "TICKETS_MAX", 4)
     for ticket in range(1, 5):
         broker.handle(PROXY, want(ticket), T0)
 
@@ -716,7 +720,6 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
 def test_a_look_builds_only_the_holder_and_the_waiters_that_it_shows(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, *, waiters: bool, shown: int
 ) -> None:
-    broker.tickets_max = 1_000
     for ticket in range(1, 1_000):
         broker.handle(PROXY, want(ticket), T0)
     broker.handle(FIRST, backend.LockGranted(lock="l", ticket=1, fence=7), T0)
