@@ -192,14 +192,14 @@ class LeaderRequests:
             return Error.OVERFLOW, f"{lock}: {over_share(key, has, self.share)}"
         if len(self.tickets) >= TICKETS_MAX:
             return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
-        queue = self.tickets.queues.get(asked.lock)
-        if queue is not None and queue.tickets >= LOCK_TICKETS_MAX:
+        queue = self.tickets.queue(asked.lock)
+        if queue.tickets >= LOCK_TICKETS_MAX:
             text = (
                 f"{lock}: it has {queue.tickets} holds and waits, and {LOCK_TICKETS_MAX} is the "
                 "limit for one lock: try again when some have ended, or spread them over more locks"
             )
             return Error.OVERFLOW, text
-        if queue is not None and queue.entering >= ENTERING_MAX:
+        if queue.entering >= ENTERING_MAX:
             text = f"{lock}: {ENTERING_MAX} requests enter at the same time, its limit"
             return Error.OVERFLOW, text
         return None
@@ -418,7 +418,7 @@ CONTENDERS_SHOWN_MAX = 1_000
 
 
 def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> QueryResult:
-    queue = table.queues.get(query.lock)
+    queue = table.queue(query.lock)
     holders, waiters = _contenders(queue, now)
     expired = table.expired_at(query.lock, now)
     return QueryResult(
@@ -426,7 +426,7 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
         number=query.number,
         holders=holders,
         waiters=waiters,
-        waiting=queue.waiting if queue is not None else 0,
+        waiting=queue.waiting,
         epoch=epoch,
         nonce=query.nonce,
         expired_ms=None if expired is None else ms_between(expired, now),
@@ -434,15 +434,13 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
 
 
 def _contenders(
-    queue: TicketQueue | None, now: Instant
+    queue: TicketQueue, now: Instant
 ) -> tuple[tuple[Contender, ...], tuple[Contender, ...]]:
     """Return the holders for which this leader has voted, and the waiters.
 
     After a hand-over, this leader may have votes for an exclusive ticket and for others at the same
     time. Then only the holder with the highest fence counts.
     """
-    if queue is None:
-        return (), ()
     votes = queue.holders()
     last = next((entry for entry in reversed(votes) if not entry.is_over(now)), None)
     if last is not None and not last.shared:

@@ -149,6 +149,9 @@ class TicketQueue:
         return [*islice(heapq.merge(self.exclusive.line, self.shared.line, key=_place), most)]
 
 
+NO_TICKETS = TicketQueue()
+
+
 class Counters(NamedTuple):
     """Counters of a lock that outlive its queue."""
 
@@ -304,6 +307,10 @@ class TicketTable:
     def __len__(self) -> int:
         return len(self.by_key)
 
+    def queue(self, lock: str) -> TicketQueue:
+        """Return the tickets of ``lock``, which the caller does not change."""
+        return self.queues.get(lock, NO_TICKETS)
+
     def counters_of(self, lock: str) -> Counters:
         return self.counters.get(lock, self.floor)
 
@@ -407,8 +414,7 @@ class TicketTable:
         return False
 
     def of(self, lock: str, who: Who) -> list[TicketEntry]:
-        queue = self.queues.get(lock)
-        return [*queue.of.get(who, ())] if queue is not None else []
+        return [*self.queue(lock).of.get(who, ())]
 
     def named(self, lock: str, who: Who, request: int, fence: int) -> list[TicketEntry]:
         """Return the entries that a drop of ``request``, or ``fence``, means (each may be 0)."""
@@ -475,9 +481,7 @@ class TicketTable:
 
     def head(self, lock: str) -> list[TicketEntry]:
         """Return the first waiting entry, or all shared ones before the first exclusive one."""
-        queue = self.queues.get(lock)
-        if queue is None:
-            return []
+        queue = self.queue(lock)
         first, shared = queue.exclusive.line[:1], queue.shared.line
         end = bisect_left(shared, _place(first[0]), key=_place) if first else len(shared)
         return shared[: min(end, HEAD_MAX)] or first
@@ -540,8 +544,7 @@ class TicketTable:
     def expired_at(self, lock: str, now: Instant) -> Instant | None:
         """Return when a vote for ``lock`` last ended with its lease, or None if none ever did."""
         # If nothing is due, all that ended has been removed, and the tombstones have it.
-        queue = self.queues.get(lock) if self.ends.is_due(now) else None
-        holds = queue.holders() if queue is not None else []
+        holds = self.queue(lock).holders() if self.ends.is_due(now) else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
         before = self.tombstones.expired_at(lock)
         return max(ends if before is None else [before, *ends], default=None)

@@ -605,8 +605,7 @@ def in_the_way(
 ) -> str:
     lock = entry.ticket.lock
     text = f"{titled(lock)}: waited {waited_ms} ms"
-    queue = table.queues.get(lock)
-    against = () if queue is None else queue.against(shared=entry.shared)
+    against = table.queue(lock).against(shared=entry.shared)
     others = (one for mode in against for one in mode.holding if one is not entry)
     if (holder := next(others, None)) is not None:
         mine = any(entry in mode.holding for mode in against)

@@ -338,8 +338,7 @@ class Voting:
             return waits
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or not entry.holds:
-            queue = self.table.queues.get(ticket.lock)
-            against = () if queue is None else queue.against(shared=ticket.shared)
+            against = self.table.queue(ticket.lock).against(shared=ticket.shared)
             free = not any(one.holding for one in against)
             if free and not self.table.is_outdone(ticket, step.fence):
                 entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
