@@ -5,11 +5,10 @@ all pass in one step. These parties are one *generation*; the next arrival begin
 party stops waiting before the last one arrives, all other parties of its generation are refused.
 """
 
-from typing import TYPE_CHECKING
-
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.api.request import RepliedBy
+from fencelock.actors.message import Int64
 
 BARRIER = "barrier"
 """The kind of a barrier, in the names of the table."""
@@ -18,7 +17,7 @@ PARTIES_MAX = 10_000
 """Maximum number of parties of a barrier, since one command lets all of them pass."""
 
 
-class AwaitBarrier(UpdateRequest, tag=0x8C):
+class AwaitBarrier(UpdateRequest, RepliedBy["BarrierPassed"], tag=0x8C):
     """Arrive at ``barrier``, and wait until ``parties`` have arrived. Answered by `BarrierPassed`.
 
     All parties of a generation must name the same number. ``wait_ms`` and ``label`` are those of
@@ -33,9 +32,6 @@ class AwaitBarrier(UpdateRequest, tag=0x8C):
 
     KIND = BARRIER
     WAITS = True
-
-    if TYPE_CHECKING:
-        reply: "BarrierPassed" = declared()
 
     def check(self) -> None:
         UpdateRequest.check(self)

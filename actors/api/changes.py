@@ -6,7 +6,7 @@ client requests the changes after the version of the last reply, again and again
 request to another node: no change is missing, and none comes twice.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
@@ -18,9 +18,9 @@ from fencelock.actors.api.name import (
     kind_of,
     titled,
 )
-from fencelock.actors.api.request import TableQuery, TableReply
+from fencelock.actors.api.request import RepliedBy, TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.message import Int64
 
 WATCHED_KINDS = frozenset({ELECTION, MAP})
 """The kinds of objects that can be watched."""
@@ -55,7 +55,7 @@ class Change(NamedTuple):
         return 64 + len(self.key.encode()) + len(self.value or b"")
 
 
-class ReadChanges(TableQuery, tag=0x9E):
+class ReadChanges(TableQuery, RepliedBy["ChangesRead"], tag=0x9E):
     """Send the changes of ``lock`` after version ``after``. Answered by `ChangesRead`.
 
     ``lock`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
@@ -70,9 +70,6 @@ class ReadChanges(TableQuery, tag=0x9E):
     lock: str
     after: Int64 | None = None
     prefix: str = ""
-
-    if TYPE_CHECKING:
-        reply: "ChangesRead" = declared()
 
     @property
     def waits(self) -> bool:

@@ -4,11 +4,10 @@ A counter is an integer. One that nobody has used is 0, and a counter at 0 leave
 counter need not be created. A change may require that a certain hold exists.
 """
 
-from typing import TYPE_CHECKING
-
 from fencelock.actors.api.name import INT_MAX, check_number
 from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.api.request import RepliedBy
+from fencelock.actors.message import Int64
 
 COUNTER = "counter"
 """The kind of a counter, in the names of the table."""
@@ -18,15 +17,12 @@ VALUE_MAX = INT_MAX
 wire. A change beyond them changes nothing."""
 
 
-class CounterRequest(GuardedRequest):
+class CounterRequest(GuardedRequest, RepliedBy["CounterChanged"]):
     """A request to change a counter. Answered by `CounterChanged`."""
 
     KIND = COUNTER
 
     counter: str
-
-    if TYPE_CHECKING:
-        reply: "CounterChanged" = declared()
 
 
 class AddToCounter(CounterRequest, tag=0x7D):

@@ -6,11 +6,10 @@ latch begins, and the first request creates it. A latch at 0 is kept for some ti
 clients pass too. Then it is removed, and the next request creates a new latch.
 """
 
-from typing import TYPE_CHECKING
-
 from fencelock.actors.api.name import WAIT_MS_MAX, check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.api.request import RepliedBy
+from fencelock.actors.message import Int64
 
 LATCH = "latch"
 """The kind of a latch, in the names of the table."""
@@ -40,7 +39,7 @@ class LatchRequest(UpdateRequest):
         check_number("keep_ms", self.keep_ms, 0, WAIT_MS_MAX)
 
 
-class CountDown(LatchRequest, tag=0x88):
+class CountDown(LatchRequest, RepliedBy["CountedDown"], tag=0x88):
     """Lower the count of ``latch`` by ``amount``, at most to 0. Answered by `CountedDown`.
 
     If this request creates the latch, the latch begins with ``count``, and is kept for ``keep_ms``
@@ -49,15 +48,12 @@ class CountDown(LatchRequest, tag=0x88):
 
     amount: Int64 = 1
 
-    if TYPE_CHECKING:
-        reply: "CountedDown" = declared()
-
     def check(self) -> None:
         LatchRequest.check(self)
         check_number("amount", self.amount, 1, COUNT_MAX)
 
 
-class AwaitLatch(LatchRequest, tag=0x89):
+class AwaitLatch(LatchRequest, RepliedBy["LatchPassed"], tag=0x89):
     """Wait until the count of ``latch`` is 0. Answered by `LatchPassed`.
 
     ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`, and ``keep_ms``
@@ -69,9 +65,6 @@ class AwaitLatch(LatchRequest, tag=0x89):
 
     WAITS = True
     IDEMPOTENT = True
-
-    if TYPE_CHECKING:
-        reply: "LatchPassed" = declared()
 
 
 class CountedDown(UpdateReply, tag=0x8A):

@@ -25,9 +25,9 @@ from fencelock.actors.api.name import (
     object_name,
 )
 from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
-from fencelock.actors.api.request import TableQuery, TableReply
+from fencelock.actors.api.request import RepliedBy, TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.message import Int64
 
 MAP = "map"
 """The kind of a map, in the names of the table."""
@@ -56,7 +56,7 @@ def check_key(key: str) -> None:
     check_text("key", key, KEY_BYTES_MAX)
 
 
-class EntryRequest(GuardedRequest):
+class EntryRequest(GuardedRequest, RepliedBy["EntryChanged"]):
     """A request to change one entry. Answered by `EntryChanged`."""
 
     KIND = MAP
@@ -66,9 +66,6 @@ class EntryRequest(GuardedRequest):
     version: Int64 | None = None
     """The version that the entry must have: 0 if there must be no entry, None for any version. If
     the entry has another version, nothing changes, and the reply has that version."""
-
-    if TYPE_CHECKING:
-        reply: "EntryChanged" = declared()
 
     def check(self) -> None:
         GuardedRequest.check(self)
@@ -131,14 +128,12 @@ class EntrySeen(NamedTuple):
     """The handle of the session with which it ends; empty if it does not end with one."""
 
 
-class MapQuery(TableQuery):
+class MapQuery(TableQuery, RepliedBy["EntryList"]):
     """A query about a map."""
 
     map: str
 
-    if TYPE_CHECKING:
-        reply: "EntryList" = declared()
-    else:
+    if not TYPE_CHECKING:  # To type checkers this is a field that other requests have.
 
         @property
         def lock(self) -> str:

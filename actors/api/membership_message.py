@@ -6,12 +6,12 @@ wanted, so a repetition has no further effect.
 
 import re
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fencelock.actors.api.name import INT_MAX, check_number
-from fencelock.actors.api.request import Query, Reply, Request
+from fencelock.actors.api.request import Query, RepliedBy, Reply, Request
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.message import Int64
 
 NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 ENDPOINT = re.compile(
@@ -68,7 +68,7 @@ def is_endpoint(text: str) -> bool:
     )
 
 
-class ChangeMembers(Request, tag=0xBB):
+class ChangeMembers(Request, RepliedBy["MembersChanged"], tag=0xBB):
     """Change the members of the cluster. Answered by `MembersChanged` or `Refused`, soon.
 
     ``endpoint`` and ``journal`` belong to the node that becomes a member; they are empty and 0 if
@@ -84,9 +84,6 @@ class ChangeMembers(Request, tag=0xBB):
     replacement: str = ""
 
     OPERATOR = True
-
-    if TYPE_CHECKING:
-        reply: "MembersChanged" = declared()
 
     def check(self) -> None:
         _check_node("node", self.node)
@@ -122,11 +119,8 @@ class MembersChanged(Reply, tag=0xBC):
     REPLIES_TO = (ChangeMembers,)
 
 
-class ReadMembers(Query, tag=0xBD):
+class ReadMembers(Query, RepliedBy["MembersRead"], tag=0xBD):
     """Report the nodes of the cluster. Answered by `MembersRead`."""
-
-    if TYPE_CHECKING:
-        reply: "MembersRead" = declared()
 
 
 class NodeReport(NamedTuple):

@@ -37,6 +37,7 @@ from fencelock.actors.api.request import (
     Key,
     Outcome,
     Query,
+    RepliedBy,
     Reply,
     Request,
     TableQuery,
@@ -220,7 +221,7 @@ class CancellableRequest(LockRequest, Command):
         self.check()
 
 
-class AcquireRequest(CancellableRequest):
+class AcquireRequest(CancellableRequest, RepliedBy["Granted"]):
     """A request that is answered by `Granted`, perhaps after a wait, or by `Refused`.
 
     A `Cancel` with its number undoes it.
@@ -236,7 +237,6 @@ class AcquireRequest(CancellableRequest):
         """The number of times that the owner may hold it at once, or 0 for no limit."""
         permits: int = declared()
         """The number of permits of each object."""
-        reply: "Granted" = declared()
 
     def check(self) -> None:
         name, wait_ms, limit = self.name, self.wait_ms, self.limit
@@ -258,7 +258,7 @@ class AcquireRequest(CancellableRequest):
         check_number("limit", self.limit, 0, INT_MAX)
 
 
-class ReleaseRequest(LockRequest, Command):
+class ReleaseRequest(LockRequest, Command, RepliedBy["Released"]):
     """Give back the hold under ``fence``, or part of it. Answered by `Released` or `Refused`."""
 
     fence: Int64
@@ -269,9 +269,6 @@ class ReleaseRequest(LockRequest, Command):
     REFUSABLE: ClassVar[bool] = False
     """Whether it ends when it is refused as INVALID or UNSUPPORTED: the hold stays as it was. Any
     other release goes on until it is done."""
-
-    if TYPE_CHECKING:
-        reply: "Released" = declared()
 
 
 class LockReply(OwnerMessage, Reply):
@@ -313,7 +310,7 @@ class Release(ReleaseRequest, tag=0x11):
     check_new = ReleaseRequest.check  # Without the call of `check` in between.
 
 
-class Cancel(LockRequest, Command, tag=0x12):
+class Cancel(LockRequest, Command, RepliedBy["Cancelled"], tag=0x12):
     """Cancel my `Acquire` numbered ``request``; if it was granted, end the hold.
 
     Always answered by `Cancelled`, so it can be repeated until that arrives. If it arrives before
@@ -324,9 +321,6 @@ class Cancel(LockRequest, Command, tag=0x12):
     lock: str
 
     EASES = True
-
-    if TYPE_CHECKING:
-        reply: "Cancelled" = declared()
 
     @property
     def key(self) -> Key:
@@ -342,7 +336,7 @@ HOLDER_UNKNOWN = "it is not known who holds it: "
 """Precedes the reason in the refusal of an `Inspect`."""
 
 
-class Inspect(TableQuery, tag=0x13):
+class Inspect(TableQuery, RepliedBy["LockStatus"], tag=0x13):
     """Report the state of ``lock``. Answered by `LockStatus`.
 
     With ``age_ms`` None it is a linearizable read, if the protocol has them.
@@ -350,21 +344,15 @@ class Inspect(TableQuery, tag=0x13):
 
     lock: str
 
-    if TYPE_CHECKING:
-        reply: "LockStatus" = declared()
-
     def check(self) -> None:
         TableQuery.check(self)
         check_object_name(self.lock)
 
 
-class Describe(Query, tag=0x14):
+class Describe(Query, RepliedBy["NodeStatus"], tag=0x14):
     """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
 
     roles: bool = False
-
-    if TYPE_CHECKING:
-        reply: "NodeStatus" = declared()
 
 
 class KeepAlive(Command, tag=0x15):

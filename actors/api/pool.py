@@ -6,18 +6,17 @@ fences and no losses. A pool of which nothing is taken leaves no state, so each 
 something names its size, and all must agree.
 """
 
-from typing import TYPE_CHECKING
-
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.api.semaphore import PERMITS_MAX, ResizeRequest
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.message import Int64
 
 POOL = "pool"
 """The kind of a pool, in the names of the table."""
 
 
-class TakePermits(UpdateRequest, tag=0x118):
+class TakePermits(UpdateRequest, RepliedBy["PermitsTaken"], tag=0x118):
     """Take ``amount`` of the ``size`` permits of ``pool``. Answered by `PermitsTaken`.
 
     ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`. An ``amount`` of
@@ -33,16 +32,13 @@ class TakePermits(UpdateRequest, tag=0x118):
     KIND = POOL
     WAITS = True
 
-    if TYPE_CHECKING:
-        reply: "PermitsTaken" = declared()
-
     def check(self) -> None:
         UpdateRequest.check(self)
         check_number("size", self.size, 1, PERMITS_MAX)
         check_number("amount", self.amount, 0 if self.wait_ms == 0 else 1, self.size)
 
 
-class GivePermits(UpdateRequest, tag=0x119):
+class GivePermits(UpdateRequest, RepliedBy["PermitsGiven"], tag=0x119):
     """Give ``amount`` permits of ``pool`` back, whoever took them. Answered by `PermitsGiven`."""
 
     pool: str
@@ -50,9 +46,6 @@ class GivePermits(UpdateRequest, tag=0x119):
 
     KIND = POOL
     EASES = True
-
-    if TYPE_CHECKING:
-        reply: "PermitsGiven" = declared()
 
     def check(self) -> None:
         UpdateRequest.check(self)

@@ -6,7 +6,7 @@ proxies, the replicated table, the codec) finds them by these bases.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -32,13 +32,10 @@ Its reply has the same key. The name belongs to the object that the request is a
 R_co = TypeVar("R_co", covariant=True)
 
 
-class RepliedBy(Protocol[R_co]):
-    """To type checkers: a request whose reply is an ``R_co``, which `ask` returns."""
+class RepliedBy(Generic[R_co]):
+    """A base of requests whose reply is an ``R_co``: `ask` returns that, to type checkers."""
 
-    @property
-    def reply(self) -> R_co:
-        """Of that type. No request has it when the program runs."""
-        ...
+    __slots__ = ()
 
 
 class Request(Message):

@@ -18,7 +18,8 @@ from fencelock.actors.api.object_request import (
     UpdateReply,
     UpdateRequest,
 )
-from fencelock.actors.message import Int64, declared
+from fencelock.actors.api.request import RepliedBy
+from fencelock.actors.message import Int64
 
 SEMAPHORE = "semaphore"
 """The kind of a semaphore, in the names of the table."""
@@ -73,7 +74,7 @@ class ReleasePermits(PartRequest, tag=0x1F):
         check_number("amount", self.amount, 0, PERMITS_MAX)
 
 
-class ResizeRequest(UpdateRequest):
+class ResizeRequest(UpdateRequest, RepliedBy["Resized"]):
     """A request to let an object that has ``permits`` have ``size`` of them. Answered by `Resized`.
 
     What is held or taken stays so, even if that is more than ``size``. Claims that wait for more
@@ -82,9 +83,6 @@ class ResizeRequest(UpdateRequest):
 
     permits: Int64
     size: Int64
-
-    if TYPE_CHECKING:
-        reply: "Resized" = declared()
 
     def check(self) -> None:
         UpdateRequest.check(self)
