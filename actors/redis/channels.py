@@ -53,7 +53,7 @@ class Subscription:
     channel: bytes
     key: str
     request: AwaitKey | None = None
-    """Its place in the queue, None while it has none."""
+    """Its place in the queue, None while it has none, and once the subscription has ended."""
     fence: int = 0
     """The fence of its last turn, 0 once that was taken at this door."""
     missed: int = 0
@@ -94,9 +94,8 @@ class Channels:
         self._of: dict[int, dict[bytes, Subscription]] = {}
         """By connection and channel."""
         self._waiting: dict[int, Subscription] = {}
-        """Those with a place, by the number of its request."""
-        self._ended: dict[int, Subscription] = {}
-        """Those that ended while they had a place, until it is known what became of that."""
+        """Those with a place, by the number of its request. One that ended while it had a place is
+        here until it is known what became of that."""
         self._turns: dict[int, Subscription] = {}
         """Those whose last turn was perhaps not taken yet, by its fence."""
         self._owners: dict[int, int] = {}
@@ -138,8 +137,8 @@ class Channels:
             if one is None:
                 continue
             if one.request is not None:
-                self._ended[one.request.request] = self._waiting.pop(one.request.request)
                 effects.append(Send(self._session, cancel_of(one.request)))
+                one.request = None
             if self._turns.pop(one.fence, None) is not None:
                 effects.append(self._give_back(one))
         if not of:
@@ -162,15 +161,14 @@ class Channels:
         if owner is None:
             return None, []
         self._idle.append(owner)
-        ended = self._ended.pop(number, None)
-        if ended is not None and isinstance(answer, KeysChanged):  # It ended at the same time.
-            return None, [self._give_back(ended)]
         one = self._waiting.pop(number, None)
         if one is None:
             return None, []
-        one.request = None
+        ended, one.request = one.request is None, None
         if not isinstance(answer, KeysChanged):
             return None, []
+        if ended:
+            return None, [self._give_back(one)]
         self._turns.pop(one.fence, None)
         one.fence = answer.keys[0].fence
         self._turns[one.fence] = one

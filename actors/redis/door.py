@@ -128,8 +128,6 @@ class Connection:
     parser: RequestParser
     key: str = ""
     """The name of its key, empty where none are used."""
-    trusted: bool = True
-    """Whether it may send commands."""
     version: int = VERSION_2
     name: str = ""
     library: dict[str, str] = field(default_factory=dict[str, str])
@@ -242,7 +240,7 @@ class RedisDoor(Role[DoorEvent]):
     def _on_opened(self, event: Opened, now: Instant) -> Effects:
         trusted = self.access is None
         self.connections[event.connection] = Connection(
-            event.connection, event.peer, now, RequestParser(trusted=trusted), trusted=trusted
+            event.connection, event.peer, now, RequestParser(trusted=trusted)
         )
         effects: list[Effect] = [Observe("redis.connected")]
         if not self.ticking:
@@ -519,7 +517,7 @@ class RedisDoor(Role[DoorEvent]):
         self.access.replace(changed.rights)
         effects: list[Effect] = []
         for one in list(self.connections.values()):
-            if one.trusted and not self.access.knows(one.key):
+            if one.parser.trusted and not self.access.knows(one.key):
                 effects += self._close(one, f"NOAUTH key {one.key!r} was removed")
                 continue
             try:
@@ -535,9 +533,10 @@ class RedisDoor(Role[DoorEvent]):
             return ()
         effects: list[Effect] = [Wake(TICK_MS, DoorTick()), *self.channels.retry()]
         for one in list(self.connections.values()):
-            since = one.incomplete_at if one.trusted else one.opened_at
+            trusted = one.parser.trusted
+            since = one.incomplete_at if trusted else one.opened_at
             if since is not None and ms_between(since, now) >= SLOW_MS:
-                what = "complete" if one.trusted else "authenticated"
+                what = "complete" if trusted else "authenticated"
                 text = f"ERR no request was {what} within {SLOW_MS // 1_000} s"
                 effects += [Observe("redis.slow_closed"), *self._close(one, text)]
         return effects
@@ -619,8 +618,7 @@ class RedisDoor(Role[DoorEvent]):
 
     def _on_reset(self, connection: Connection, arguments: list[bytes]) -> Reply:
         connection.version, connection.name = VERSION_2, ""
-        connection.key, connection.trusted = "", self.access is None
-        connection.parser.trusted = connection.trusted
+        connection.key, connection.parser.trusted = "", self.access is None
         return "RESET"
 
     def _on_select(self, connection: Connection, arguments: list[bytes]) -> Reply:
@@ -648,8 +646,7 @@ class RedisDoor(Role[DoorEvent]):
         key = self._verify(named, password.decode(errors="replace"))
         if key is None:
             raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
-        connection.key, connection.trusted = key, True
-        connection.parser.trusted = True
+        connection.key, connection.parser.trusted = key, True
 
     def _on_hello(self, connection: Connection, arguments: list[bytes]) -> Reply:
         """HELLO [2 | 3 [AUTH user password] [SETNAME name]]."""
@@ -672,7 +669,7 @@ class RedisDoor(Role[DoorEvent]):
             else:
                 option = rest[0].decode(errors="replace")
                 raise CommandError(f"ERR Syntax error in HELLO option '{option}'")
-        if not connection.trusted:
+        if not connection.parser.trusted:
             raise CommandError(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
                 "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client "
@@ -831,7 +828,7 @@ def _check_count(name: str, count: int, arguments: list[bytes]) -> None:
 
 
 def _check_trusted(connection: Connection, name: str) -> None:
-    if not connection.trusted and name not in ("auth", "hello", "quit", "reset"):
+    if not connection.parser.trusted and name not in ("auth", "hello", "quit", "reset"):
         raise CommandError("NOAUTH Authentication required.")
 
 
