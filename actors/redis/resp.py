@@ -11,6 +11,7 @@ Source: https://redis.io/docs/latest/develop/reference/protocol-spec/; ``network
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -161,8 +162,16 @@ def _number(line: bytes) -> int | None:
     return None
 
 
-_ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
-_SPACES = frozenset(b" \t\n\r\v\f\0")
+_SPACES = b" \t\n\r\v\f\0"
+_WORD = re.compile(
+    rb"""[ \t\n\r\v\f\0]*+(?P<plain>[^ \t\n\r\v\f\0"']*+)"""
+    rb"""(?:"(?P<double>(?:\\.|[^"\\])*+)"|'(?P<single>(?:\\'|[^'])*+)')?+(?=[ \t\n\r\v\f\0]|\Z)""",
+    re.DOTALL,
+)
+"""A word of an inline request. It may end with a part in quotes, behind which comes a space."""
+
+_ESCAPE = re.compile(rb"\\(?:x(?P<digits>[0-9a-fA-F]{2})|(?P<sign>.))", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 def words_of(line: bytes) -> list[bytes]:
@@ -172,61 +181,30 @@ def words_of(line: bytes) -> list[bytes]:
         ProtocolError: a quote is not closed, or something follows one.
 
     """
-    if not (b'"' in line or b"'" in line):
-        words = line.replace(b"\0", b" ").split()
-        if len(words) > ARGUMENTS_MAX:
-            raise ProtocolError("invalid multibulk length")
-        return words
-    words = list[bytes]()
-    at, end = 0, len(line)
-    while at < end:
-        if line[at] in _SPACES:
-            at += 1
-            continue
-        word, at = _word(line, at)
-        words.append(word)
+    plain = b'"' not in line and b"'" not in line
+    words = line.replace(b"\0", b" ").split() if plain else _quoted_words(line.rstrip(_SPACES))
     if len(words) > ARGUMENTS_MAX:
         raise ProtocolError("invalid multibulk length")
     return words
 
 
-def _word(line: bytes, at: int) -> tuple[bytes, int]:
-    word, quote, end = bytearray(), 0, len(line)
-    while at < end:
-        sign = line[at]
-        if not quote:
-            if sign in _SPACES:
-                break
-            if sign in b"\"'":
-                quote = sign
-            else:
-                word.append(sign)
-            at += 1
-        elif sign == quote:
-            if at + 1 < end and line[at + 1] not in _SPACES:
-                raise ProtocolError("unbalanced quotes in request")
-            return bytes(word), at + 1
-        elif sign == ord("\\") and at + 1 < end:
-            found, at = _escaped(line, at, quote)
-            word += found
-        else:
-            word.append(sign)
-            at += 1
-    if quote:
-        raise ProtocolError("unbalanced quotes in request")
-    return bytes(word), at
+def _quoted_words(line: bytes) -> list[bytes]:
+    words, at = list[bytes](), 0
+    while at < len(line):
+        match = _WORD.match(line, at)
+        if match is None:
+            raise ProtocolError("unbalanced quotes in request")
+        double, single = match["double"] or b"", match["single"] or b""
+        quoted = _ESCAPE.sub(_unescaped, double) or single.replace(b"\\'", b"'")
+        words.append(match["plain"] + quoted)
+        at = match.end()
+    return words
 
 
-def _escaped(line: bytes, at: int, quote: int) -> tuple[bytes, int]:
-    """Return what the backslash at ``at`` stands for, and the place behind it."""
-    sign = line[at + 1]
-    if quote == ord("'"):
-        return (b"'", at + 2) if sign == ord("'") else (b"\\", at + 1)
-    if sign == ord("x"):
-        digits = line[at + 2 : at + 4]
-        if len(digits) == 2 and all(digit in b"0123456789abcdefABCDEF" for digit in digits):  # noqa: PLR2004  (\xhh)
-            return bytes([int(digits, 16)]), at + 4
-    return bytes([_ESCAPES.get(sign, sign)]), at + 2
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    if match["digits"]:
+        return bytes.fromhex(match["digits"].decode())
+    return _ESCAPED.get(match["sign"], match["sign"])
 
 
 class Failure(NamedTuple):
