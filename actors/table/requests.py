@@ -180,35 +180,24 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
     if hold is None or hold.fence != command.fence:
         deny_release(table, owner_state, command, out)
         return
+    part = 0
     if command.PARTIAL:
         assert isinstance(command, PartRequest)
-        _release_part(table, hold, command, out)
-        return
-    released = owner_state.released(hold.count - 1)
+        part = command.amount or hold.amount
+        if part > hold.amount:
+            why = Why(Cause.TOO_MANY, (part, hold.amount, hold.fence))
+            deny(table, owner_state, Reason.INVALID, why, out)
+            return
+    left = hold.amount - part if part else hold.count - 1
     table.changing = True
-    hold.count -= 1
-    owner_state.outcome = released
+    owner_state.outcome = released = owner_state.released(left)
     out.append(released)
-    if hold.count == 0:
+    if not left:
         table.end_hold(hold, out)
-
-
-def _release_part(
-    table: TableState, hold: TableHold, command: PartRequest, out: list[Result]
-) -> None:
-    owner_state, amount = hold.owner_state, command.amount or hold.amount
-    if amount > hold.amount:
-        why = Why(Cause.TOO_MANY, (amount, hold.amount, hold.fence))
-        deny(table, owner_state, Reason.INVALID, why, out)
-        return
-    released = owner_state.released(hold.amount - amount)
-    table.changing = True
-    owner_state.outcome = released
-    out.append(released)
-    if amount == hold.amount:
-        table.end_hold(hold, out)
+    elif part:
+        table.give_back(hold, part, out)
     else:
-        table.give_back(hold, amount, out)
+        hold.count = left
 
 
 def resize_semaphore(
