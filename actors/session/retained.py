@@ -623,14 +623,12 @@ class RetainedLocks:
     """
 
     def __init__(self, locks_max: int = LOCKS_MAX) -> None:
-        self.by_key: dict[LockKey, RetainedLock] = {}
+        self.by_key: OrderedDict[LockKey, RetainedLock] = OrderedDict()
         """The locks, of which the idle ones are in order: the least recently used first."""
         self.due_at: Instant | None = None
         """Time before which no lock is due: idle for too long, or remembered for too long."""
         self.watched_from: Instant | None = None
         """The time at which the `Retainer` was told to call `expire`; None if it was not."""
-        self._moving: tuple[LockKey, RetainedLock] | None = None
-        """The lock that is being moved to the end of ``by_key``. A thread may be interrupted."""
         self._locks_max = locks_max
         self._last_number = 0
         """The highest number of a request for a lock that was forgotten. A late reply to it must
@@ -659,8 +657,7 @@ class RetainedLocks:
         """Note the state of ``lock`` after a call that decided ``acts``; return these."""
         state = lock.state
         if state is RetainedState.IDLE:
-            self._moving = key, lock
-            self._end_move()
+            self.by_key.move_to_end(key)  # One call in C, which no signal interrupts.
             due_at: Instant | None = lock.idle_until
         elif state is RetainedState.HELD or (state in UNHELD and self._forget(key, lock, now)):
             due_at = None
@@ -691,7 +688,6 @@ class RetainedLocks:
 
     def excess(self) -> LockKey | None:
         """Return the idle lock that was not used for longest, if there are too many locks."""
-        self._end_move()
         if len(self.by_key) <= self._locks_max:
             return None
         idle = (key for key, lock in self.by_key.items() if lock.state is RetainedState.IDLE)
@@ -702,7 +698,6 @@ class RetainedLocks:
 
     def reset(self, key: LockKey, users: dict[int, int], now: Instant) -> list[LockAct]:
         """Make the state whole after a call about a lock that was cut short; see there."""
-        self._end_move()
         lock = self.by_key.get(key)
         return [] if lock is None else self.note(key, lock, lock.reset(users), now)
 
@@ -712,13 +707,6 @@ class RetainedLocks:
             (key, lock.close()) for key, lock in self.by_key.items()
         ]
         return [(key, act) for key, acts in closed for act in acts]
-
-    def _end_move(self) -> None:
-        if self._moving is not None:
-            key, lock = self._moving
-            self.by_key.pop(key, None)
-            self.by_key[key] = lock
-            self._moving = None
 
     def _forget(self, key: LockKey, lock: RetainedLock, now: Instant) -> bool:
         """Forget a lock that the session does not have, unless its recalls are remembered."""

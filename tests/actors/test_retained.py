@@ -389,13 +389,6 @@ def test_a_loss_that_was_cut_short_leaves_nobody_behind(client: Client) -> None:
     assert client.lock.users is None
 
 
-def test_a_lock_that_was_being_moved_is_not_forgotten() -> None:
-    locks, client = RetainedLocks(), Client().idle()
-    locks._moving = A, client.lock  # pyright: ignore[reportPrivateUsage]
-    assert locks.excess() is None
-    assert locks.by_key == {A: client.lock}
-
-
 def test_every_move_is_in_the_table(client: Client) -> None:
     assert set(MOVES) == set(RetainedState)
     with pytest.raises(AssertionError, match="cannot be idle"):
