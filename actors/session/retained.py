@@ -10,21 +10,21 @@ One `RetainedLock` is the state of one lock::
                       the last waiter gave up, or the request was refused
           ┌───────────────────────────────────────────────────────────────┐
           v                                                               │
-    ┌─> FREE ── an owner wants it ──────────────────────────────────> ACQUIRING <── an owner ── LOST
-    │                                                                │    │    │    wants it     ^
-    │                              granted, and nobody waits any more│    │    │                 │
-    │   ┌────────────────────────────────────────────────────────────┘    │    │                 │
-    │   v                                                         granted │    │ granted after   │
-    │  IDLE <── the last local owner released, nobody waits ── HELD <─────┘    │ its recall      │
-    │   │  ── the next local owner ─────────────────────────────>│             │                 │
-    │   │                                               recalled │             │                 │
-    │   │                                                        v             │                 │
-    │   │ idle for too long, recalled,               RECALLED <────────────────┘                 │
-    │   │ suspect, closed                                        │                               │
-    │   v                                                        │ the last local owner released │
-    │ RELEASING <────────────────────────────────────────────────┘                               │
-    │   │                              HELD ── its span is used up, or suspect ──> RELEASING     │
-    └───┘ confirmed                    ACQUIRING, IDLE, HELD, RECALLED ── the hold is lost ──────┘
+    ┌─> FREE ── an owner wants it ──────────────────────────────────> ACQUIRING
+    │                                                                │    │    │
+    │                              granted, and nobody waits any more│    │    │
+    │   ┌────────────────────────────────────────────────────────────┘    │    │
+    │   v                                                         granted │    │ granted after
+    │  IDLE <── the last local owner released, nobody waits ── HELD <─────┘    │ its recall
+    │   │  ── the next local owner ─────────────────────────────>│             │
+    │   │                                               recalled │             │
+    │   │                                                        v             │
+    │   │ idle for too long, recalled,               RECALLED <────────────────┘
+    │   │ suspect, closed                                        │
+    │   v                                                        │ the last local owner released
+    │ RELEASING <────────────────────────────────────────────────┘
+    │   │                              HELD ── its span is used up, or suspect ──> RELEASING
+    └───┘ confirmed                    each of the others ── the hold is lost ──> FREE
 
 Fences
 ------
@@ -87,7 +87,6 @@ Source: Gray and Cheriton, "Leases", SOSP 1989; Dice, Marathe and Shavit, "Lock 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -144,8 +143,6 @@ class RetainedState(StrEnum):
     """A local owner has it, and the cluster wants it back."""
     RELEASING = "releasing"
     """It was given back, and that is not confirmed."""
-    LOST = "lost"
-    """Like FREE: the session lost the hold that it had."""
 
 
 MOVES: dict[RetainedState, tuple[RetainedState, ...]] = {
@@ -156,26 +153,21 @@ MOVES: dict[RetainedState, tuple[RetainedState, ...]] = {
         RetainedState.IDLE,
         RetainedState.RECALLED,
         RetainedState.RELEASING,
-        RetainedState.LOST,
     ),
     RetainedState.HELD: (
+        RetainedState.FREE,
         RetainedState.IDLE,
         RetainedState.RECALLED,
         RetainedState.RELEASING,
-        RetainedState.LOST,
     ),
-    RetainedState.IDLE: (RetainedState.HELD, RetainedState.RELEASING, RetainedState.LOST),
-    RetainedState.RECALLED: (RetainedState.RELEASING, RetainedState.LOST),
+    RetainedState.IDLE: (RetainedState.FREE, RetainedState.HELD, RetainedState.RELEASING),
+    RetainedState.RECALLED: (RetainedState.FREE, RetainedState.RELEASING),
     RetainedState.RELEASING: (RetainedState.FREE,),
-    RetainedState.LOST: (RetainedState.ACQUIRING,),
 }
 """The moves of a retained lock."""
 
 KEPT = (RetainedState.HELD, RetainedState.IDLE, RetainedState.RECALLED)
 """The states in which the session has the lock."""
-
-UNHELD = (RetainedState.FREE, RetainedState.LOST)
-"""The states in which the session neither has the lock nor asked for anything."""
 
 
 class Admit(NamedTuple):
@@ -295,7 +287,7 @@ class RetainedLock(Struct, gc=False):
         """Time at which an idle lock goes back, or the recalls of an unused one are forgotten."""
         if self.state is RetainedState.IDLE:
             return self.idle_until
-        if self.recalls is None or self.state not in UNHELD:
+        if self.recalls is None or self.state is not RetainedState.FREE:
             return None
         return later(self.recalls.last_at, PEACE_MS)
 
@@ -317,7 +309,7 @@ class RetainedLock(Struct, gc=False):
                 return [self._admit(token) if self._may_admit(now) else Divert(token)]
             case RetainedState.RECALLED if self._is_open() and self._may_follow(now):
                 return [self._follow(token)]
-            case RetainedState.FREE | RetainedState.LOST if not self._is_paused(now):
+            case RetainedState.FREE if not self._is_paused(now):
                 self._enqueue(token, waits=waits)
                 return [self._request(waits=waits)]
             case RetainedState.HELD | RetainedState.RECALLED | RetainedState.ACQUIRING if not waits:
@@ -433,7 +425,7 @@ class RetainedLock(Struct, gc=False):
         been carried out or not: the session ignores what it has done already.
         """
         self.users, self.queue = users or None, None
-        if self.state in UNHELD:
+        if self.state is RetainedState.FREE:
             self.users = None
             lost: list[Act] = [Lose(token, fence) for token, fence in users.items()]
             return [*lost, GiveBack(self.fence)] if lost else []
@@ -464,10 +456,8 @@ class RetainedLock(Struct, gc=False):
         """Note that the session lost the lock, or its request for it."""
         lost = [Lose(token, fence) for token, fence in (self.users or {}).items()]
         self.users, self.trust = None, None
-        if self.state is RetainedState.RELEASING:
+        if self.state is not RetainedState.FREE:
             self._move(RetainedState.FREE)
-        elif self.state not in (RetainedState.FREE, RetainedState.LOST):
-            self._move(RetainedState.LOST)
         return [*lost, *self._divert_all()]
 
     def expire(self, now: Instant) -> list[Act]:
@@ -659,7 +649,9 @@ class RetainedLocks:
         if state is RetainedState.IDLE:
             self.by_key.move_to_end(key)  # One call in C, which no signal interrupts.
             due_at: Instant | None = lock.idle_until
-        elif state is RetainedState.HELD or (state in UNHELD and self._forget(key, lock, now)):
+        elif state is RetainedState.HELD or (
+            state is RetainedState.FREE and self._forget(key, lock, now)
+        ):
             due_at = None
         else:
             due_at = lock.due_at
@@ -680,7 +672,7 @@ class RetainedLocks:
         acts: list[LockAct] = []
         for key, lock in [*self.by_key.items()]:
             acts += [(key, act) for act in lock.expire(now)]
-            if lock.state in UNHELD:
+            if lock.state is RetainedState.FREE:
                 self._forget(key, lock, now)
         dues = (lock.due_at for lock in self.by_key.values())
         self.due_at = self.watched_from = min((at for at in dues if at is not None), default=None)
@@ -703,10 +695,7 @@ class RetainedLocks:
 
     def close(self) -> list[LockAct]:
         """Give back whatever is idle, and admit nobody any more."""
-        closed: Iterable[tuple[LockKey, list[Act]]] = [
-            (key, lock.close()) for key, lock in self.by_key.items()
-        ]
-        return [(key, act) for key, acts in closed for act in acts]
+        return [(key, act) for key, lock in self.by_key.items() for act in lock.close()]
 
     def _forget(self, key: LockKey, lock: RetainedLock, now: Instant) -> bool:
         """Forget a lock that the session does not have, unless its recalls are remembered."""

@@ -323,7 +323,7 @@ def test_r9_an_owner_that_does_not_wait_has_an_idle_lock_at_once(client: Client)
 def test_r9_a_loss_is_told_to_the_local_owner(client: Client) -> None:
     client.held().acquire(BEN)
     assert client.lock.lose() == [Lose(ANN, 1), Divert(BEN)]
-    assert client.state is RetainedState.LOST
+    assert client.state is RetainedState.FREE
     assert client.acquire(CEM) == [Request(2)]
 
 
