@@ -251,14 +251,13 @@ class Ending(Struct):
 
 def greet(state: SessionState, endpoints: Iterable[Address], now: Instant) -> list[Effect]:
     """Send a keep-alive to each of ``endpoints``. Each number is used once."""
-    order, session_lease = list(state.endpoints.table), state.session_lease
-    state.greetings += len(order)
+    session_lease = state.session_lease
     effects: list[Effect] = []
     for endpoint in endpoints:
-        number = state.greetings + order.index(endpoint)
+        state.greetings += 1
         if session_lease.kept:
-            session_lease.note_sent(number, now)
-        alive = KeepAlive(session=session_lease.spoken, request=number)
+            session_lease.note_sent(state.greetings, now)
+        alive = KeepAlive(session=session_lease.spoken, request=state.greetings)
         effects.append(state.in_flight.send(endpoint, alive, now))
     return effects
 

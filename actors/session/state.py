@@ -169,10 +169,8 @@ class SessionState(Struct):
         hold = self.holds.get(lock_key)
         if hold is None:
             return
-        releasing = False
-        for number in self.in_flight.releases.get(lock_key, ()):
-            if isinstance(self.in_flight.pending[number].request, ReleaseRequest):
-                releasing = True
+        numbers, pending = self.in_flight.releases.get(lock_key, ()), self.in_flight.pending
+        releasing = any(isinstance(pending[one].request, ReleaseRequest) for one in numbers)
         if releasing != (hold.state is HoldState.RELEASING):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
 
