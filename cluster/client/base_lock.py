@@ -13,7 +13,7 @@ import pykka
 from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach
-from fencelock.actors.api.message import AcquireRequest, Contender, LockStatus
+from fencelock.actors.api.message import AcquireRequest, Contender, Granted, LockStatus
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.retained import RETAINER, RETAINERS
 from fencelock.actors.error import (
@@ -231,11 +231,13 @@ class BaseLock(HasHold, Generic[H]):
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
             asked = request or self._acquire
+            amount = asked.amount
             if own.retained is not None or (self._terms is not None and not own.acquisitions):
                 yield from self._retaining(own, call, asked, wait_ms)
             else:
                 self._submit(own, call, asked, wait_ms)
-                yield call
+                granted: Granted = yield call
+                amount = amount or granted.count
             self._check_granted(own, call)
             hold = self._hold_type(channel, own, token, self._confirm)
             hold.runner = self._here()
@@ -243,7 +245,7 @@ class BaseLock(HasHold, Generic[H]):
             if not options.reentrant:
                 if self._acquired:
                     self._prune()
-                hold.amount = asked.amount or call.count
+                hold.amount = amount
                 self._acquired.append(hold)
             return hold  # noqa: TRY300 (an interrupt here undoes the acquire, too)
         except FencelockError as error:

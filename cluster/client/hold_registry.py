@@ -79,7 +79,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from fencelock.actors.api.handover import Detach
-from fencelock.actors.api.message import Granted, Release, Released, ReleaseRequest
+from fencelock.actors.api.message import Release, Released, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
@@ -172,8 +172,6 @@ class AcquireCall(AskReply):
     """The owner that acquires, once it need not wait in this client."""
     lost_before = False
     """Whether the owner lost an earlier hold, and no error had reported that before the grant."""
-    count = 0
-    """The count of the grant, which for a semaphore is the number of permits."""
 
 
 class ReleaseCall(AskReply):
@@ -338,8 +336,6 @@ class HoldRegistry:
             if call.undone or error is not None:
                 self._drop_if_done(own)
                 return
-            assert isinstance(reply, Granted)
-            call.count = reply.count
             hold, earlier = self._holds[lock_key_named(own.lock, own.owner)], own.hold
             if earlier is not None and earlier is not hold:
                 if not own.reported and earlier.state is not HoldState.RELEASED:
