@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from support.expect import PATIENCE_S, present
+from support.faces import CLIENT_KINDS, FACES, connecting
 from support.real_nodes import loopback_addresses, running, until
 from support.samples import fence_of
 
 import fencelock
-from fencelock import aio
 from fencelock.actors.error import (
     InvalidRequestError,
     LockOwnershipLostError,
@@ -25,7 +24,6 @@ from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.node.config import Config, parse, starting_config
 
-CLUSTER = "deadlines"
 SHORT_S = 0.6
 """A duration, or a grace, that passes during a test."""
 
@@ -36,7 +34,7 @@ on_paxos = pytest.mark.parametrize("cluster", ["paxos"], indirect=True)
 
 def config_of(folder: Path, nodes: int, protocol: str = "bakery") -> Config:
     addresses = loopback_addresses(nodes)
-    text = starting_config(addresses, cluster=CLUSTER, protocol=protocol)
+    text = starting_config(addresses, cluster=FACES, protocol=protocol)
     return parse(text.replace("least = 3.0", "least = 0.2"), folder)
 
 
@@ -54,15 +52,16 @@ def cluster(
 
 def connected(config: Config) -> fencelock.Client:
     addresses = [*config.nodes.values()]
-    return fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+    return fencelock.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S)
 
 
 @pytest.fixture
-def client(cluster: Config) -> Iterator[fencelock.Client]:
-    with connected(cluster) as client:
-        yield client
+def client(cluster: Config, client_kind: str) -> Iterator[fencelock.Client]:
+    with connecting(client_kind, ",".join(cluster.nodes.values())) as connect:
+        yield connect()
 
 
+@pytest.mark.parametrize("client_kind", CLIENT_KINDS)
 def test_the_owner_is_notified_at_the_end_of_the_duration_and_the_next_is_served_after_the_grace(
     client: fencelock.Client,
 ) -> None:
@@ -73,6 +72,7 @@ def test_the_owner_is_notified_at_the_end_of_the_duration_and_the_next_is_served
     mine.on_lost(notices.append)
     mine.on_lost(lambda notice: lost.set())
     fence = fence_of(mine.acquire())
+    mine.renew()
     began = time.monotonic()
     other = client.lock("order", owner="second", duration=60)
     later = fence_of(other.acquire())
@@ -158,24 +158,6 @@ def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fenceloc
         client.rlock("deep")
     with pytest.raises(UnsupportedError, match="paxos does"):
         client.locks()
-
-
-async def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
-    notices: list[HoldState] = []
-    addresses = [*cluster.nodes.values()]
-    async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
-        over = asyncio.Event()
-        mine.on_unlocking(lambda notice: notices.append(notice.state))
-        mine.on_lost(lambda notice: notices.append(notice.state))
-        mine.on_lost(lambda notice: over.set())
-        await mine.acquire()
-        await mine.renew()
-        async with asyncio.timeout(PATIENCE_S):
-            await over.wait()
-        with pytest.raises(LockOwnershipLostError):
-            await mine.release()
-    assert notices == [HoldState.UNLOCKING, HoldState.LOST]
 
 
 def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
