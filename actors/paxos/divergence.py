@@ -106,18 +106,7 @@ class DivergenceWatch:
                 effects.append(Wake(COMPARE_MS, Compare(slot=slot, attempt=1)))
         return effects
 
-    def handle(
-        self, sender: Address, event: TableDigest | Compare | Isolate, applied: int, now: Instant
-    ) -> Effects:
-        match event:
-            case TableDigest():
-                return self._on_digest(sender, event, applied, now)
-            case Compare():
-                return self._on_compare(event)
-            case Isolate():
-                return self._isolate()
-
-    def _on_digest(
+    def on_digest(
         self, sender: Address, digest: TableDigest, applied: int, now: Instant
     ) -> Effects:
         member = node_of(sender)
@@ -135,17 +124,17 @@ class DivergenceWatch:
         effects += self.flush()
         return [*effects, *self._judge(digest.slot)]
 
-    def _on_compare(self, event: Compare) -> Effects:
+    def on_compare(self, event: Compare) -> Effects:
         """Ask members whose digest is missing; after the last attempt, report if undecided."""
         found = self.digests.compare(event.slot)
         if found is None or self.why:
             return ()
         missing = self.digests.missing(event.slot)
         if missing and event.attempt <= ATTEMPTS_MAX:
-            connected_to = replace(found.own, asks=True)
+            asking = replace(found.own, asks=True)
             again = Compare(slot=event.slot, attempt=event.attempt + 1)
             return [
-                *(Send(replica_of(member), connected_to) for member in missing),
+                *(Send(replica_of(member), asking) for member in missing),
                 Wake(COMPARE_MS, again),
             ]
         if found.verdict is Verdict.UNDECIDED:
@@ -172,14 +161,8 @@ class DivergenceWatch:
         if slot in self.doubted:
             return []
         self.doubted[slot] = None
-        if len(self.doubted) > ATTEMPTS_MAX:
-            del self.doubted[next(iter(self.doubted))]
-        report = self._notify(doubt)
-        return [
-            notice(self.digests.node, level, text),
-            *report,
-            Observe(mark),
-        ]
+        _forget_above(ATTEMPTS_MAX, self.doubted)
+        return [notice(self.digests.node, level, text), *self._notify(doubt), Observe(mark)]
 
     def _notify(self, why: str) -> list[Effect]:
         if why == self.doubt:
@@ -198,7 +181,8 @@ class DivergenceWatch:
             Observe("paxos.diverged"),
         ]
 
-    def _isolate(self) -> list[Effect]:
+    def isolate(self) -> list[Effect]:
+        """Let a `Quarantined` take the place of the replica, and end the other roles of the log."""
         node = self.digests.node
         roles = (acceptor_of, leader_of, monitor_of, catchup_of, members_of, replica_of)
         arguments = {"why": self.why, "listener": self.listener}
@@ -276,7 +260,6 @@ class Digests:
     def __init__(self, node: str, config: LogConfig, every: int = AGREED_SLOTS) -> None:
         self.node = node
         self.config = config
-        self.turn()
         self.every = every
         self.step = max(1, every // STEPS)
         self.own: dict[int, TableDigest] = {}
@@ -292,11 +275,10 @@ class Digests:
         self._since: int | None = None
         """`Fingerprint.decided` at the last agreed slot, or None if that slot was not applied."""
 
-    def turn(self) -> None:
-        """Compare with the members of the newest view from now on."""
-        view = self.config.newest
-        self.others = tuple(member for member in view.members if member != self.node)
-        self.majority = view.majority
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other members of the newest view."""
+        return tuple(member for member in self.config.newest.members if member != self.node)
 
     def begin(self, fingerprint: Fingerprint | None) -> None:
         """Begin with an empty state (its fingerprint), or with a snapshot (None)."""
@@ -379,9 +361,10 @@ class Digests:
             decided = (d.decided for _, d in differing if d.decided != own.decided)
             against = max(against, _most(one for one in decided if one is not None))
         verdict = Verdict.UNDECIDED
-        if against >= self.majority:
+        majority = self.config.newest.majority
+        if against >= majority:
             verdict = Verdict.DIVERGED
-        elif agree >= self.majority:
+        elif agree >= majority:
             verdict = Verdict.OTHERS_DIFFER
         return Comparison(verdict, own, differing)
 

@@ -113,8 +113,12 @@ class Log:
                 if event.written <= 2 * self.snapshots.grown:
                     return ()  # Most of it was applied, and a snapshot is due when that is enough.
                 return self._begin_snapshot()
-            case TableDigest() | Compare() | Isolate():
-                return self.divergence.handle(sender, event, self.decided.next, now)
+            case TableDigest():
+                return self.divergence.on_digest(sender, event, self.decided.next, now)
+            case Compare():
+                return self.divergence.on_compare(event)
+            case Isolate():
+                return self.divergence.isolate()
 
     def recover(self, recovered: Recovered) -> list[Effect]:
         """Apply the journal to the machine, and compare the result with other members."""
@@ -144,7 +148,7 @@ class Log:
         decided, snapshots, config = self.decided, self.snapshots, self.config
         batch = decided.advance()
         if config.pending and config.advance(decided.next):
-            self._turn(changed=True)
+            self.views_changed = True
             self.snapshots.hurry()  # A change is done once a majority has it in its journal.
         snapshots.grown += batch.size
         if snapshots.writer is not None:
@@ -153,7 +157,7 @@ class Log:
         if len(commands) == 1 and commands[0].startswith(CHANGE):
             membership = change_in(batch)
             if membership is not None:
-                self._turn(changed=config.change(decided.next - 1, membership))
+                self.views_changed |= config.change(decided.next - 1, membership)
             commands = ()
         try:
             if not commands:
@@ -167,11 +171,6 @@ class Log:
         if decided.next % self.digests.step == 0:
             self.digests.note(decided.next, self.machine.fingerprint())
         return batch, outcomes
-
-    def _turn(self, *, changed: bool) -> None:
-        if changed:
-            self.views_changed = True
-            self.digests.turn()
 
     def trim(self, *, leading: bool) -> list[Effect]:
         """Compare the state if that is due, and make a snapshot if the journal should be cut."""
@@ -205,7 +204,7 @@ class Log:
         """
         chunks, terms, origin = split(base.chunks)
         self.machine.restore(chunks)
-        self._turn(changed=self.config.restore(terms))
+        self.views_changed |= self.config.restore(terms)
         self.decided.jump(base.slot, base.time_ms, origin)
 
     def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
