@@ -20,7 +20,6 @@ from fencelock.actors.paxos.config import (
     JOIN_SLOTS,
     LOG_MAX,
     WINDOW,
-    LogConfig,
     MemberArguments,
     MemberRole,
     members_of,
@@ -144,7 +143,9 @@ class Replica(MemberRole[ReplicaEvent]):
         )
         self.decided = self.log.decided
         self.ordering = Ordering(opening)
-        self.forwarding = Forwarding(self.node)
+        self.leading_node = ""
+        self.client: Address | None = None
+        """The last valid client for which something was proposed."""
         self.reads = Reads(self.node, machine, self.bounds, first_number)
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
@@ -237,7 +238,7 @@ class Replica(MemberRole[ReplicaEvent]):
     def facts(self, now: Instant) -> Facts:
         """Return how far it has applied the log, from whom, and how old its state may be."""
         yield from self.summary()
-        yield "follows", self.forwarding.leader or "nobody"
+        yield "follows", self.leading_node or "nobody"
         age_ms = self.reads.age_ms(now)
         yield "age of state ms", "not known" if age_ms == NOTHING_PROVEN else age_ms
         yield "log time ms", self.decided.time_ms
@@ -248,7 +249,7 @@ class Replica(MemberRole[ReplicaEvent]):
     def _report_state(self, wanted: ReportState, now: Instant) -> Send:
         """Reply to a node that asked which node leads, and which slots are decided."""
         located = Located(
-            leader=self.forwarding.leader,
+            leader=self.leading_node,
             applied=self.decided.next,
             view=self.config.newest.number,
             number=wanted.number,
@@ -261,21 +262,54 @@ class Replica(MemberRole[ReplicaEvent]):
             if node_of(sender) not in self.config.nodes:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
-        refusal = self.forwarding.refusal(propose, self.machine, self.config)
+        refusal = self._refusal(propose)
         if refusal:
             return refusal
         if self.ordering.leadership is None:
-            return self.forwarding.pass_on(propose)
+            return self._forward(propose)
         if self.ordering.draining:
-            return (self.forwarding.decline(propose, Decline.NOT_LEADER),)
+            return (self._decline(propose, Decline.NOT_LEADER),)
         if self.ordering.proposals.is_full():
-            return (self.forwarding.decline(propose, Decline.OVERLOADED),)
+            return (self._decline(propose, Decline.OVERLOADED),)
         self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
         if self._is_patient(propose.command):
             return self.ordering.delay()
         return self.ordering.gather(self.address)
+
+    def _refusal(self, propose: Propose) -> Effects:
+        """Return the refusal of a command that must not enter the log; empty for any other.
+
+        That includes a command above the log version of a member: the states of the members would
+        differ.
+        """
+        client = propose.client
+        if client != self.client:
+            if not is_address(client):
+                return (Observe("paxos.impossible_client"),)
+            self.client = client
+        if len(propose.command) > COMMAND_BYTES_MAX or not self.machine.admits(propose.command):
+            return (self._decline(propose, Decline.INVALID),)
+        config, version_of = self.config, self.machine.version_of
+        if config.lower_versions and version_of(propose.command) > config.log_version:
+            return (self._decline(propose, Decline.INVALID), Observe("paxos.too_new_refused"))
+        return ()
+
+    def _forward(self, propose: Propose) -> Effects:
+        """Forward a command to the leader, once, so that two replicas cannot send it in circles.
+
+        While no leader is known it is declined. Its proxy keeps it, and proposes it again when it
+        learns which node leads.
+        """
+        if not self.leading_node or propose.forwarded:
+            return (self._decline(propose, Decline.NOT_LEADER),)
+        return (Send(replica_of(self.leading_node), replace(propose, forwarded=True)),)
+
+    def _decline(self, propose: Propose, why: Decline) -> Send:
+        """Return the refusal of a command, naming the leader to ask."""
+        declined = Declined(number=propose.number, why=why, leader=self.leading_node)
+        return Send(propose.client, declined)
 
     def _on_proposal_batch(
         self, sender: Address, proposal_batch: ProposalBatch, now: Instant
@@ -382,8 +416,8 @@ class Replica(MemberRole[ReplicaEvent]):
 
     def _follow(self, leader: str, now: Instant) -> list[Effect]:
         notified: list[Effect] = []
-        if leader != self.forwarding.leader:
-            self.forwarding.leader = leader
+        if leader != self.leading_node:
+            self.leading_node = leader
             notified.append(Send(self.listener, LeaderChanged(leader=leader)))
         return [*notified, *self.reads.follow(leader, now)]
 
@@ -413,7 +447,7 @@ class Replica(MemberRole[ReplicaEvent]):
             if ordering.proposals.in_flight:
                 asked = ordering.proposals.settle(slot, batch.commands)
                 if len(asked) != 1 or asked[0].client != self.listener:
-                    effects += self.forwarding.answers(asked, outcomes)
+                    effects += self._answer(asked, outcomes)
             happened = tuple(chain.from_iterable(outcomes))
             if happened:
                 message = SlotOutcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
@@ -447,6 +481,18 @@ class Replica(MemberRole[ReplicaEvent]):
             effects += ordering.arm(due, now)
         return [*effects, *self._report_drained()] if ordering.draining else effects
 
+    def _answer(self, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]) -> list[Effect]:
+        """Send outcomes to the clients in ``asked`` on other nodes. The listener gets all."""
+        effects: list[Effect] = []
+        after = 0
+        for run in asked:
+            client, first = run.client, after
+            after += len(run.commands)
+            if node_of(client) != self.node:
+                of_run = chain.from_iterable(outcomes[first:after])
+                effects += [Send(client, outcome) for outcome in of_run]
+        return effects
+
     def _report(self) -> list[Effect]:
         """Notify the acceptor, and the leader if it asked, which slots are applied."""
         self.reported = self.decided.next
@@ -469,7 +515,7 @@ class Replica(MemberRole[ReplicaEvent]):
         again = self._watch_gap()
         if check.slot != self.decided.next or not again:
             return again
-        lacking = Lacking(first=check.slot, target=self.committed, leader=self.forwarding.leader)
+        lacking = Lacking(first=check.slot, target=self.committed, leader=self.leading_node)
         return [Send(self.catchup, lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
@@ -489,57 +535,3 @@ class Replica(MemberRole[ReplicaEvent]):
             Observe("paxos.restored"),
             *self._apply(now),
         ]
-
-
-class Forwarding:
-    """Refuses invalid commands, and forwards valid ones to the leader."""
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.leader = ""
-        self.client: Address | None = None
-        """The last valid client for which something was proposed."""
-
-    def refusal(self, propose: Propose, machine: Machine, config: LogConfig) -> Effects:
-        """Return the refusal of a command that must not enter the log; empty for any other.
-
-        That includes a command above the log version of a member: the states of the members would
-        differ.
-        """
-        client = propose.client
-        if client != self.client:
-            if not is_address(client):
-                return (Observe("paxos.impossible_client"),)
-            self.client = client
-        if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
-            return (self.decline(propose, Decline.INVALID),)
-        if config.lower_versions and machine.version_of(propose.command) > config.log_version:
-            return (self.decline(propose, Decline.INVALID), Observe("paxos.too_new_refused"))
-        return ()
-
-    def pass_on(self, propose: Propose) -> Effects:
-        """Forward a command to the leader, once, so that two replicas cannot send it in circles.
-
-        While no leader is known it is declined. Its proxy keeps it, and proposes it again when it
-        learns which node leads.
-        """
-        if not self.leader or propose.forwarded:
-            return (self.decline(propose, Decline.NOT_LEADER),)
-        return (Send(replica_of(self.leader), replace(propose, forwarded=True)),)
-
-    def answers(self, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]) -> list[Effect]:
-        """Send outcomes to the clients in ``asked`` on other nodes. The listener gets all."""
-        effects: list[Effect] = []
-        after = 0
-        for run in asked:
-            client, first = run.client, after
-            after += len(run.commands)
-            if node_of(client) != self.node:
-                of_run = chain.from_iterable(outcomes[first:after])
-                effects += [Send(client, outcome) for outcome in of_run]
-        return effects
-
-    def decline(self, propose: Propose, why: Decline) -> Send:
-        """Return the refusal of a command, naming the leader to ask."""
-        declined = Declined(number=propose.number, why=why, leader=self.leader)
-        return Send(propose.client, declined)

@@ -259,7 +259,7 @@ def _clients(scheduler: Scheduler, proxy: Proxy) -> Iterator[Metric]:
 def _log(node: str, replica: Replica) -> Iterator[Metric]:
     applied = replica.decided.next - 1
     lag = max(0, replica.committed - replica.decided.next)
-    yield _gauge("leader", "Whether this node leads", replica.forwarding.leader == node)
+    yield _gauge("leader", "Whether this node leads", replica.leading_node == node)
     yield _gauge("applied_slot", "The last slot of the log that is applied", applied)
     yield _gauge("lag_slots", "Slots known to be decided that are not applied", lag)
     yield _gauge("view", "Changes of the members so far", replica.config.newest.number)
