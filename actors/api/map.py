@@ -11,8 +11,6 @@ is not the case, nothing is changed.
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from msgspec.structs import replace
-
 from fencelock.actors.api.name import (
     INT_MAX,
     PAGE_MAX,
@@ -127,6 +125,9 @@ class EntrySeen(NamedTuple):
     session: str
     """The handle of the session with which it ends; empty if it does not end with one."""
 
+    def later(self, ms: int) -> Self:
+        return self._replace(left_ms=None if self.left_ms is None else max(0, self.left_ms - ms))
+
 
 class MapQuery(TableQuery, RepliedBy["EntryList"]):
     """A query about a map."""
@@ -152,14 +153,7 @@ class EntryList(TableReply, tag=0x74):
     more: bool = False
 
     REPLIES_TO = (MapQuery,)
-
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply as `TableReply.at` does, with the time that each entry has left."""
-        entries = tuple(
-            one if one.left_ms is None else one._replace(left_ms=max(0, one.left_ms - quiet_ms))
-            for one in self.entries
-        )
-        return replace(self, entries=entries, slot=slot, age_ms=age_ms)
+    AGING = ("entries",)
 
 
 class GetEntry(MapQuery, tag=0x75):

@@ -512,6 +512,7 @@ class LockStatus(TableReply, tag=0x1C):
     other objects, and where the protocol has none."""
 
     REPLIES_TO = (Inspect,)
+    AGING = ("holders", "waiters")
 
     @property
     def all_holders(self) -> tuple[Contender, ...]:
@@ -519,14 +520,9 @@ class LockStatus(TableReply, tag=0x1C):
         return self.holders or ((self.holder,) if self.holder else ())
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply as `TableReply.at` does, with longer holds and waits."""
         return replace(
-            self,
-            slot=slot,
-            age_ms=age_ms,
+            super().at(slot, age_ms, quiet_ms),
             holder=None if self.holder is None else self.holder.later(quiet_ms),
-            holders=tuple([one.later(quiet_ms) for one in self.holders]),
-            waiters=tuple([one.later(quiet_ms) for one in self.waiters]),
             left_ms=None if self.left_ms is None else max(0, self.left_ms - quiet_ms),
         )
 

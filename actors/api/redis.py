@@ -24,8 +24,6 @@ enter, leave           SET and DELETE as above, with ``counts``
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from msgspec.structs import replace
-
 from fencelock.actors.api.lock_all import check_names
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
@@ -301,6 +299,10 @@ class KeySeen(NamedTuple):
     held_ms: Int64
     """The time for which it has been held (ms)."""
 
+    def later(self, ms: int) -> Self:
+        left_ms = None if self.left_ms is None else max(0, self.left_ms - ms)
+        return self._replace(left_ms=left_ms, held_ms=self.held_ms + ms)
+
 
 class ReadKeys(TableQuery, tag=0x123):
     """Read the ``keys``, 1 to 64, at one moment. Answered by `KeysRead`."""
@@ -329,17 +331,7 @@ class KeysRead(TableReply, tag=0x124):
     keys: tuple[KeySeen, ...]
 
     REPLIES_TO = (ReadKeys,)
-
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
-        keys = tuple(
-            one._replace(
-                left_ms=None if one.left_ms is None else max(0, one.left_ms - quiet_ms),
-                held_ms=one.held_ms + quiet_ms,
-            )
-            for one in self.keys
-        )
-        return replace(self, keys=keys, slot=slot, age_ms=age_ms)
+    AGING = ("keys",)
 
 
 class ListKeys(PageQuery, tag=0x125):

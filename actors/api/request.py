@@ -6,7 +6,7 @@ proxies, the replicated table, the codec) finds them by these bases.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -164,9 +164,17 @@ class TableReply(Reply):
     slot: Int64 = 0  # 0 where there is no log.
     age_ms: Int64 | None = None
 
+    AGING: ClassVar[tuple[str, ...]] = ()
+    """The fields whose items have durations: their ``later(ms)`` returns them some time later."""
+
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
-        dated: Self = replace(cast("Any", self), slot=slot, age_ms=age_ms)
+        reply: Any = self
+        later = {
+            field: tuple([one.later(quiet_ms) for one in getattr(reply, field)])
+            for field in self.AGING
+        }
+        dated: Self = replace(reply, slot=slot, age_ms=age_ms, **later)
         return dated
 
 

@@ -10,8 +10,6 @@ which is never given again (``me~2.17``): messages under an ended session have n
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-from msgspec.structs import replace
-
 from fencelock.actors.api.message import Contender, LockReply, LockRequest, NodeAddress
 from fencelock.actors.api.name import (
     HANDLE_BYTES_MAX,
@@ -163,6 +161,9 @@ class ListedLock(NamedTuple):
     waiting: Int64
     """Number of waiters."""
 
+    def later(self, ms: int) -> Self:
+        return self._replace(holder=self.holder.later(ms))
+
 
 class ListedObject(NamedTuple):
     """One object of a list, of a kind that nobody can hold, such as a latch."""
@@ -186,11 +187,7 @@ class LockList(TableReply, tag=0x66):
     objects: tuple[ListedObject, ...] = ()
 
     REPLIES_TO = (ListLocks,)
-
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply as `TableReply.at` does, with longer holds."""
-        lines = tuple([one._replace(holder=one.holder.later(quiet_ms)) for one in self.lines])
-        return replace(self, lines=lines, slot=slot, age_ms=age_ms)
+    AGING = ("lines",)
 
 
 SKIP_MAX = 1_000_000
@@ -236,6 +233,9 @@ class ListedSession(NamedTuple):
     retained: Int64 = 0
     """Number of holds among them that it retains; see `Contender.span`."""
 
+    def later(self, ms: int) -> Self:
+        return self._replace(left_ms=max(0, self.left_ms - ms))
+
 
 class ListedEviction(NamedTuple):
     """A forced release in a list, or a session that was closed by force; see `Evicted`."""
@@ -246,6 +246,9 @@ class ListedEviction(NamedTuple):
     operator: str
     ago_ms: Int64
 
+    def later(self, ms: int) -> Self:
+        return self._replace(ago_ms=self.ago_ms + ms)
+
 
 class RecordList(TableReply, tag=0xF9):
     """Sessions or evictions, as requested; ``more`` follow after the last."""
@@ -255,18 +258,7 @@ class RecordList(TableReply, tag=0xF9):
     more: bool
 
     REPLIES_TO = (ListRecords,)
-
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply as `TableReply.at` does, with durations up to then."""
-        return replace(
-            self,
-            sessions=tuple(
-                one._replace(left_ms=max(0, one.left_ms - quiet_ms)) for one in self.sessions
-            ),
-            evictions=tuple(one._replace(ago_ms=one.ago_ms + quiet_ms) for one in self.evictions),
-            slot=slot,
-            age_ms=age_ms,
-        )
+    AGING = ("sessions", "evictions")
 
 
 class OperatorCommand(Command):
