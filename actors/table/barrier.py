@@ -87,8 +87,7 @@ class Barrier(TableObject, eq=False):
 def await_barrier(
     table: TableState, owner_state: OwnerState, command: AwaitBarrier, out: list[Result]
 ) -> None:
-    barrier = table.objects.get(command.lock)
-    assert barrier is None or isinstance(barrier, Barrier)
+    barrier = Barrier.find(table, command.lock)
     arrived = 0 if barrier is None else barrier.waiting
     if barrier is not None and barrier.parties != command.parties:
         deny_size(table, owner_state, barrier.parties, command.parties, out)

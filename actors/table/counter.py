@@ -66,8 +66,7 @@ def set_counter(
 
 
 def _value_of(table: TableState, name: str) -> int:
-    counter = table.objects.get(name)
-    assert counter is None or isinstance(counter, Counter)
+    counter = Counter.find(table, name)
     return 0 if counter is None else counter.value
 
 
@@ -81,10 +80,11 @@ def _change(
     """Let ``after`` be the value of a counter, or None for no change, if the guard is held."""
     if not holds_guard(table, owner_state, command, out):
         return
-    before, counter = _value_of(table, command.lock), table.objects.get(command.lock)
+    counter = Counter.find(table, command.lock)
+    before = 0 if counter is None else counter.value
     changed = after is not None
     after = before if after is None else after
-    if isinstance(counter, Counter) and after:
+    if counter is not None and after:
         with table.altering(counter):
             counter.value = after
     elif counter is not None:

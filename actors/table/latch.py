@@ -155,7 +155,7 @@ def _latch_of(
     table: TableState, owner_state: OwnerState, command: LatchRequest, out: list[Result]
 ) -> Latch | None:
     """Return the latch of ``command``, which may be a new one; None if the request is denied."""
-    latch = table.objects.get(command.lock)
+    latch = Latch.find(table, command.lock)
     if latch is None:
         if not has_object_room(table, owner_state, out):
             return None
@@ -167,7 +167,6 @@ def _latch_of(
             command.keep_ms,
         )
         table.put(latch)
-    assert isinstance(latch, Latch)
     if latch.count == command.count:
         return latch
     deny_size(table, owner_state, latch.count, command.count, out)

@@ -100,16 +100,18 @@ class Pool(TableObject, eq=False):
 def take_permits(
     table: TableState, owner_state: OwnerState, command: TakePermits, out: list[Result]
 ) -> None:
-    pool = _find(table, command.lock)
+    pool = Pool.find(table, command.lock)
     if pool is not None and pool.size != command.size:
         deny_size(table, owner_state, pool.size, command.size, out)
         return
     free, queued = (command.size, False) if pool is None else (pool.free, pool.waiting > 0)
     amount = command.amount or free
     if not queued and 0 < amount <= free:
-        if pool is None and not has_object_room(table, owner_state, out):
-            return
-        pool = pool or _new(table, owner_state, command)
+        if pool is None:
+            if not has_object_room(table, owner_state, out):
+                return
+            pool = Pool(command.lock, owner_state.session.account, command.size)
+            table.put(pool)
         pool.change(table, pool.size, pool.taken + amount)
         taken = PermitsTaken(**command.fields(), amount=amount)
         conclude(table, owner_state, taken, out)
@@ -124,7 +126,7 @@ def take_permits(
 def give_permits(
     table: TableState, owner_state: OwnerState, command: GivePermits, out: list[Result]
 ) -> None:
-    pool = _find(table, command.lock)
+    pool = Pool.find(table, command.lock)
     taken = 0 if pool is None else pool.taken
     changed = command.amount <= taken
     left = taken - command.amount if changed else taken
@@ -139,7 +141,7 @@ def give_permits(
 def resize_pool(
     table: TableState, owner_state: OwnerState, command: ResizePool, out: list[Result]
 ) -> None:
-    pool, size = _find(table, command.lock), command.size
+    pool, size = Pool.find(table, command.lock), command.size
     if pool is not None and pool.size not in {command.permits, size}:
         deny_size(table, owner_state, pool.size, command.permits, out)
         return
@@ -154,15 +156,3 @@ def resize_pool(
         free = size - pool.taken
     conclude(table, owner_state, Resized(**command.fields(), size=size, free=free), out)
     out += served
-
-
-def _find(table: TableState, name: str) -> Pool | None:
-    pool = table.objects.get(name)
-    assert pool is None or isinstance(pool, Pool)
-    return pool
-
-
-def _new(table: TableState, owner_state: OwnerState, command: TakePermits) -> Pool:
-    pool = Pool(command.lock, owner_state.session.account, command.size)
-    table.put(pool)
-    return pool

@@ -7,7 +7,7 @@ from abc import ABCMeta, abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from msgspec import Struct, StructMeta
 from msgspec.structs import replace
@@ -372,6 +372,12 @@ class TableObject(Awaited, metaclass=AbstractStruct, eq=False):
     """The sentence about its `Obstacle`, whose fields it names; empty if nobody waits for it."""
     REMOVED: ClassVar = Reason.CANCELLED
     """The reason by which its waits are refused when it is removed."""
+
+    @classmethod
+    def find(cls, table: TableState, name: str) -> Self | None:
+        one = table.objects.get(name)
+        assert one is None or isinstance(one, cls)
+        return one
 
     @abstractmethod
     def mark(self) -> int:
