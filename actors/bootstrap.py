@@ -104,7 +104,7 @@ from fencelock.actors.effect import (
     Wake,
 )
 from fencelock.actors.group_claims import FOUNDED_MS_MAX, GroupClaims, is_same, is_sound, text_of
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, on_each
 from fencelock.actors.message import node_of as node_at
 from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.repeated import ImpossibleMessages
@@ -858,5 +858,4 @@ def greet_time_ms(round_trip_ms: int, greet_ms: int = GREET_MS) -> int:
     return greet_ms + GREET_TRIPS * max(0, round_trip_ms - ROUND_TRIP_MS)
 
 
-def bootstrap_of(node: str) -> Address:
-    return address_of(node, "bootstrap")
+bootstrap_of = on_each("bootstrap")

@@ -176,12 +176,6 @@ def as_sent(pending: Pending, session: str, now: Instant) -> UserRequest:
     return replace(request, session=session, owner=lock_key.owner, request=number, wait_ms=wait_ms)
 
 
-def cancel_of(cancel_key: CancelKey, pending_cancel: PendingCancel, session: str) -> Cancel:
-    """Return the message that cancels the wait of ``pending_cancel``."""
-    lock_key, number = cancel_key.lock_key, pending_cancel.number
-    return Cancel(lock=lock_key.lock, session=session, owner=lock_key.owner, request=number)
-
-
 def settle(
     cancels: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
@@ -575,8 +569,10 @@ class SessionRequests:
     def cancel(self, cancel_key: CancelKey, pending_cancel: PendingCancel, now: Instant) -> Send:
         """Send a cancel, once more."""
         pending_cancel.last_sent_at = now
-        cancel = cancel_of(cancel_key, pending_cancel, self.session_lease.assigned)
-        return self.send(cancel_key.endpoint or self.endpoints.current, cancel, now)
+        endpoint, (lock, owner) = cancel_key
+        session, number = self.session_lease.assigned, pending_cancel.number
+        cancel = Cancel(lock=lock, session=session, owner=owner, request=number)
+        return self.send(endpoint or self.endpoints.current, cancel, now)
 
     def cancel_again(self, endpoint: Address, now: Instant) -> list[Effect]:
         """Repeat cancels that may have been lost, now that ``endpoint`` has sent something.
