@@ -473,11 +473,8 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     elif (hold := state.holds.get(lock_key)) is not None:
         releases = state.in_flight.releases_of(lock_key)
         if all(release.request.request != cancel.request for release in releases):
-            for acquisition in [
-                acquisition
-                for acquisition in hold.acquisitions
-                if acquisition.token == cancel.request
-            ][:1]:
+            mine = [one for one in hold.acquisitions if one.token == cancel.request]
+            for acquisition in mine[:1]:
                 effects += state.give_back(lock_key, acquisition, now)
     cancelled = Cancelled(
         lock=cancel.lock,
@@ -547,9 +544,7 @@ def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> 
         elif not isinstance(pending.request, ReleaseRequest):
             effects += state.refuse(pending, no, now)
     if kept:
-        closing.session = state.session_lease.assigned
-        state.endings[closing.session] = Ending(closing.due_at, now)
-        effects += end_sessions(state, now)
+        effects += _end_session(state, closing.due_at, now)
     else:
         effects += _release_all(state, now)
     return [*effects, *state.finish_surveys()]
@@ -566,7 +561,8 @@ def finish_closing(state: SessionState, now: Instant) -> list[Effect]:
     if now < closing.due_at and state.session_lease.ready and not state.session_lease.kept:
         endpoint = state.endpoints.choose()
         if not closing.end_sent and endpoint.received_at is not None:
-            return _end_unkept(state, closing.due_at, now)
+            closing.end_sent = True  # At the endpoint in use, since no other reply can come.
+            return _end_session(state, closing.due_at, now)
         if closing.session and endpoint.usable:
             return []
     closers, closing.closers, closing.due_at = closing.closers, (), None
@@ -576,12 +572,9 @@ def finish_closing(state: SessionState, now: Instant) -> list[Effect]:
     return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
 
-def _end_unkept(state: SessionState, due_at: Instant, now: Instant) -> list[Effect]:
-    """End the session at the endpoint in use, since no other reply can come."""
-    closing = state.closing
-    closing.end_sent = True
-    closing.session = state.session_lease.assigned
-    state.endings[closing.session] = Ending(due_at, now)
+def _end_session(state: SessionState, due_at: Instant, now: Instant) -> list[Effect]:
+    session = state.closing.session = state.session_lease.assigned
+    state.endings[session] = Ending(due_at, now)
     return end_sessions(state, now)
 
 
