@@ -189,7 +189,7 @@ class SessionLease:
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
         self.trusted_ns = self.until - sent_at
         self.suspect_ns = self.lived_ms // SUSPECT_PART * NS_PER_MS
-        self.trust = SessionTrust(self.suspect_at, self.until)
+        self.trust = SessionTrust(Instant(sent_at + self.suspect_ns), self.until)
         self.due_at = later(now, self.keep_ms)
         self.sent.clear()
         return True
@@ -220,15 +220,11 @@ class SessionLease:
 
     def suspect(self, now: Instant) -> Suspected | None:
         """Return the notification that the session became suspect, once each time."""
-        if not self.kept or self.suspected or now < self.suspect_at:
+        if self.trust is None or self.suspected or now < self.trust.suspect_at:
             return None
         self.suspected = True
         silent, left = ms_between(self.confirmed_at, now), ms_between(now, self.until)
         return Suspected(silent_ms=silent, left_ms=left)
-
-    @property
-    def suspect_at(self) -> Instant:
-        return Instant(self.confirmed_at + self.suspect_ns)
 
     @property
     def keep_ms(self) -> int:

@@ -227,13 +227,9 @@ class Recalls(Struct):
 
     last_at: Instant
     pause_ms: int = PAUSE_MS
+    """Time after that for which the lock is not retained (ms)."""
     budget: int = 0
     """The number of local owners that may still have the lock after the last one."""
-
-    @property
-    def calm_at(self) -> Instant:
-        """Time from which the lock may be retained again."""
-        return later(self.last_at, self.pause_ms)
 
 
 class RetainTerms(NamedTuple):
@@ -497,8 +493,9 @@ class RetainedLock(Struct, gc=False):
 
     def _is_paused(self, now: Instant) -> bool:
         recalls = self.recalls
-        calm = self.terms.cohort > 0 or recalls is None or now >= recalls.calm_at
-        return self.closed or not calm
+        if self.terms.cohort > 0 or recalls is None:
+            return self.closed
+        return self.closed or now < later(recalls.last_at, recalls.pause_ms)
 
     def _has_turns(self, now: Instant) -> bool:
         """Return whether the session will acquire the lock again for owners that still wait."""

@@ -269,10 +269,10 @@ class SessionState(Struct):
         ]
         if session_lease.stage is Stage.OPENING:
             due.append(session_lease.due_at)
-        elif session_lease.kept:
-            due.append(session_lease.until)
+        elif (trust := session_lease.trust) is not None:
+            due.append(trust.until)
             if self.session_used(now):
                 due.append(session_lease.due_at)
             if self.holds and not session_lease.suspected:
-                due.append(session_lease.suspect_at)
+                due.append(trust.suspect_at)
         return min((at for at in due if at is not None), default=None)
