@@ -79,18 +79,6 @@ class Rejection(NamedTuple):
     detail: str
 
 
-def refused(request: UserRequest, session: str, no: Rejection) -> Refused:
-    _, owner, lock, _ = request.key
-    return Refused(
-        lock=lock,
-        reason=no.reason,
-        detail=no.detail,
-        session=session,
-        owner=owner,
-        request=request.request,
-    )
-
-
 @lru_cache(maxsize=CHECKED_MAX)
 def checked_lock_key(lock: str, owner: str) -> LockKey:
     """Return the lock key of ``owner`` to ``lock``; each pair is checked once.

@@ -79,6 +79,7 @@ from fencelock.actors.api.message import (
     Refused,
     Released,
     ReleaseRequest,
+    refused,
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply
@@ -124,7 +125,6 @@ from fencelock.actors.session.refusals import (
     check_claim,
     check_release,
     check_request,
-    refused,
     unfinished,
 )
 from fencelock.actors.session.requests import (
@@ -342,7 +342,7 @@ def _refuse(
     state: SessionState, user: Address, request: UserRequest, no: Rejection
 ) -> list[Effect]:
     """Refuse a request that was not filed."""
-    return [Send(user, refused(request, state.session_lease.name, no))]
+    return [Send(user, refused(request, *no))]
 
 
 def on_unawaited(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest
+from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest, refused
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, later
 from fencelock.actors.session.endpoints import Endpoints, Probing
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
-from fencelock.actors.session.refusals import Rejection, SessionReply, refused
+from fencelock.actors.session.refusals import Rejection, SessionReply
 from fencelock.actors.session.requests import LockKey, Pending, SessionRequests, lock_key_named
 from fencelock.actors.session.upkeep import ClusterPoll
 
@@ -133,7 +133,7 @@ class SessionState(Struct):
         return [Send(user, replace(reply, request=request.request))]
 
     def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
-        return self.reply(pending, refused(pending.request, self.session_lease.name, no))
+        return self.reply(pending, refused(pending.request, *no))
 
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
         """End ``pending`` with ``no``; a wait is cancelled, a release continues unattended."""
