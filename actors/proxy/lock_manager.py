@@ -8,6 +8,8 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import (
     HOLDER_UNKNOWN,
     Acquire,
@@ -226,14 +228,6 @@ class TryQuery(Timer):
     ticket: int
 
 
-class HoldKey(NamedTuple):
-    """One hold, and the session that a request names as its holder; empty for an operator."""
-
-    lock: str
-    fence: int
-    session: str
-
-
 class LockManager(Backend):
     """Keeps the claims of one node, over the role ``granter``, which grants locks to nodes.
 
@@ -278,8 +272,8 @@ class LockManager(Backend):
         self.looking: set[int] = set()
         """The `QueryLock` requests of a description in flight."""
         self.descriptions: dict[str, LockDescription] = {}
-        self.releases: dict[HoldKey, tuple[Address, Release | Evict, Instant]] = {}
-        """The releases and evictions that the protocol has not confirmed."""
+        self.releases: dict[ReleaseHold, tuple[Address, Release | Evict, Instant]] = {}
+        """The releases and evictions that the protocol has not confirmed, without operators."""
         self.ends: dict[str, tuple[Address, End]] = {}
         self.leaving: dict[str, None] = {}
         """Sessions that end, whose claims have not all ended yet; each has its turn."""
@@ -438,11 +432,11 @@ class LockManager(Backend):
             return [Send(sender, reply), Observe("proxy.answered_again")]
         mine = claim is not None and claim.key == key and claim.fence == release.fence
         if self.confirms:
-            hold = HoldKey(release.lock, release.fence, release.session)
+            hold = ReleaseHold(lock=release.lock, fence=release.fence, session=release.session)
             _remember(self.releases, hold, (sender, release, now))
             if claim is not None and mine:
                 return self._give(claim)
-            return [Send(self.granter, ReleaseHold(**hold._asdict()))]
+            return [Send(self.granter, hold)]
         if claim is None or not mine:
             raise NotHeldError(
                 f"lock {release.lock!r}: fence {release.fence} was shown, which does not hold "
@@ -455,7 +449,7 @@ class LockManager(Backend):
 
     def _on_hold_released(self, sender: Address, given: HoldReleased, now: Instant) -> Effects:
         """Reply to a release or an eviction that the protocol has confirmed."""
-        hold = HoldKey(given.lock, given.fence, given.session)
+        hold = ReleaseHold(lock=given.lock, fence=given.fence, session=given.session)
         if hold not in self.releases:
             return ()
         client, release, since = self.releases.pop(hold)
@@ -475,9 +469,9 @@ class LockManager(Backend):
                 return [Send(client, refused(release, Reason.OWNERSHIP_LOST, text))]
 
     def _on_evict(self, sender: Address, evict: Evict, now: Instant) -> Effects:
-        hold = HoldKey(evict.lock, evict.fence, "")
+        hold = ReleaseHold(lock=evict.lock, fence=evict.fence, session="")
         _remember(self.releases, hold, (sender, evict, now))
-        return [Send(self.granter, ReleaseHold(**hold._asdict(), operator=evict.by))]
+        return [Send(self.granter, replace(hold, operator=evict.by))]
 
     def _on_evicted(self, operator: Address, evict: Evict, given: HoldReleased) -> Effects:
         if given.holder is None:
