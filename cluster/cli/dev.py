@@ -281,13 +281,17 @@ def check_cluster_of(node: Node, data: Path | None) -> None:
     """Check that the node has a cluster, of its folder or a new one."""
     status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
     assert isinstance(status, NodeStatus)
-    facts = [fact for role in status.roles if role.name == "bootstrap" for fact in role.summary]
-    if not any(fact.name == "group" and fact.value for fact in facts):
+    if not facts_of(status, "bootstrap").get("group"):
         raise ConfigError(
             f"--data: {data} is not empty, but has no cluster: its journal was lost, or the first "
             "start was cut short. Restore the journal; or, to begin anew without the locks that "
             "were there, delete the folder or name another one"
         )
+
+
+def facts_of(status: NodeStatus, role: str) -> dict[str, str]:
+    summaries = (one.summary for one in status.roles if one.name == role)
+    return {fact.name: fact.value for summary in summaries for fact in summary}
 
 
 def greeting(config: Config, data: Path | None) -> Iterator[str]:
@@ -336,13 +340,7 @@ class Looks:
             what: (counters.get(name, 0) - before.get(name, 0)) / max(now - since, 0.001)
             for what, name in RATES.items()
         }
-        facts = {
-            fact.name: fact.value
-            for role in status.roles
-            if role.name == "proxy"
-            for fact in role.summary
-        }
-        return status, rates, int(facts.get("clients", "0"))
+        return status, rates, int(facts_of(status, "proxy").get("clients", "0"))
 
 
 def live(console: Console, looks: Looks, address: str) -> Iterator[None]:

@@ -71,12 +71,19 @@ def at_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def done(plain: object, text: str, *, as_json: bool) -> None:
-    """Print what a command has done: one JSON object, or a line for a person."""
+def done(plain: object, text: str | None, *, as_json: bool, failed: str = "") -> None:
+    """Print what a command has done: one JSON object, or a line for a person.
+
+    Without a ``text`` it has ``failed``: say why, and exit.
+    """
     if as_json:
         print(json.dumps(plain, indent=2))
-    else:
+    elif text is not None:
         say(text)
+    else:
+        say(failed, err=True)
+    if text is None:
+        sys.exit(ExitStatus.FAILED)
 
 
 class Unanswered(Exception):  # noqa: N818  (it is an outcome of a look)

@@ -34,7 +34,7 @@ from fencelock.cluster.cli.target import (
 from fencelock.cluster.client.owner import operator_named
 
 if TYPE_CHECKING:
-    from fencelock.cluster.client.client import Client
+    pass
 
 app = group("keys")
 
@@ -317,11 +317,10 @@ def usage(
       [cyan]fencelock keys quota shop --entries 50000[/cyan]
 
     """
-
-    def view(asked: Client) -> View:
-        return listing(asked.usage(), usage_table, "No key has anything.", as_json=as_json)
-
-    given.show(view, watch=watch)
+    none = "No key has anything."
+    given.show(
+        lambda asked: listing(asked.usage(), usage_table, none, as_json=as_json), watch=watch
+    )
 
 
 def usage_table(found: Sequence[AccountUsage]) -> Rows:

@@ -422,11 +422,10 @@ def sessions(
             raise ConfigError(f"write the options after `sessions {ctx.invoked_subcommand}`")
         return
 
-    def view(operator: Client) -> View:
-        found = operator.sessions()
-        return listing(found, sessions_table, "No session is open.", as_json=as_json)
-
-    given.show(view, watch=watch)
+    none = "No session is open."
+    given.show(
+        lambda asked: listing(asked.sessions(), sessions_table, none, as_json=as_json), watch=watch
+    )
 
 
 @sessions_app.command()
@@ -491,12 +490,8 @@ def audit(given: LookOptions = LOOK, as_json: ListJsonOption = False) -> None:
       [cyan]fencelock audit[/cyan]
 
     """
-
-    def view(operator: Client) -> View:
-        found = operator.evictions()
-        return listing(found, audit_table, "No lock was taken by force.", as_json=as_json)
-
-    given.show(view)
+    none = "No lock was taken by force."
+    given.show(lambda asked: listing(asked.evictions(), audit_table, none, as_json=as_json))
 
 
 def _taken_from(one: ListedEviction) -> str:

@@ -198,14 +198,8 @@ def leader(
     """
     with given.connected() as asked:
         found = asked.election(name).leader()
-    if as_json:
-        typer.echo(json.dumps(_led(name, found), indent=2))
-    elif found is not None:
-        say(found.value)
-    else:
-        say(f"nobody leads {name}", err=True)
-    if found is None:
-        raise typer.Exit(ExitStatus.FAILED)
+    value, none = None if found is None else found.value, f"nobody leads {name}"
+    done(_led(name, found), value, failed=none, as_json=as_json)
 
 
 @election_app.command("watch")
@@ -484,11 +478,8 @@ def _staying_app(
         given: LookOptions = LOOK,
         as_json: ListJsonOption = False,
     ) -> None:
-        def view(asked: Client) -> View:
-            none = f"No {noun} is in use."
-            return listing(named(asked, prefix), table, none, as_json=as_json)
-
-        given.show(view)
+        none = f"No {noun} is in use."
+        given.show(lambda asked: listing(named(asked, prefix), table, none, as_json=as_json))
 
     def delete_objects(
         name: Annotated[
@@ -721,14 +712,12 @@ def put_entry(
             new = entries.replace(entry_key, data, version=version, ttl=ttl)
         else:
             new = entries.put(entry_key, data, ttl=ttl)
-    if as_json:
-        typer.echo(json.dumps({"map": name, "key": entry_key, "version": new}, indent=2))
-    elif new is not None:
-        say(str(new))
-    else:
-        say(f"map {name} has an entry {entry_key!r}: nothing was changed", err=True)
-    if new is None:
-        raise typer.Exit(ExitStatus.FAILED)
+    done(
+        {"map": name, "key": entry_key, "version": new},
+        None if new is None else str(new),
+        failed=f"map {name} has an entry {entry_key!r}: nothing was changed",
+        as_json=as_json,
+    )
 
 
 @map_app.command("watch")
