@@ -221,11 +221,10 @@ class SocketHub:
         self._retries: set[Link] = set()
         """The links to be tried again later."""
         self._identity = f"{node}#{boot:x}"
-        self._peers: set[str] = set()
-        """The peers whose frames are a member's; admission and listener read it."""
-        self._admission = FrameValidator(node, cluster, client=client, members=self._peers)
-        self._admission.note_fault = FaultLog(node, time.monotonic_ns, count).note
         self._links: dict[str, Link] = {}
+        """By peer. Frames of these are a member's: admission and listener look here."""
+        self._admission = FrameValidator(node, cluster, client=client, members=self._links)
+        self._admission.note_fault = FaultLog(node, time.monotonic_ns, count).note
         self._barred: dict[str, str] = {}
         """The endpoints of peers without a key: over a link to one, the other side would prove only
         that it has the key of the cluster."""
@@ -269,7 +268,7 @@ class SocketHub:
                 self._context,
                 listen,
                 admission=self._admission,
-                members=self._peers,
+                members=self._links,
                 connections_max=connections_max,
                 quotas=quotas,
                 poller=self._poller,
@@ -310,7 +309,6 @@ class SocketHub:
         link = self._links[node] = Link(
             self._context, node, endpoint, identity, self._key, self._news
         )
-        self._peers.add(node)
         self._sources.append(link)
         self._poller.register(link.dealer)
         self._poller.register(link.monitor)
@@ -321,7 +319,6 @@ class SocketHub:
         link = self._links.pop(node, None)
         if link is None:
             return
-        self._peers.discard(node)
         self._sources.remove(link)
         self._retries.discard(link)
         self._monitors.discard(link.monitor)
@@ -488,7 +485,7 @@ class SocketHub:
     def unheard(self) -> list[str]:
         """Return the peers to which a link is up, if no frame ever came from any peer."""
         up = [name for name, link in self._links.items() if link.up]
-        return [] if any(map(self._admission.has_received, self._peers)) else up
+        return [] if any(map(self._admission.has_received, self._links)) else up
 
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame`` to a peer or a client; never blocks.
