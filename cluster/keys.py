@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self, TypeVar
 
 import zmq
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
@@ -27,6 +27,8 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, OPERATOR, ROLES, Rights
 from fencelock.transport.keys import LinkKey, ListedKeys
 from fencelock.transport.posix import posix
+
+F = TypeVar("F", bound=BaseModel)
 
 LIST = "keys.toml"
 SERVER = "_server"
@@ -156,21 +158,19 @@ def client_key(path: Path) -> KeyFile:
 
 
 def read_list(folder: Path) -> KeyList:
-    path = folder / LIST
-    return KeyList.model_validate(_read(path, KeyList, stat.S_IWGRP | stat.S_IWOTH))
+    return _read(folder / LIST, KeyList, stat.S_IWGRP | stat.S_IWOTH)
 
 
 def read_key(path: Path) -> KeyFile:
-    return KeyFile.model_validate(_read(path, KeyFile, stat.S_IRWXG | stat.S_IRWXO))
+    return _read(path, KeyFile, stat.S_IRWXG | stat.S_IRWXO)
 
 
-def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
+def _read(path: Path, kind: type[F], forbidden: int) -> F:
     try:
         with path.open("rb") as file:
             check_folder(path.parent)
             check_mode(path, os.fstat(file.fileno()), forbidden)
-            document = tomllib.load(file)
-        kind.model_validate(document)
+            return kind.model_validate(tomllib.load(file))
     except FileNotFoundError as error:
         raise ConfigError(
             f'{path} does not exist: "fencelock keys init" makes a cluster\'s keys, and '
@@ -184,7 +184,6 @@ def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
         raise ConfigError(f"{path} is not usable: {where}: {first['msg']}") from error
     except (ValueError, RecursionError) as error:  # It is no TOML, or no UTF-8.
         raise ConfigError(f"{path} is not usable: {error}") from error
-    return document
 
 
 def check_owner_of(path: Path, found: os.stat_result) -> None:
