@@ -121,8 +121,6 @@ class FrameValidator:
     """The checks of one node: of node ids, of the cluster id, and of aliases.
 
     Args:
-        node: our own id.
-        cluster: the only cluster whose frames pass.
         members: the nodes whose frames may be larger than a client's.
         client: the names of links are our own aliases of endpoints, since their nodes are not
             known. The alias replaces the node of every sender.

@@ -57,13 +57,7 @@ M = TypeVar("M", bound=Message)
 
 
 class FieldError(MalformedFrameError):
-    """A field has a value that its declaration does not allow.
-
-    Args:
-        text: names the message, the field, the value, and what is allowed.
-        place: the field's place in the array.
-
-    """
+    """A field has a value that its declaration does not allow; ``place`` is that in the array."""
 
     def __init__(self, text: str, place: int) -> None:
         super().__init__(text)
@@ -72,10 +66,6 @@ class FieldError(MalformedFrameError):
 
 def encode(message: Message, *, check: bool = True) -> bytes:
     """Return ``message`` as ``[tag, field, ...]``, fields in the order declared.
-
-    Args:
-        message: the message.
-        check: whether to check the types of its fields.
 
     Raises:
         TypeError: a field has a value that its declaration does not allow.
@@ -220,14 +210,9 @@ def _explained(cls: type[Message], items: list[Any], error: ValidationError) -> 
 def explained(
     what: str, fields: Sequence[str], items: list[Any], error: ValidationError
 ) -> MalformedFrameError:
-    """Return msgspec's ``error`` in words that name the wrong field and its value.
+    """Return msgspec's ``error`` about ``items`` in words that name the wrong field and its value.
 
-    Args:
-        what: the name of what ``items`` should be.
-        fields: the names of the items.
-        items: the array that was refused.
-        error: the reason.
-
+    ``fields`` are the names of the items, and ``what`` that of what they should be.
     """
     found = _ERROR.fullmatch(str(error))
     assert found is not None

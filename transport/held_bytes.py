@@ -192,7 +192,6 @@ class HeldBytes:
     """Ends connections for which too many bytes are held, see the module.
 
     Args:
-        endpoint: of the ROUTER, for the log.
         ring: wakes the listener; from any thread.
         count: called with a counter's name and its increment, on the listener's thread.
         curve: whether the connections use CURVE.

@@ -170,16 +170,13 @@ class SocketHub:
     Args:
         node: our id; for a client, its session.
         boot: a number that differs in each life of the node, 0 to 2**64-1.
-        cluster: the cluster id of every frame.
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
         peers: the endpoint of each peer, by node id, or by alias if ``client``; `connect` and
             `disconnect` change them.
         client: for a client: a peer's name is an alias of an endpoint, since its node is not known.
-        spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
         key: the key of the links that this process opens, if keys are used.
         listed: the keys of connections to ``listen``, if keys are used.
-        quotas: the quotas of one client.
         count: called with a counter's name and its increment.
 
     Attributes:

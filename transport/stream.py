@@ -97,7 +97,6 @@ class StreamServer:
         post: delivers an event to the role; returns False if it cannot take one now.
         count: called with a counter's name and its increment.
         fault: called with an exception of ours that cost a connection, and what was being done.
-        connections: limit of connections.
         connections_each: limit of those from one address.
         unread_bytes: limit of what a client was sent and has not received when it is sent more.
 
