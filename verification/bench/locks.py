@@ -32,6 +32,43 @@ IDLE_LOCKS = 9_900
 """Locks that one client retains at a time: almost as many as it may."""
 
 
+LOCK_EACH = f"{PROCESSES} processes x {THREADS} threads, a lock each"
+ONE_LOCK = f"{PROCESSES} processes x {RIVALS} threads, one lock"
+
+FIGURES = {
+    "pair_p50_us": ("pair, p50", "us"),
+    "pair_p99_us": ("pair, p99", "us"),
+    "fresh_pair_p50_us": ("pair, new lock, p50", "us"),
+    "unconfirmed_pair_p50_us": ("pair, release not confirmed, p50", "us"),
+    "retained_pair_p50_us": ("pair, retained, p50", "us"),
+    "retained_task_pair_us": ("pair, retained, asyncio, mean", "us"),
+    "retained_pairs_per_s": ("throughput, retained", "pairs/s"),
+    "retained_idle_bytes": ("an idle retained lock", "bytes"),
+    "retained_handovers_0_per_s": ("hand-over, retained", "grants/s"),
+    "retained_handovers_16_per_s": ("hand-over, retained", "grants/s"),
+    "pairs_per_s": ("throughput", "pairs/s"),
+    "handovers_per_s": ("hand-over", "grants/s"),
+    "tasks_pairs_per_s": ("asyncio", "pairs/s"),
+    "bare_p50_us": ("bare round trip, p50", "us"),
+    "bare_p99_us": ("bare round trip, p99", "us"),
+    "bare_piped_per_s": ("bare round trips", "1/s"),
+    "failover_gap_ms": ("failover gap", "ms"),
+    "failover_client_gap_ms": ("failover gap, worst client", "ms"),
+    "reads_linearizable_per_s": ("linearizable reads", "reads/s"),
+    "reads_local_leader_per_s": ("local reads, leader", "reads/s"),
+    "reads_local_per_s": ("local reads, follower", "reads/s"),
+    "held_bytes_per_lock": ("memory of a held lock", "bytes"),
+    "false_elections": ("false elections", ""),
+}
+"""The name of each figure for people and its unit, by its name for programs."""
+
+
+def noted(key: str, value: float, note: str = "", rounds: tuple[float, ...] = ()) -> NotedFigure:
+    """Return the figure of that name in `FIGURES`."""
+    what, unit = FIGURES[key]
+    return NotedFigure(key, what, value, unit, note, rounds)
+
+
 class Part(StrEnum):
     """One of the measurements."""
 
@@ -175,8 +212,7 @@ class _Bench:
         """Return the number of unnecessary elections, for protocols with a leader."""
         if self.plan.protocol != "paxos":
             return []
-        note = "while no node was killed"
-        return [NotedFigure("false_elections", "false elections", self.elected, "", note)]
+        return [noted("false_elections", self.elected, "while no node was killed")]
 
     def _elections_so_far(self) -> int:
         return sum(
@@ -203,8 +239,8 @@ class _Bench:
         (took,) = self._measured(replace(self.job, kind=JobKind.PAIR))
         note = f"1 client, 1 lock, {took['times']:,.0f} pairs"
         return [
-            NotedFigure("pair_p50_us", "pair, p50", took["p50_us"], "us", note),
-            NotedFigure("pair_p99_us", "pair, p99", took["p99_us"], "us"),
+            noted("pair_p50_us", took["p50_us"], note),
+            noted("pair_p99_us", took["p99_us"]),
         ]
 
     def _unconfirmed(self) -> list[NotedFigure]:
@@ -214,20 +250,10 @@ class _Bench:
         (took,) = self._measured(replace(job, lock="unconfirmed", confirm=False))
         ratio = took["p50_us"] / confirmed["p50_us"]
         note = f"1 client, a new lock each time, {confirmed['times']:,.0f} pairs"
-        unconfirmed = (
-            f"the same with confirm_release=False: {ratio:.2f}x, {took['times']:,.0f} pairs"
-        )
+        same = f"the same with confirm_release=False: {ratio:.2f}x, {took['times']:,.0f} pairs"
         return [
-            NotedFigure(
-                "fresh_pair_p50_us", "pair, new lock, p50", confirmed["p50_us"], "us", note
-            ),
-            NotedFigure(
-                "unconfirmed_pair_p50_us",
-                "pair, release not confirmed, p50",
-                took["p50_us"],
-                "us",
-                unconfirmed,
-            ),
+            noted("fresh_pair_p50_us", confirmed["p50_us"], note),
+            noted("unconfirmed_pair_p50_us", took["p50_us"], same),
         ]
 
     def _retained(self) -> list[NotedFigure]:
@@ -237,80 +263,36 @@ class _Bench:
         own = [
             replace(kept, at_once=THREADS, lock=f"kept-own-{number}") for number in range(PROCESSES)
         ]
-        rival = replace(kept, at_once=RIVALS, lock="kept-one", shared=True)
-        each, many = (
-            f"{PROCESSES} processes x {THREADS} threads, a lock each",
-            per_s(self._measured(*own)),
-        )
-        rivals = f"{PROCESSES} processes x {RIVALS} threads, one lock"
+        many = per_s(self._measured(*own))
+        idle_job = replace(kept, kind=JobKind.RETAIN, lock="kept-idle", retain=RETAIN_S_MAX)
+        (idle,) = self._measured(replace(idle_job, locks=IDLE_LOCKS, at_once=THREADS))
+        mean_us = 1e6 * task["seconds"] / task["times"]
+        by_client = f"1 client, 1 lock, retain=1, {one['times']:,.0f} pairs"
+        by_task = f"1 task, 1 lock, retain=1, {task['times']:,.0f} pairs"
+        of_idle = f"memory of the client for each of {IDLE_LOCKS:,}, with its name"
         figures = [
-            NotedFigure(
-                "retained_pair_p50_us",
-                "pair, retained, p50",
-                one["p50_us"],
-                "us",
-                f"1 client, 1 lock, retain=1, {one['times']:,.0f} pairs",
-            ),
-            NotedFigure(
-                "retained_task_pair_us",
-                "pair, retained, asyncio, mean",
-                1e6 * task["seconds"] / task["times"],
-                "us",
-                f"1 task, 1 lock, retain=1, {task['times']:,.0f} pairs",
-            ),
-            NotedFigure(
-                "retained_pairs_per_s",
-                "throughput, retained",
-                many,
-                "pairs/s",
-                f"{each}, retain=1",
-            ),
+            noted("retained_pair_p50_us", one["p50_us"], by_client),
+            noted("retained_task_pair_us", mean_us, by_task),
+            noted("retained_pairs_per_s", many, f"{LOCK_EACH}, retain=1"),
+            noted("retained_idle_bytes", idle["bytes"], of_idle),
         ]
-        (idle,) = self._measured(
-            replace(
-                kept,
-                kind=JobKind.RETAIN,
-                lock="kept-idle",
-                retain=RETAIN_S_MAX,
-                locks=IDLE_LOCKS,
-                at_once=THREADS,
-            )
-        )
-        figures.append(
-            NotedFigure(
-                "retained_idle_bytes",
-                "an idle retained lock",
-                idle["bytes"],
-                "bytes",
-                f"memory of the client for each of {IDLE_LOCKS:,}, with its name",
-            )
-        )
+        rival = replace(kept, at_once=RIVALS, lock="kept-one", shared=True)
         for cohort in (0, 16):
             rate = per_s(self._measured(*[replace(rival, cohort=cohort)] * PROCESSES))
-            figures.append(
-                NotedFigure(
-                    f"retained_handovers_{cohort}_per_s",
-                    "hand-over, retained",
-                    rate,
-                    "grants/s",
-                    f"{rivals}, retain=1, cohort={cohort}",
-                )
-            )
+            note = f"{ONE_LOCK}, retain=1, cohort={cohort}"
+            figures.append(noted(f"retained_handovers_{cohort}_per_s", rate, note))
         return figures
 
     def _throughput(self) -> list[NotedFigure]:
         jobs = [
             replace(self.job, at_once=THREADS, lock=f"own-{number}") for number in range(PROCESSES)
         ]
-        note = f"{PROCESSES} processes x {THREADS} threads, a lock each"
-        rate = self.pairs_per_s = per_s(self._measured(*jobs))
-        return [NotedFigure("pairs_per_s", "throughput", rate, "pairs/s", note)]
+        self.pairs_per_s = per_s(self._measured(*jobs))
+        return [noted("pairs_per_s", self.pairs_per_s, LOCK_EACH)]
 
     def _handover(self) -> list[NotedFigure]:
         job = replace(self.job, at_once=RIVALS, lock="one", shared=True)
-        note = f"{PROCESSES} processes x {RIVALS} threads, one lock"
-        rate = per_s(self._measured(*[job] * PROCESSES))
-        return [NotedFigure("handovers_per_s", "hand-over", rate, "grants/s", note)]
+        return [noted("handovers_per_s", per_s(self._measured(*[job] * PROCESSES)), ONE_LOCK)]
 
     def _tasks(self) -> list[NotedFigure]:
         job = replace(self.job, kind=JobKind.TASKS, at_once=TASKS, lock="task")
@@ -318,25 +300,12 @@ class _Bench:
         self.say("measuring a bare ROUTER and DEALER")
         bare = bare_round_trips(self.members.folder, self.plan.seconds, TASKS)
         ratio = rate * bare["p50_us"] / 1e6
+        note = f"1 process x {TASKS} tasks, {ratio:.2f}x the bare round trips"
         return [
-            NotedFigure(
-                "tasks_pairs_per_s",
-                "asyncio",
-                rate,
-                "pairs/s",
-                f"1 process x {TASKS} tasks, {ratio:.2f}x the bare round trips",
-            ),
-            NotedFigure(
-                "bare_p50_us", "bare round trip, p50", bare["p50_us"], "us", "ROUTER, DEALER"
-            ),
-            NotedFigure("bare_p99_us", "bare round trip, p99", bare["p99_us"], "us"),
-            NotedFigure(
-                "bare_piped_per_s",
-                "bare round trips",
-                bare["piped_per_s"],
-                "1/s",
-                f"{TASKS} under way",
-            ),
+            noted("tasks_pairs_per_s", rate, note),
+            noted("bare_p50_us", bare["p50_us"], "ROUTER, DEALER"),
+            noted("bare_p99_us", bare["p99_us"]),
+            noted("bare_piped_per_s", bare["piped_per_s"], f"{TASKS} under way"),
         ]
 
     def _failover(self) -> list[NotedFigure]:
@@ -349,40 +318,27 @@ class _Bench:
             DOWN_S,
             lambda number: self.say(f"measuring failover, kill {number} of {kills}"),
         )
+        note = f"{kills} times kill -9 of the leader, median; {seen.in_words()}"
         return [
-            NotedFigure(
-                "failover_gap_ms",
-                "failover gap",
-                seen.gap_ms,
-                "ms",
-                f"{kills} times kill -9 of the leader, median; {seen.in_words()}",
-                seen.gaps_ms,
-            ),
-            NotedFigure(
-                "failover_client_gap_ms",
-                "failover gap, worst client",
-                seen.client_gap_ms,
-                "ms",
-                "",
-                seen.client_gaps_ms,
-            ),
+            noted("failover_gap_ms", seen.gap_ms, note, seen.gaps_ms),
+            noted("failover_client_gap_ms", seen.client_gap_ms, "", seen.client_gaps_ms),
         ]
 
     def _reads(self) -> list[NotedFigure]:
         """Measure linearizable reads at the leader, then local ones there and at a follower."""
         leader = leader_among(described(self.watcher))
         others = [node for node in self.members.names if node != leader]
-        kinds: list[tuple[str, str, str, int | None]] = [
-            ("reads_linearizable_per_s", "linearizable reads", leader, None),
-            ("reads_local_leader_per_s", "local reads, leader", leader, LOCAL_AGE_MS),
+        kinds: list[tuple[str, str, int | None]] = [
+            ("reads_linearizable_per_s", leader, None),
+            ("reads_local_leader_per_s", leader, LOCAL_AGE_MS),
         ]
         if others:
-            kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
+            kinds.append(("reads_local_per_s", others[0], LOCAL_AGE_MS))
         rates: dict[str, float] = {}
         readings: list[NotedFigure] = []
         with self.watcher.lock("seen"):
-            for key, what, node, age_ms in kinds:
-                self.say(f"measuring {what}")
+            for key, node, age_ms in kinds:
+                self.say(f"measuring {FIGURES[key][0]}")
                 one = replace(
                     self.job,
                     kind=JobKind.READ,
@@ -395,7 +351,7 @@ class _Bench:
                 rates[key] = per_s(self._measured(*[one] * PROCESSES))
                 note = f"{PROCESSES} processes x {THREADS} threads, at {node}"
                 note += _beside(key, rates, self.pairs_per_s)
-                readings.append(NotedFigure(key, what, rates[key], "reads/s", note))
+                readings.append(noted(key, rates[key], note))
         return readings
 
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:
@@ -456,8 +412,7 @@ def held_reading(
     with NodeProcesses(folder, "paxos", nodes, durable=durable) as members:
         found = held(members, locks, say)
     each = tuple(round(size, 1) for size in found.bytes_a_lock.values())
-    key, what = "held_bytes_per_lock", "memory of a held lock"
-    return NotedFigure(key, what, max(each), "bytes", found.in_words(), each)
+    return noted("held_bytes_per_lock", max(each), found.in_words(), each)
 
 
 def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> HeldMemory:

@@ -7,9 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pykka
 
@@ -24,6 +25,9 @@ from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.hub import SocketHub
 from fencelock.verification.bench.machine import resident_bytes
 from fencelock.verification.bench.report import BarFigure, below, compared_times, higher_is_better
+
+M = TypeVar("M")
+"""A measurement."""
 
 NODE = "bench"
 CROWD = 100
@@ -157,20 +161,33 @@ def measure(
     return figures
 
 
+def _alternately(
+    what: str,
+    rounds: int,
+    say: Callable[[str], None],
+    ours: Callable[[], M],
+    theirs: Callable[[], M],
+) -> tuple[list[M], list[M]]:
+    """Make both measurements in each round; return the results of each."""
+    found: tuple[list[M], list[M]] = [], []
+    for number in range(rounds):
+        say(f"{what}, round {number + 1} of {rounds}")
+        found[0].append(ours())
+        found[1].append(theirs())
+    return found
+
+
 def _messages(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
     figures: list[BarFigure] = []
     for balls, ours_long, theirs_long, bar in (
         (1, 100_000, 10_000, 5.0),
         (CROWD, 2_000, 300, None),
     ):
-        ours: list[float] = []
-        theirs: list[float] = []
         name = f"role to role, {balls} under way"
-        for number in range(rounds):
-            say(f"{name}, round {number + 1} of {rounds}")
-            ours.append(_bounce_roles(balls, ours_long))
-            theirs.append(_bounce_threads(balls, theirs_long))
-        figures.append(higher_is_better(name, "messages/s", ours, theirs, bar))
+        ours = partial(_bounce_roles, balls, ours_long)
+        theirs = partial(_bounce_threads, balls, theirs_long)
+        both = _alternately(name, rounds, say, ours, theirs)
+        figures.append(higher_is_better(name, "messages/s", *both, bar))
     return figures
 
 
@@ -224,27 +241,25 @@ def _bridge() -> SocketHub:
 
 
 def _asks(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
-    ours: list[list[float]] = []
-    theirs: list[list[float]] = []
-    for number in range(rounds):
-        say(f"ask from one thread, round {number + 1} of {rounds}")
-        with _echo_role() as ref:
-            ours.append(_ask_times(ref, 3_000))
-        with _echo_thread() as ref:
-            theirs.append(_ask_times(ref, 3_000))
-    return compared_times("ask, one thread", ours, theirs, 1.5, None)
+    both = _echoes("ask from one thread", rounds, say, lambda ref: _ask_times(ref, 3_000))
+    return compared_times("ask, one thread", *both, 1.5, None)
 
 
 def _crowd(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
-    ours: list[float] = []
-    theirs: list[float] = []
-    for number in range(rounds):
-        say(f"ask from 16 threads, round {number + 1} of {rounds}")
-        with _echo_role() as ref:
-            ours.append(_crowd_rate(ref))
-        with _echo_thread() as ref:
-            theirs.append(_crowd_rate(ref))
-    return [higher_is_better("ask, 16 threads", "asks/s", ours, theirs, 1.2)]
+    both = _echoes("ask from 16 threads", rounds, say, _crowd_rate)
+    return [higher_is_better("ask, 16 threads", "asks/s", *both, 1.2)]
+
+
+def _echoes(
+    what: str, rounds: int, say: Callable[[str], None], ask: Callable[[pykka.ActorRef[Any]], M]
+) -> tuple[list[M], list[M]]:
+    """Let ``ask`` measure a role and a thread that send each message back."""
+
+    def asked(start: Callable[[], AbstractContextManager[pykka.ActorRef[Any]]]) -> M:
+        with start() as ref:
+            return ask(ref)
+
+    return _alternately(what, rounds, say, lambda: asked(_echo_role), lambda: asked(_echo_thread))
 
 
 @contextmanager

@@ -54,19 +54,18 @@ def main() -> None:
 def _with_threads(job: Job) -> object:
     with load.connect(job) as client:
         _begin()
-        match job.kind:
-            case JobKind.PAIR:
-                return load.pair(client, job)
-            case JobKind.TURNS:
-                return load.turns(client, job)
-            case JobKind.RETAIN:
-                return load.retained_memory(client, job)
-            case JobKind.READ:
-                return load.read(client, job)
-            case JobKind.WATCH:
-                return load.watch(client, job, sys.stdin.readline)
-            case _:
-                return load.rate(client, job)
+        if job.kind is JobKind.WATCH:
+            return load.watch(client, job, sys.stdin.readline)
+        return BLOCKING.get(job.kind, load.rate)(client, job)
+
+
+BLOCKING = {
+    JobKind.PAIR: load.pair,
+    JobKind.TURNS: load.turns,
+    JobKind.RETAIN: load.retained_memory,
+    JobKind.READ: load.read,
+}
+"""The other jobs of threads with the blocking API, except the usual one."""
 
 
 def _echo() -> None:
