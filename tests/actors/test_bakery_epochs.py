@@ -119,6 +119,12 @@ SELECTIONS: dict[str, tuple[Seating, tuple[Member, ...], int, tuple[str, str]]] 
         4,
         ("", "cluster is down: 2 of 4 members are connected, 3 are needed"),
     ),
+    "no majority of ten": (
+        NOBODY,
+        (N1, N2, N3, N4, N5),
+        10,
+        ("", "cluster is down: 5 of 10 members are connected, 6 are needed"),
+    ),
     "survivors stay though newcomers rank before them": (THREE, (N1, N2, N3, *BEST[1:]), 5, STAY),
     "three go on with two": (THREE, (N1, N2), 3, STAY),
     "one seat changes": (seated("n1", "n2", "n9"), (N1, N2, *BEST), 6, ("n1 n2 n3", "")),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
 from support.leader_trio import member, seats
 
-from fencelock.actors.api.message import Granted, Released
-from fencelock.actors.api.session_message import HoldLost
+from fencelock.actors.api.message import Granted, Release, Released
+from fencelock.actors.api.session_message import HoldLost, Unlocking
 from fencelock.actors.bakery.config import BAKERY_TIMING, election_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.message import Chosen, Member, Seating
 from fencelock.actors.message import NS_PER_MS
+
+LONG_MS = 60_000
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
@@ -73,30 +75,6 @@ def test_leaders_of_a_minority_grant_nothing() -> None:
     assert harness.answers(Granted, inside) == []
 
 
-def test_an_isolated_leader_with_a_queue_grants_nothing() -> None:
-    harness = ClusterHarness(5).start().ready()
-    alone = harness.serving()[0]
-    harness.lock(alone)
-    waiting = harness.acquire(alone, owner="ben")
-    harness.run(50)
-    harness.cut([alone])
-    harness.run(6_000)
-    assert harness.answers(Granted, waiting) == []
-
-
-def test_a_leader_that_restarts_has_lost_its_seat_until_a_new_epoch() -> None:
-    harness = ClusterHarness(3).led()
-    epoch, back = harness.epoch(), harness.serving()[0]
-    held = harness.lock(harness.serving()[1])
-    harness.world.crash(back)
-    harness.run(20)
-    harness.world.power_on(back)
-    harness.until(lambda: harness.epoch() > epoch and back in harness.serving())
-    waiting = harness.acquire(back, owner="ben")
-    assert harness.granted(waiting).fence > held.fence
-    assert [event.fence for event in harness.answers(HoldLost)] == [held.fence]
-
-
 def test_fences_rise_over_empty_queues_epochs_and_a_restart_of_all() -> None:
     harness = ClusterHarness(3).start().ready()
     fences: list[int] = []
@@ -139,6 +117,67 @@ def test_a_cluster_that_is_down_and_up_again_keeps_what_is_granted() -> None:
     assert harness.answers(Granted, waiting) == []
     harness.release("n3", held)
     assert harness.granted(waiting).fence > held.fence
+
+
+def test_a_client_does_not_release_what_another_holds() -> None:
+    """It is answered, and has no effect."""
+    harness = ClusterHarness(3).start().ready()
+    held = harness.lock("n1", hold_ms=LONG_MS)
+    wrongs = ("x", "ben", held.fence), ("x", "ann", held.fence + 1), ("y", "ann", 1)
+    for lock, owner, fence in wrongs:
+        harness.refused(harness.request("n2", Release, lock=lock, owner=owner, fence=fence))
+    assert harness.answers(Released) == []
+    waiting = harness.acquire("n3", owner="eve", wait_ms=500)
+    assert f"under fence {held.fence}" in harness.refused(waiting).detail
+
+
+def test_deadlines_go_on_after_a_hand_over() -> None:
+    """The holder is warned, and loses the lock, by a new set of leaders."""
+    harness = ClusterHarness(5).led()
+    proxy = harness.others()[0]
+    held = harness.lock(proxy)
+    for lost in harness.serving()[:2]:
+        before = harness.epoch()
+        harness.world.crash(lost)
+        harness.until_later_epoch(before)
+    harness.answer(HoldLost)
+    assert [message.fence for message in harness.answers(HoldLost)] == [held.fence]
+    assert {message.fence for message in harness.answers(Unlocking)} <= {held.fence}
+    assert harness.lock(proxy, owner="ben").fence > held.fence
+    assert HOLD_MS + GRACE_MS < LONG_MS
+
+
+def test_a_member_comes_and_goes_without_an_election_if_there_are_no_copies() -> None:
+    harness = ClusterHarness(5, NO_COPIES).led()
+    epoch, leaders = harness.epoch(), harness.serving()
+    first, second = harness.others()
+    held = harness.lock(first, hold_ms=LONG_MS)
+    harness.world.crash(second)
+    harness.run(2_000)
+    harness.world.power_on(second)
+    harness.run(2_000)
+    assert (harness.epoch(), harness.serving()) == (epoch, leaders)
+    harness.cut([second], 2_000)
+    harness.run(4_000)
+    assert (harness.epoch(), harness.serving()) == (epoch, leaders)
+    harness.release(second, held)
+    harness.answer(Released)
+
+
+def test_no_leader_serves_with_less_than_a_majority_and_a_request_is_kept() -> None:
+    """In the original three leaders continue, and no client is notified."""
+    harness = ClusterHarness(5).led()
+    proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
+    for name in gone:
+        harness.world.crash(name)
+    harness.run(1_000)  # For so long leaders are trusted that a majority answered.
+    request = harness.acquire(proxy)
+    harness.run(3_000)
+    assert harness.answers(Granted, request) == []
+    assert "2 of 5 members are connected, 3 are needed" in harness.detail(proxy)
+    for name in gone:
+        harness.world.power_on(name)
+    assert harness.granted(request).lock == "x"
 
 
 def deaf(seed: int) -> ClusterHarness:
