@@ -20,7 +20,6 @@ from support.real_nodes import CLUSTER, Cluster, started, threads, until
 from fencelock.actors.error import (
     AcquireCancelledError,
     ClosedError,
-    ConfigError,
     LimitReachedError,
     LockTimeoutError,
     NotHeldError,
@@ -146,33 +145,8 @@ def test_requests_that_the_protocol_does_not_promise_are_refused_with_the_one_th
         client.evict("x", 1)
 
 
-@pytest.mark.parametrize(
-    "addresses",
-    [
-        "",
-        "localhost:4040",
-        "tcp://localhost",
-        "tcp://localhost:0",
-        "tcp://localhost:70000",
-        "udp://localhost:4040",
-        "tcp://a:4040,",
-        "tcp://a:4040,tcp://a:4040",
-        ",".join(f"tcp://a:{port}" for port in range(1, 66)),
-    ],
-)
-def test_an_address_that_is_none_is_refused(addresses: str) -> None:
-    with pytest.raises(ConfigError, match="addresses"):
-        connect(addresses)
-
-
 def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
     assert parse_addresses("tcp://a:1, tcp://[::1]:2") == ("tcp://a:1", "tcp://[::1]:2")
-
-
-@pytest.mark.parametrize(("cluster", "timeout"), [("", 1.0), ("x\n", 1.0), ("x", 0), ("x", -1)])
-def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
-    with pytest.raises(ConfigError, match=r"cluster|connect_timeout is"):
-        connect("tcp://127.0.0.1:4040", cluster=cluster, connect_timeout=timeout)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 import traceback
@@ -18,7 +19,7 @@ from support.expect import PATIENCE_S, present
 from support.real_nodes import running_nodes
 
 import fencelock
-from fencelock import AcquireCancelledError, UnavailableError, aio
+from fencelock import AcquireCancelledError, ConfigError, UnavailableError, aio
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.session.message import EndpointChanged, Wait, Waiting
 from fencelock.cluster.client.callback_executor import ThreadExecutor
@@ -53,6 +54,43 @@ def test_addresses_may_be_a_list(cluster: LocalCluster) -> None:
     for addresses in ([nobody, cluster.addresses], (cluster.addresses,)):
         with fencelock.connect(addresses) as client, client.lock("a"):
             pass
+
+
+NOT_USABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *(
+        ({"addresses": one}, ConfigError, "addresses: ")
+        for one in (
+            "",
+            "localhost:4040",
+            "tcp://localhost",
+            "tcp://localhost:0",
+            "tcp://localhost:70000",
+            "udp://localhost:4040",
+            "tcp://a:4040,",
+            "tcp://a:4040,tcp://a:4040",
+            ",".join(f"tcp://a:{port}" for port in range(1, 66)),
+        )
+    ),
+    *(
+        ({"addresses": one}, ConfigError, f"{re.escape(repr(one))} must be a text")
+        for one in ({"tcp://a:1"}, 7, [], b"tcp://a:1", [b"tcp://a:1"])
+    ),
+    *(({"cluster": one}, ConfigError, "cluster: ") for one in ("", "x\n")),
+    *(({"connect_timeout": one}, ConfigError, "connect_timeout is") for one in (0, -1)),
+    *(({"ttl": one}, ConfigError, "ttl is") for one in (0, 0.999, 3_601, float("nan"))),
+    *(({"label": one}, ConfigError, "label") for one in ("x" * 257, "two\nlines")),
+    *(
+        ({name: one}, TypeError, f"^{name} is {one!r}, and must be ")
+        for name, one in (("ttl", "x"), ("connect_timeout", "x"), ("ttl", True), ("label", 5))
+    ),
+]
+
+
+@pytest.mark.parametrize("connect", [fencelock.connect, aio.connect])
+def test_an_argument_that_is_not_usable_is_refused_at_once(connect: Any) -> None:
+    for arguments, error, text in NOT_USABLE:
+        with pytest.raises(error, match=text):
+            connect(**{"addresses": "tcp://127.0.0.1:4040"} | arguments)
 
 
 async def connected_aio(addresses: list[str]) -> aio.Client:

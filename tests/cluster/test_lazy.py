@@ -358,12 +358,3 @@ def test_a_decorator_that_cannot_work_raises_at_once() -> None:
         aio.locked("x")(wrong)
     with pytest.raises(TypeError, match="generator is a generator: take the lock inside it"):
         aio.locked("x")(generator)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"ttl": "x"}, {"connect_timeout": "x"}, {"ttl": True}, {"label": 5}]
-)
-def test_an_argument_of_another_type_is_refused_by_name(wrong: dict[str, Any]) -> None:
-    (name,) = wrong
-    with pytest.raises(TypeError, match=rf"^{name} is .*, and must be "):
-        fencelock.connect(lazy=True, **wrong)

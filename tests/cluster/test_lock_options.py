@@ -20,14 +20,12 @@ from support.real_nodes import until
 from support.samples import fence_of
 
 import fencelock
-import fencelock.aio
 from fencelock import aio
 from fencelock.actors.api.account import Purge, Quota
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import (
-    ConfigError,
     InvalidRequestError,
     LockOwnershipLostError,
     LockTimeoutError,
@@ -42,7 +40,6 @@ from fencelock.cluster.client.owner import (
     process_label,
 )
 from fencelock.cluster.client.settings import (
-    Settings,
     Target,
     age_ms_of,
     check_text,
@@ -52,8 +49,6 @@ from fencelock.cluster.client.settings import (
 )
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.config import loopback, starting_config
-
-TARGET = Target("tcp://a:1", "c", "")
 
 
 def test_minus_one_and_infinity_are_without_limit() -> None:
@@ -169,12 +164,6 @@ def test_the_first_that_names_addresses_decides(
     assert Target.find("tcp://b:2", None)[:3] == ("tcp://b:2", "fencelock", "")
 
 
-@pytest.mark.parametrize("ttl", [0, 0.999, 3_601, float("nan")])
-def test_a_ttl_out_of_range_is_refused(ttl: float) -> None:
-    with pytest.raises(ConfigError, match="ttl is"):
-        Settings(TARGET, 1.0, ttl, None)
-
-
 def test_a_label_or_owner_of_another_type_is_refused() -> None:
     for field in ("label", "owner"):
         with pytest.raises(TypeError, match=f"{field} is 3, and must be str"):
@@ -185,8 +174,6 @@ def test_a_label_or_owner_of_another_type_is_refused() -> None:
 def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="label"):
         check_text("label", text, InvalidRequestError)
-    with pytest.raises(ConfigError, match="label"):
-        Settings(TARGET, 1.0, 15.0, text)
 
 
 @pytest.mark.parametrize("timeout", [-2, -0.001, float("nan"), float("-inf"), 1e9])
@@ -203,16 +190,6 @@ def test_a_timeout_or_a_duration_of_another_type_is_a_type_error() -> None:
         term_ms_of("grace", wrong)
     with pytest.raises(TypeError, match="max_age is '5', and must be a number of seconds from 0"):
         age_ms_of("local", wrong)
-
-
-@pytest.mark.parametrize("connect", [fencelock.connect, fencelock.aio.connect])
-@pytest.mark.parametrize("addresses", [{"tcp://a:1"}, 7, [], b"tcp://a:1", [b"tcp://a:1"]])
-def test_addresses_are_a_text_or_a_list_and_all_else_is_refused(
-    connect: Any, addresses: object
-) -> None:
-    with pytest.raises(ConfigError, match="must be a text") as caught:
-        connect(addresses)
-    assert repr(addresses) in str(caught.value)
 
 
 # Functions and coroutine functions that run under a lock named after their arguments
