@@ -21,7 +21,7 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
 )
-from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.api.session_message import End, Ended, Renew, Renewed
 from fencelock.actors.bakery.backend import ANSWER_MS
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.event import ListTickets, Tally
@@ -35,6 +35,8 @@ from fencelock.actors.bakery.message import (
     Query,
     RenewHold,
     Unlock,
+    UnlockAll,
+    Unlocked,
 )
 from fencelock.actors.bakery.ticket import Who, pack_fence
 from fencelock.actors.effect import Send
@@ -223,6 +225,25 @@ def deny(harness: ProxyHarness, leader: str, renewal: RenewHold) -> list[Send]:
     """Let a leader reply that it does not have the hold."""
     gone = HoldRenewed(number=renewal.number, fence=0, hold_ms=0, grace_ms=0)
     return harness.receive(leader_of(leader), gone)
+
+
+def test_an_answer_to_another_kind_of_request_ends_none(harness: ProxyHarness) -> None:
+    """One that a rogue leader sends must not end a renewal without a reply."""
+    first, renewal = renew(harness)
+    assert harness.receive(leader_of(first), Unlocked(number=renewal.number, found=True)) == []
+    assert harness.counted[-1] == "bakery.late_answer"
+    renewed = HoldRenewed(number=renewal.number, fence=FENCE, hold_ms=5_000, grace_ms=5_000)
+    assert one(Renewed, harness.receive(leader_of(first), renewed), ANN).fence == FENCE
+
+
+def test_a_session_has_ended_once_two_of_three_leaders_dropped_its_tickets(
+    harness: ProxyHarness,
+) -> None:
+    asked = of(UnlockAll, harness.receive(ANN, End(session="ann", request=1)))
+    dropped = Unlocked(number=asked[0].number, found=True)
+    assert harness.receive(leader_of("n1"), dropped) == []
+    assert harness.receive(leader_of("n1"), dropped) == []  # One leader counts once.
+    assert one(Ended, harness.receive(leader_of("n2"), dropped), ANN).session == "ann"
 
 
 def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(
