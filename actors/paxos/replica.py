@@ -200,8 +200,13 @@ class Replica(MemberRole[ReplicaEvent]):
                 return self._on_drain(event)
             case Restore():
                 return self._on_restore(event, now)
-            case Gather() | LogTimeDue() | BatchDelay():
-                return self._on_time_to_order(event, now)
+            case Gather():
+                return self.ordering.order(self.decided.next, now)
+            case BatchDelay():
+                self.ordering.delaying = False
+                return self.ordering.order(self.decided.next, now)
+            case LogTimeDue():
+                return self.ordering.tick(event, self.machine.due_ms(), self.decided.next, now)
             case GapCheck():
                 return self._on_gap_check(event)
             case ProposeChange():
@@ -331,13 +336,6 @@ class Replica(MemberRole[ReplicaEvent]):
 
     def _is_patient(self, command: bytes) -> bool:
         return self.machine.is_patient(command, undecided=self.ordering.free > self.decided.next)
-
-    def _on_time_to_order(self, event: Gather | LogTimeDue | BatchDelay, now: Instant) -> Effects:
-        if isinstance(event, BatchDelay):
-            self.ordering.delaying = False
-        if not isinstance(event, LogTimeDue):
-            return self.ordering.order(self.decided.next, now)
-        return self.ordering.tick(event, self.machine.due_ms(), self.decided.next, now)
 
     def _on_leadership(self, leadership: Leadership, now: Instant) -> Effects:
         if leadership.first < self.decided.next:
