@@ -149,6 +149,8 @@ class Call(NamedTuple):
     """Notes that the client has come whose turn at a key had a fence."""
     cursors: dict[int, str]
     """The place of each scan that has not ended, by its number."""
+    keys: tuple[str, ...] = ()
+    """Of a script; then ``arguments`` are those behind its keys."""
 
     def key(self, at: int = 0) -> str:
         return key_of(self.arguments[at])

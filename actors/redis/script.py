@@ -88,7 +88,7 @@ def scripted(operation: Operation, call: Call) -> Steps:
     if call.name.endswith("_ro") and steps is not _reading:
         raise CommandError("ERR Write commands are not allowed from read-only scripts.")
     if steps is _resetting_all:
-        return steps(operation, call, (), [])
+        return steps(operation, call)
     keys = tuple(map(key_of, call.arguments[2 : 2 + count]))
     arguments = call.arguments[2 + count :]
     if operation is Operation.RENEW_EACH:
@@ -99,7 +99,7 @@ def scripted(operation: Operation, call: Call) -> Steps:
             f"ERR {operation.name.lower()} has {wanted} and {needed} arguments, and the script was "
             f"sent with {count} and {len(arguments)}"
         )
-    return steps(operation, call, keys[: several or None], arguments)
+    return steps(operation, call._replace(keys=keys[: several or None], arguments=arguments))
 
 
 def _deletion(keys: tuple[str, ...], expected: bytes | None, *, each: bool = False) -> ChangeKeys:
@@ -122,57 +122,48 @@ _DELETED: dict[Operation, tuple[Reply, Reply, Reply]] = {
 """The replies of a script if it deleted the key, if nobody holds it, and if it is another's."""
 
 
-def _deleting(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    outcome = yield from change_one(_deletion(keys[:1], arguments[0]))
+def _deleting(operation: Operation, call: Call) -> Steps:
+    outcome = yield from change_one(_deletion(call.keys[:1], call.arguments[0]))
     done, missing, other = _DELETED[operation]
     if outcome.changed:
         return done
     return missing if outcome.state in (*FREE, KeyState.AWAITED) else other
 
 
-def _deleting_each(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    changed = yield from change(_deletion(keys, arguments[0], each=True))
+def _deleting_each(operation: Operation, call: Call) -> Steps:
+    changed = yield from change(_deletion(call.keys, call.arguments[0], each=True))
     return sum(one.changed for one in changed.keys)
 
 
-def _deleting_all(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    changed = yield from change(_deletion(keys, arguments[0]))
+def _deleting_all(operation: Operation, call: Call) -> Steps:
+    changed = yield from change(_deletion(call.keys, call.arguments[0]))
     return "OK" if changed.keys[0].changed else None
 
 
-def _resetting(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    return count_changed(_deletion(keys[:1], None))
+def _resetting(operation: Operation, call: Call) -> Steps:
+    return count_changed(_deletion(call.keys[:1], None))
 
 
-def _extending(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
+def _extending(operation: Operation, call: Call) -> Steps:
+    token, number = call.arguments[:2]
     if operation in (Operation.RENEW, Operation.EXTEND_CODES_TIME_FIRST):
-        arguments = [arguments[1], arguments[0]]
-    token, time = arguments[0], integer(arguments[1])
+        token, number = number, token
+    time = integer(number)
     codes = operation in (Operation.EXTEND_CODES, Operation.EXTEND_CODES_TIME_FIRST)
     in_seconds = (Operation.COMPARE_EXPIRE, Operation.COMPARE_EXPIRE_INVERTED)
     ttl_ms = time * MS_PER_S if codes or operation in in_seconds else time
     if ttl_ms > TTL_MS_MAX:
         raise CommandError("ERR invalid expire time in 'pexpire' command")
     if operation is Operation.ALL_PEXPIRE:
-        changed = yield from change(expiring(keys, MINE, ttl_ms, expected=token))
+        changed = yield from change(expiring(call.keys, MINE, ttl_ms, expected=token))
         return "OK" if changed.keys[0].changed else None
     adds = operation is Operation.ADD_TTL
-    adds = adds or (operation is Operation.ADD_OR_REPLACE_TTL and arguments[2] == b"0")
+    adds = adds or (operation is Operation.ADD_OR_REPLACE_TTL and call.arguments[2] == b"0")
     dated = adds or codes or operation is Operation.ADD_OR_REPLACE_TTL
     if adds and ttl_ms < 0:
         raise CommandError("ERR the additional time of a lock must not be negative")
     request = expiring(
-        keys[:1],
+        call.keys[:1],
         MINE,
         ttl_ms,
         expected=token,
@@ -211,17 +202,15 @@ def _ttl_ms(argument: bytes, command: str = "pexpire") -> int:
     return ttl_ms
 
 
-def _setting(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
+def _setting(operation: Operation, call: Call) -> Steps:
     """Set keys to the first argument, with a deadline."""
-    value, time = arguments[0], arguments[2 if operation is Operation.OBTAIN_PREFIX else 1]
-    ttl_ms = _ttl_ms(time, "set")
+    value = call.arguments[0]
+    ttl_ms = _ttl_ms(call.arguments[2 if operation is Operation.OBTAIN_PREFIX else 1], "set")
     states, done, failed = _SETTING[operation]
-    if operation is Operation.SET_ALLOWED_OR_MINE and arguments[2] != b"yes":
+    if operation is Operation.SET_ALLOWED_OR_MINE and call.arguments[2] != b"yes":
         states = MINE
     request = ChangeKeys(
-        keys=keys,
+        keys=call.keys,
         action=KeyAction.SET,
         states=states,
         value=value,
@@ -237,28 +226,26 @@ def _setting(
             raise
         is_set = False
     if operation is Operation.OBTAIN_PREFIX and not is_set:
-        length = integer(arguments[1])
+        length = integer(call.arguments[1])
         again = replace(request, states=MINE, expected=value[: max(length, 0)], prefix=True)
         changed = yield from change(again)
         is_set = changed.keys[0].changed
-    if not is_set and states == FREE and len(keys) == 1:
-        call.attempts.failed(call.connection, keys[0], value)
+    if not is_set and states == FREE and len(call.keys) == 1:
+        call.attempts.failed(call.connection, call.keys[0], value)
     if is_set and operation in (Operation.ALL_SET, Operation.ALL_SET_ABSENT):
-        return len(keys)
+        return len(call.keys)
     return done if is_set else failed
 
 
-def _reading(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    answer = yield from ask(ReadKeys(keys=keys), KeysRead)
+def _reading(operation: Operation, call: Call) -> Steps:
+    answer = yield from ask(ReadKeys(keys=call.keys), KeysRead)
     seen = answer.keys[0] if answer.keys else None
     left_ms = -2 if seen is None else -1 if seen.left_ms is None else seen.left_ms
     if operation is Operation.GET_PTTL:
         return [None if seen is None else seen.value, left_ms]
-    mine = [one for one in answer.keys if not one.native and one.value == arguments[0]]
+    mine = [one for one in answer.keys if not one.native and one.value == call.arguments[0]]
     if operation is Operation.ALL_PTTL:
-        if len(mine) < len(keys):
+        if len(mine) < len(call.keys):
             return None
         return min((one.left_ms for one in mine if one.left_ms), default=0)
     if operation is Operation.COMPARE_PTTL:
@@ -270,20 +257,16 @@ def _reading(
     return seconds_of(left_ms) if left_ms > 0 else left_ms
 
 
-def _resetting_all(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
+def _resetting_all(operation: Operation, call: Call) -> Steps:
     prefix = SIGNALLED if operation is Operation.RESET_ALL_SIGNAL else SIGNAL
     if call.visible and not prefix.startswith(call.visible):
         raise CommandError(f"NOPERM the script is about all keys that begin with {prefix}")
     return delete_all(prefix)
 
 
-def _entering(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
+def _entering(operation: Operation, call: Call) -> Steps:
     """Let a client hold a key, once more if it does already."""
-    key, ttl_ms, field = keys[0], _ttl_ms(arguments[0]), arguments[1]
+    key, ttl_ms, field = call.keys[0], _ttl_ms(call.arguments[0]), call.arguments[1]
     if len(key.encode()) > ENTERED_BYTES_MAX:
         raise CommandError(
             f"ERR a lock of Redisson has a name of at most {ENTERED_BYTES_MAX} bytes here"
@@ -337,24 +320,22 @@ def _uncounted(error: ClusterRefusalError) -> Exception:
     return error
 
 
-def _leaving(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    ttl_ms, once = _ttl_ms(arguments[1]), operation is Operation.LEAVE_ONCE
+def _leaving(operation: Operation, call: Call) -> Steps:
+    ttl_ms, once = _ttl_ms(call.arguments[1]), operation is Operation.LEAVE_ONCE
     request = ChangeKeys(
-        keys=keys[:1],
+        keys=call.keys[:1],
         action=KeyAction.DELETE,
         states=MINE,
-        expected=arguments[2],
+        expected=call.arguments[2],
         counts=True,
         expiry=Expiry.AFTER,
         ttl_ms=ttl_ms,
     )
     if once:
-        if not keys[2].startswith(RECEIPT):
+        if not call.keys[2].startswith(RECEIPT):
             raise CommandError(f"ERR the third key of Redisson's unlock begins with {RECEIPT}")
-        receipt_ms = min(max(1, integer(arguments[4])), RECEIPT_MS_MAX)
-        request = replace(request, receipt=keys[2], receipt_ms=receipt_ms)
+        receipt_ms = min(max(1, integer(call.arguments[4])), RECEIPT_MS_MAX)
+        request = replace(request, receipt=call.keys[2], receipt_ms=receipt_ms)
     try:
         changed = yield from change(request)
     except ClusterRefusalError as error:
@@ -368,22 +349,18 @@ def _leaving(
     return 1 if free and operation is Operation.LEAVE_OR_MISSING else None
 
 
-def _leaving_by_force(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
+def _leaving_by_force(operation: Operation, call: Call) -> Steps:
     """Delete a key that is not reserved for whose turn it is."""
     request = ChangeKeys(
-        keys=keys[:1], action=KeyAction.DELETE, states=(KeyState.OTHER,), expected=TURN
+        keys=call.keys[:1], action=KeyAction.DELETE, states=(KeyState.OTHER,), expected=TURN
     )
     return count_changed(request)
 
 
-def _renewing_each(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    ttl_ms = _ttl_ms(arguments[0])
+def _renewing_each(operation: Operation, call: Call) -> Steps:
+    ttl_ms = _ttl_ms(call.arguments[0])
     by_value: dict[bytes, list[str]] = {}
-    for key, value in zip(keys, arguments[1:], strict=False):
+    for key, value in zip(call.keys, call.arguments[1:], strict=False):
         by_value.setdefault(value, []).append(key)
     renewed: set[tuple[str, bytes]] = set()
     for value, names in by_value.items():
@@ -394,12 +371,12 @@ def _renewing_each(
             changed = yield from change(request)
             pairs = zip(some, changed.keys, strict=True)
             renewed |= {(name, value) for name, one in pairs if one.changed}
-    return [int((key, value) in renewed) for key, value in zip(keys, arguments[1:], strict=False)]
+    return [int(pair in renewed) for pair in zip(call.keys, call.arguments[1:], strict=False)]
 
 
 _SCRIPTS: dict[
     Operation,
-    tuple[int, int, Callable[[Operation, Call, tuple[str, ...], list[bytes]], Steps]],
+    tuple[int, int, Callable[[Operation, Call], Steps]],
 ] = {
     Operation.COMPARE_DELETE: (1, 1, _deleting),
     Operation.COMPARE_DELETE_OR_MISSING: (1, 1, _deleting),
