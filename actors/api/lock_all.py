@@ -81,7 +81,6 @@ class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
         AcquireRequest.check(self)
 
     def check_new(self) -> None:
-        """Refuse what `check` does, names without a visible character, and too high a number."""
         self.check()
         for name in self.locks:
             check_new_lock_name(name)

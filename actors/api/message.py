@@ -327,7 +327,6 @@ class Cancel(LockRequest, Command, RepliedBy["Cancelled"], tag=0x12):
         return self.session, self.owner, self.lock, -self.request
 
     def check_new(self) -> None:
-        """Refuse what `check` does, and a number that no `Acquire` has."""
         check_request(self.request)
         self.check()
 
@@ -416,7 +415,6 @@ class Cancelled(LockReply, Outcome, tag=0x1A):
 
     @property
     def key(self) -> Key:
-        """The key of the `Cancel` that it answers."""
         return self.session, self.owner, self.lock, -self.request
 
 

@@ -60,12 +60,7 @@ class Subscription:
 
 
 def awaiting(channel: bytes) -> AwaitKey:
-    """Return the request that waits for the lock of a channel.
-
-    Raises:
-        CommandError: it is not the channel of a lock.
-
-    """
+    """Return the request that waits for the lock of a channel; refuse other channels."""
     key = lock_in(key_of(channel), CHANNEL)
     if key is None:
         raise CommandError(
@@ -107,12 +102,7 @@ class Channels:
         return list(self._of.get(connection, ()))
 
     def check_room(self, connection: int, channels: list[bytes]) -> None:
-        """Return if a connection may be subscribed to these channels, too.
-
-        Raises:
-            CommandError: there are too many subscriptions, of it or of all.
-
-        """
+        """Refuse more subscriptions than one connection, or all of them, may have."""
         own = self._of.get(connection, {})
         more = len(set(channels).difference(own))
         if len(own) + more > EACH_MAX:

@@ -5,7 +5,8 @@ and returns its reply in the words of Redis. A refusal is raised in it as `Clust
 that it does not handle becomes the reply. Commands about connections are in `door.py`.
 
 A client that uses Redis for more than locks must notice it at once, so nothing is emulated in part:
-a command or an option that is not here is refused.
+a command or an option that is not here is refused. What is refused raises a `CommandError`, which
+becomes the reply.
 
 Source: https://redis.io/docs/latest/commands/, and Redis 7 for the texts of errors.
 """
@@ -157,12 +158,7 @@ class Call(NamedTuple):
 
 
 def key_of(argument: bytes) -> str:
-    """Return the name of a key.
-
-    Raises:
-        CommandError: it is not UTF-8.
-
-    """
+    """Return the name of a key, which must be UTF-8."""
     try:
         return argument.decode()
     except UnicodeDecodeError:
@@ -176,12 +172,7 @@ def shown(argument: bytes) -> str:
 
 
 def keys_of(arguments: list[bytes]) -> tuple[str, ...]:
-    """Return the names of several keys, each once.
-
-    Raises:
-        CommandError: there are too many.
-
-    """
+    """Return the names of several keys, each once; at most `LOCKS_MAX`."""
     keys = tuple(dict.fromkeys(map(key_of, arguments)))
     if len(keys) > LOCKS_MAX:
         raise CommandError(f"ERR {len(keys)} keys, at most {LOCKS_MAX} are allowed in one command")
@@ -195,12 +186,7 @@ _NOT_INTEGER = "ERR value is not an integer or out of range"
 
 
 def integer(argument: bytes) -> int:
-    """Return a number.
-
-    Raises:
-        CommandError: it is none of 64 bits.
-
-    """
+    """Return a number of 64 bits."""
     if _INTEGER.fullmatch(argument) is None:
         raise CommandError(_NOT_INTEGER)
     number = int(argument)
@@ -241,12 +227,7 @@ def _read(call: Call) -> Generator[Asked, Answer, dict[str, KeySeen]]:
 
 
 def count_changed(request: ChangeKeys) -> Generator[Asked, Answer, int]:
-    """Change the only key of ``request``; return 1 if it was changed, else 0.
-
-    Raises:
-        CommandError: a client that does not use this door holds it.
-
-    """
+    """Change the only key of ``request``, unless a native client holds it; return 1 or 0."""
     outcome = yield from change_one(request)
     if outcome.state is KeyState.NATIVE:
         raise native(request.keys[0])
@@ -466,12 +447,7 @@ def _fence(call: Call) -> Steps:
 
 
 def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
-    """Return all keys of the door that match ``pattern`` and that the client may see.
-
-    Raises:
-        CommandError: there are too many for one reply.
-
-    """
+    """Return all keys that match ``pattern`` and that the client may see, if one reply has room."""
     matches, begins = glob(pattern), literal_start(pattern)
     names: list[str] = []
     for prefix in call.visible or ("",):

@@ -403,12 +403,7 @@ class RedisDoor(Role[DoorEvent]):
     def _on_subscribe(
         self, connection: Connection, name: str, arguments: list[bytes], effects: list[Effect]
     ) -> Reply:
-        """SUBSCRIBE channel [channel ...], UNSUBSCRIBE [channel ...].
-
-        Raises:
-            CommandError, ForbiddenError: it is refused.
-
-        """
+        """SUBSCRIBE channel [channel ...], UNSUBSCRIBE [channel ...]."""
         _check_count(name, SUBSCRIBING[name], arguments)
         number = connection.number
         kind = name.encode()
@@ -452,12 +447,7 @@ class RedisDoor(Role[DoorEvent]):
     def _check_rights(
         self, connection: Connection, asked: ChangeKeys | AwaitKey | ReadKeys
     ) -> None:
-        """Refuse a request that the key of a client does not allow.
-
-        Raises:
-            ForbiddenError: it is refused.
-
-        """
+        """Raise ForbiddenError for a request that the key of a client does not allow."""
         if self.access is not None:
             self.access.check(connection.key + NAME_END, asked)
 
@@ -542,12 +532,6 @@ class RedisDoor(Role[DoorEvent]):
         return effects
 
     def _steps(self, connection: Connection, name: str, arguments: list[bytes]) -> Steps:
-        """Return the steps of a command about keys.
-
-        Raises:
-            CommandError: it is refused.
-
-        """
         rights = None if self.access is None else self.access.rights_of(connection.key)
         call = Call(
             name=name,
@@ -596,12 +580,7 @@ class RedisDoor(Role[DoorEvent]):
         return digest, operation
 
     def _check_subscriber(self, connection: Connection, name: str) -> None:
-        """Refuse what a client may not send that reads messages, in version 2 of the protocol.
-
-        Raises:
-            CommandError: it is refused.
-
-        """
+        """Refuse what a client may not send that reads messages, in version 2 of the protocol."""
         reads = connection.version == VERSION_2 and self.channels.of(connection.number)
         if reads and name not in ("ping", "quit", "reset"):
             raise CommandError(

@@ -73,12 +73,7 @@ the client is told earlier by the channel (ms)."""
 
 
 def scripted(operation: Operation, call: Call) -> Steps:
-    """Carry out the operation of a script; the arguments of ``call`` are those of EVAL.
-
-    Raises:
-        CommandError: the number of keys or arguments is not that of the operation.
-
-    """
+    """Carry out the operation of a script; the arguments of ``call`` are those of EVAL."""
     count = integer(call.arguments[1])
     if count < 0:
         raise CommandError("ERR Number of keys can't be negative")

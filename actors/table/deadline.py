@@ -70,12 +70,7 @@ def durations_of(acquire: Acquire | Attach) -> Durations | None:
 
 
 def check_duration(lock: str, name: str, duration_ms: int) -> None:
-    """Return if ``duration_ms``, the duration or grace that ``name`` says, is within its limits.
-
-    Raises:
-        InvalidRequestError: it is not; the text names the limits.
-
-    """
+    """Raise InvalidRequestError for a duration or grace, as ``name`` says, beyond its limits."""
     if not DURATION_MS_MIN <= duration_ms <= DURATION_MS_MAX:
         allowed = f"{DURATION_MS_MIN} to {DURATION_MS_MAX} ms are allowed"
         raise InvalidRequestError(f"{titled(lock)}: {name} is {duration_ms} ms, {allowed}")

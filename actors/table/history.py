@@ -145,12 +145,7 @@ class Histories:
         ]
 
     def restore(self, record: HistoryRecord) -> None:
-        """Add a record of a snapshot.
-
-        Raises:
-            ValueError: its changes are not later than those that were added before.
-
-        """
+        """Add a record of a snapshot; raise ValueError if its changes are not the latest so far."""
         lock, last = record.lock, record.since
         history = self.by_object.setdefault(lock, History(record.since))
         history.time_ms = record.time_ms

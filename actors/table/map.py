@@ -301,12 +301,7 @@ class Maps:
 
 
 def fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
-    """Add an entry of a snapshot.
-
-    Raises:
-        ValueError: it has an unknown session or version, is too large, or comes twice.
-
-    """
+    """Add an entry of a snapshot; raise ValueError if it contradicts itself or the others."""
     name, key, value, version, number, ticket, due_ms, charged = record
     what = f"entry {key!a} of map {name!a}"
     if table.maps.find(name, key) is not None:

@@ -99,12 +99,7 @@ def claiming(details_of: Callable[[Any], ClaimDetails]) -> Rule:
 
 
 def lock_details(command: Acquire | Attach) -> ClaimDetails:
-    """Return what the hold of a lock has besides its owner.
-
-    Raises:
-        InvalidRequestError: the durations are out of their limits.
-
-    """
+    """Raise InvalidRequestError if the durations are out of their limits."""
     if command.hold_ms or command.grace_ms:
         return ClaimDetails(command.label, durations=durations_of(command))
     return ClaimDetails(command.label) if command.label else PLAIN

@@ -106,12 +106,7 @@ class Spans(Struct, eq=False):
 
 
 def check_retained(command: AcquireRetained) -> None:
-    """Return if objects of that kind can be retained, and can have that many permits.
-
-    Raises:
-        InvalidRequestError: they cannot; the text names what is allowed.
-
-    """
+    """Raise InvalidRequestError if such objects cannot be retained, or have that many permits."""
     command.check()
     kind = kind_of(command.lock)
     least, most = CAPACITIES.get(kind, (0, 0))
