@@ -11,7 +11,6 @@ from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.message import Int64
 
 BARRIER = "barrier"
-"""The kind of a barrier, in the names of the table."""
 
 PARTIES_MAX = 10_000
 """Maximum number of parties of a barrier, since one command lets all of them pass."""

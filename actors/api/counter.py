@@ -10,7 +10,6 @@ from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.message import Int64
 
 COUNTER = "counter"
-"""The kind of a counter, in the names of the table."""
 
 VALUE_MAX = INT_MAX
 """The largest value of a counter, and with the other sign the smallest: the integers that cross the

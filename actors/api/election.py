@@ -12,7 +12,6 @@ from fencelock.actors.api.object_request import PermitRequest
 from fencelock.actors.message import Int64
 
 ELECTION = "election"
-"""The kind of an election, in the names of the table."""
 
 VALUE_BYTES_MAX = 1_024
 """Maximum length of a leader's value (bytes of UTF-8): an address, or a short description."""

@@ -12,7 +12,6 @@ from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.message import Int64
 
 LATCH = "latch"
-"""The kind of a latch, in the names of the table."""
 
 COUNT_MAX = (1 << 31) - 1
 """Maximum count of a latch, far above the number of clients of a group."""

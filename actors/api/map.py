@@ -28,7 +28,6 @@ from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64
 
 MAP = "map"
-"""The kind of a map, in the names of the table."""
 
 KEY_BYTES_MAX = 256
 """Maximum length of a key (bytes of UTF-8), as for names."""

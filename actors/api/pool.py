@@ -13,7 +13,6 @@ from fencelock.actors.api.semaphore import PERMITS_MAX, ResizeRequest
 from fencelock.actors.message import Int64
 
 POOL = "pool"
-"""The kind of a pool, in the names of the table."""
 
 
 class TakePermits(UpdateRequest, RepliedBy["PermitsTaken"], tag=0x118):

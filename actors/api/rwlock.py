@@ -15,7 +15,6 @@ from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.message import Int64
 
 RWLOCK = "rwlock"
-"""The kind of a read/write lock, in the names of the table."""
 
 RWLOCK_PERMITS = 1 << 31
 """All permits of a read/write lock, which a writer has."""

@@ -22,7 +22,6 @@ from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.message import Int64
 
 SEMAPHORE = "semaphore"
-"""The kind of a semaphore, in the names of the table."""
 
 PERMITS_MAX = (1 << 31) - 1
 """Maximum permits of a semaphore: more than a group has owners, and a sum of two fits 64 bits."""

@@ -159,7 +159,6 @@ DoorEvent = (
     | DoorTick
     | DoorTurn
 )
-"""Events that a `RedisDoor` handles."""
 
 
 class RedisDoor(Role[DoorEvent]):

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from fencelock.actors.table.state import TableState
 
 PRINTABLE = range(0x20, 0x7F)
-"""The printable characters of ASCII."""
 
 SHOWN_MAX = 200
 """Characters of a value that people see, as the owner."""

@@ -206,7 +206,6 @@ class Maps:
     def __init__(self) -> None:
         self.by_name: dict[str, EntryMap] = {}
         self.names = SortedKeys()
-        """The names of all maps."""
         self.count = 0
         self.bytes = 0
 

@@ -313,4 +313,3 @@ OBJECTS: dict[str, type[TableObject]] = {
 """The objects that nobody can hold, by the field of `TablePart` that has their records."""
 
 COMMANDS: tuple[type[LogCommand], ...] = (*RULES, ExtendSessions)
-"""All commands of the log."""

@@ -53,7 +53,6 @@ _RELEASED = Released(session="", owner="", request=0, lock="")
 """Copied by each release, like `_GRANTED` in `resource.py`."""
 
 Kept = Released | Refused | UpdateReply
-"""The outcomes that an owner state keeps."""
 
 Key = tuple[str, str]
 """An owner and a lock."""

@@ -72,7 +72,6 @@ class Queued(LockReply, Outcome, tag=0x95):
 
 
 LogCommand = Command | ExtendSessions
-"""All commands that the log applies to the table."""
 
 Result = Outcome | HoldLost | Recall
 """All outcomes of commands, or of time. `HoldLost` is for a holder whose lock was taken, and
@@ -320,4 +319,3 @@ Record = (
     | EntryRecord
     | QuotaRecord
 )
-"""All records of a part, without the head."""
