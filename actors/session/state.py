@@ -262,7 +262,7 @@ class SessionState(Struct):
             self.greet_at,
             self.speak_at,
             self.expires_at,
-            self.cluster_poll.next_at(),
+            self.cluster_poll.due_at if self.cluster_poll.wanted else None,
             self.closing.due_at,
             self.probing.due_at,
             *(ending.resend_at for ending in self.endings.values()),

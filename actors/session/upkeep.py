@@ -27,7 +27,6 @@ from fencelock.actors.session.message import ClusterState, Wait, Waiting, WatchC
 from fencelock.actors.session.refusals import silence, wrong_cluster
 
 if TYPE_CHECKING:
-    from fencelock.actors.session.endpoints import Endpoints
     from fencelock.actors.session.state import SessionState
 
 WATCH_MS = 5_000
@@ -60,13 +59,6 @@ class ClusterPoll(Struct):
     blind: bool = False
     """Whether the last notification to the watcher was an unknown state."""
 
-    def note_life(self, endpoint: Address, reply: ClusterUp | ClusterDown, now: Instant) -> bool:
-        """Take an endpoint's message; return whether it answers the last request."""
-        if not self.wanted or endpoint != self.endpoint or reply.request != self.request:
-            return False
-        self.known, self.due_at, self.unsure_since = reply.number, now, None
-        return True
-
     def report(self, watcher: Address | None, state: ClusterState) -> list[Effect]:
         """Send the watcher ``state``, if that is new."""
         self.blind = False
@@ -74,23 +66,6 @@ class ClusterPoll(Struct):
             return []
         self.reported = state
         return [] if watcher is None else [Send(watcher, state)]
-
-    def report_unknown(
-        self, watcher: Address | None, endpoints: Endpoints, now: Instant
-    ) -> list[Effect]:
-        """Report an unknown state, if it has lasted long enough and was not reported."""
-        if self.unsure_since is None or self.blind:
-            return []
-        if endpoints.any_usable() and now - self.unsure_since < UNSURE_MS * NS_PER_MS:
-            return []
-        reported = self.report(
-            watcher, unknown(f"no node says how it is: {endpoints.describe(now)}")
-        )
-        self.blind = True
-        return reported
-
-    def next_at(self) -> Instant | None:
-        return self.due_at if self.wanted else None
 
 
 def unknown(reason: str) -> ClusterState:
@@ -118,7 +93,7 @@ def on_watch(state: SessionState, user: Address, event: WatchCluster, now: Insta
 
 
 def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
-    """Ask the endpoint in use, if that is due; report a state that is unknown."""
+    """Ask the endpoint in use, if that is due; report a state that has been unknown for long."""
     poll, endpoints, session_lease = state.cluster_poll, state.endpoints, state.session_lease
     if not poll.wanted:
         return []
@@ -137,18 +112,27 @@ def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
             watch = Watch(known=poll.known, session=session_lease.assigned, request=poll.request)
             owes = not poll.known  # A later reply comes only with a change.
             effects.append(state.in_flight.send(endpoint, watch, now, owes=owes))
-    return [*effects, *poll.report_unknown(state.watcher, endpoints, now)]
+    if poll.blind or poll.unsure_since is None:
+        return effects
+    if endpoints.any_usable() and now - poll.unsure_since < UNSURE_MS * NS_PER_MS:
+        return effects
+    effects += poll.report(
+        state.watcher, unknown(f"no node says how it is: {endpoints.describe(now)}")
+    )
+    poll.blind = True
+    return effects
 
 
 def on_cluster_state(
     state: SessionState, sender: Address, reply: ClusterUp | ClusterDown, now: Instant
 ) -> list[Effect]:
-    if reply.session != state.session_lease.assigned or not state.cluster_poll.note_life(
-        sender, reply, now
-    ):
+    poll = state.cluster_poll
+    is_last = sender == poll.endpoint and reply.request == poll.request
+    if reply.session != state.session_lease.assigned or not poll.wanted or not is_last:
         return [Observe("client.late_answer_dropped")]
+    poll.known, poll.due_at, poll.unsure_since = reply.number, now, None
     effects = note_life(state, sender, now)
-    effects += state.cluster_poll.report(state.watcher, state_of(reply))
+    effects += poll.report(state.watcher, state_of(reply))
     return [*effects, *keep_watching(state, now)]
 
 
