@@ -193,9 +193,7 @@ class Bootstrap(Role[BootstrapEvent]):
           proves that there was one, in this life and in all later ones.
 
     Args:
-        members: all configured members, sorted.
-        journal: the id of this node's journal, 1 or more.
-        secret: the secret of that journal. It never leaves the journal and its copies.
+        secret: the secret of its journal. It never leaves the journal and its copies.
         boot: the id of this life of the node.
         date_ms: the start of this life (ms since 1970).
         records: the journal of this role, oldest first.
@@ -481,7 +479,9 @@ class Bootstrap(Role[BootstrapEvent]):
         follows = follows and (not self.claims.knowing or self.founding is Founding.AGAIN)
         follows = follows and self._has_listened(now)
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
-        announced = self._announce((member,)) if self._lacks_follower(member) else []
+        # The first member waits for all others to follow it.
+        waits = self.group is None and self._is_first and member not in self.followers
+        announced = self._announce((member,)) if waits else []
         return [*written, Send(to, ack), *sent, *announced]
 
     def _on_stranger(self, node: str, event: GroupMessage, now: Instant) -> Effects:
@@ -527,10 +527,6 @@ class Bootstrap(Role[BootstrapEvent]):
         """Note whether ``node`` belongs to a group: then none is founded before it has replied."""
         if self.group is None:
             self.claims.name(node, join.group)
-
-    def _lacks_follower(self, member: str) -> bool:
-        """Return whether this first member waits for ``member`` to follow it."""
-        return self.group is None and self._is_first and member not in self.followers
 
     def _note(self, member: str, start: Start) -> bool:
         """Remember ``start`` of a peer; return False if its journal was given up already."""

@@ -113,7 +113,6 @@ class TargetKeeper:
     def __init__(self, node: str, target: MemberTarget) -> None:
         self.node, self.target = node, target
         self.checked_at = Instant(0)
-        """The time of the last check of the members."""
         self.down: dict[str, None] = {}
         self.watched_since: dict[str, Instant] = {}
         """The time since which this node has watched each other member."""

@@ -43,7 +43,6 @@ ANNOUNCED_MAX = 500
 """Maximum clients that are sent new members per tick: it takes a few milliseconds."""
 
 Handler = Callable[[Address, Any, Instant], Effects]
-"""Processes a message of a sender."""
 
 
 class Status(NamedTuple):
@@ -74,7 +73,6 @@ class Backend(ABC):
     """
 
     name: str
-    """The name of the protocol."""
     TICK_MS: ClassVar[int]
     """Interval of `tick` (ms), while the backend is busy."""
     CLIENT_SILENCE_MS: ClassVar[int] = 15_000

@@ -78,9 +78,9 @@ class Usage:
     owner: str
     """The client or the key, in words."""
     in_flight: int = 0
-    """Number of commands in flight."""
+    """Commands in flight."""
     bytes: int = 0
-    """Size of these commands (bytes), if they are encoded for a log."""
+    """Their size (bytes), if they are encoded for a log."""
     counted_from: Instant = BEGINNING
     counted: int = 0
     """Number of requests since then."""

@@ -1,10 +1,8 @@
 """Messages between a node's proxy and other roles of the node. They never leave it.
 
 The `LockManager` exchanges most of them with the role that grants locks in `lamport` and `central`.
-A *ticket* numbers one acquisition through this node, from the proxy's counter.
-
-A protocol that keeps holds by session, so that they outlive the node they were made through, also
-receives `ReleaseHold` and `EndHolds` and confirms every release with `HoldReleased`.
+A *ticket* numbers one acquisition through this node, from the proxy's counter. `ReleaseHold`,
+`EndHolds` and their replies are of a protocol that keeps holds by session.
 """
 
 from __future__ import annotations

@@ -97,7 +97,6 @@ class SessionLease:
     """One client's sessions, one after the other, each under a different name."""
 
     name: str
-    """The client's name."""
     ttl_ms: int
     label: str
     secret: str = ""

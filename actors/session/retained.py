@@ -164,7 +164,6 @@ MOVES: dict[RetainedState, tuple[RetainedState, ...]] = {
     RetainedState.RECALLED: (RetainedState.FREE, RetainedState.RELEASING),
     RetainedState.RELEASING: (RetainedState.FREE,),
 }
-"""The moves of a retained lock."""
 
 KEPT = (RetainedState.HELD, RetainedState.IDLE, RetainedState.RECALLED)
 """The states in which the session has the lock."""

@@ -105,7 +105,6 @@ Event = (
     | HoldsLost
     | RetainerTick
 )
-"""Everything that a retainer receives."""
 
 
 class Retainer(Role[Event]):
