@@ -25,18 +25,6 @@ class Broadcast(Struct):
     """Number of the request at each endpoint that has not replied."""
     statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
 
-    def result(self, endpoints: Endpoints) -> Surveyed:
-        return Surveyed(
-            statuses=tuple(
-                self.statuses[endpoint] for endpoint in endpoints.table if endpoint in self.statuses
-            ),
-            silent=tuple(
-                endpoints.table[endpoint].named()
-                for endpoint in endpoints.table
-                if endpoint in self.missing
-            ),
-        )
-
 
 class Closing(Struct):
     """The end of a client, once it begins."""
@@ -174,12 +162,6 @@ class SessionState(Struct):
         if releasing != (hold.state is HoldState.RELEASING):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
 
-    def suspect(self, now: Instant) -> list[Effect]:
-        suspected = self.session_lease.suspect(now) if self.holds else None
-        if suspected is None or self.watcher is None:
-            return []
-        return [Send(self.watcher, suspected)]
-
     def lose_hold(self, lock_key: LockKey, detail: str, notified: int = 0) -> list[Effect]:
         """Drop a hold that was taken away; ``notified`` of its users know of it already."""
         hold = self.holds[lock_key]
@@ -196,19 +178,21 @@ class SessionState(Struct):
 
     def finish_surveys(self) -> list[Effect]:
         """Complete the surveys that no usable endpoint can still contribute to."""
-        effects: list[Effect] = []
+        table, effects = self.endpoints.table, list[Effect]()
         for number, survey in list(self.surveys.items()):
             left = [
                 pending
                 for request in survey.missing.values()
                 if (pending := self.in_flight.pending.get(request)) is not None
             ]
-            if any(self.endpoints.table[pending.endpoint].usable for pending in left):
+            if any(table[pending.endpoint].usable for pending in left):
                 continue
             for pending in left:
                 self.in_flight.drop(pending)
             del self.surveys[number]
-            effects.append(Send(survey.user, survey.result(self.endpoints)))
+            statuses = tuple(survey.statuses[one] for one in table if one in survey.statuses)
+            silent = tuple(table[one].named() for one in table if one in survey.missing)
+            effects.append(Send(survey.user, Surveyed(statuses=statuses, silent=silent)))
         return effects
 
     def unconfirmed(self) -> list[Address]:

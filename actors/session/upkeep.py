@@ -152,7 +152,9 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
         if endpoint.address not in owing:
             endpoint.owing_since = None  # Its silence does not matter.
     if state.session_lease.kept:
-        effects += state.suspect(now)
+        suspected = state.session_lease.suspect(now) if state.holds else None
+        if suspected is not None and state.watcher is not None:
+            effects.append(Send(state.watcher, suspected))
     elif not owing:
         state.greet_at = None
     elif state.greet_at is None or state.greet_at <= now:
