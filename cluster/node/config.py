@@ -132,14 +132,12 @@ def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
-def _is_listen(value: str) -> bool:
-    match = LISTEN.fullmatch(value)
-    return match is not None and 1 <= int(match["port"]) <= PORT_MAX
+def _address(form: re.Pattern[str], port_min: int) -> AfterValidator:
+    def is_usable(value: str) -> bool:
+        match = form.fullmatch(value)
+        return match is not None and port_min <= int(match["port"]) <= PORT_MAX
 
-
-def _is_metrics(value: str) -> bool:
-    match = METRICS.fullmatch(value)
-    return match is not None and int(match["port"]) <= PORT_MAX
+    return _where(is_usable)
 
 
 def _word_or_number(word: str, kind: type[float], low: float, high: float) -> PlainValidator:
@@ -168,7 +166,7 @@ class Strict(BaseModel):
 
 
 Metrics = Annotated[
-    Annotated[str, _where(_is_metrics)] | None,
+    Annotated[str, _address(METRICS, 0)] | None,
     _says('where this machine is scraped, like "127.0.0.1:9404"'),
 ]
 Time = Annotated[
@@ -176,9 +174,10 @@ Time = Annotated[
 ]
 Term = Annotated[float, _between(TERM_S_MIN, TERM_S_MAX, "s")]
 RoundTrip = Annotated[int, _between(1, ROUND_TRIP_MS_MAX, "ms")]
+Quota = Annotated[int, _between(1, QUOTA_MAX)]
 Silence = Annotated[float, _between(REPLACE_S_MIN, REPLACE_S_MAX, "s")]
 Door = Annotated[
-    Annotated[str, _where(_is_listen)] | None,
+    Annotated[str, _address(LISTEN, 1)] | None,
     _says('an address of this machine for clients of Redis, like "tcp://127.0.0.1:6379"'),
 ]
 
@@ -193,7 +192,7 @@ class _Node(Strict):
         ),
     ]
     listen: Annotated[
-        Annotated[str, _where(_is_listen)] | None,
+        Annotated[str, _address(LISTEN, 1)] | None,
         _says(
             'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use '
             "address)"
@@ -212,7 +211,6 @@ NODE = (
     "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - that begins with a letter "
     'or digit, like "n1"'
 )
-"""The allowed tables of nodes, in words."""
 
 
 class _Growing(Strict):
@@ -270,9 +268,6 @@ class _Paxos(_Growing):
             self.rank_ms,
             self.round_trip_ms,
         )
-
-
-Quota = Annotated[int, _between(1, QUOTA_MAX)]
 
 
 class _Redis(Strict):
@@ -360,7 +355,6 @@ class Overrides(NamedTuple):
     """Key to variable: ``paxos.heartbeat_ms`` to ``FENCELOCK_PAXOS__HEARTBEAT_MS``."""
 
     def name_of(self, key: str) -> str | None:
-        """Return the variable that set ``key``, or something in it; None if the file did."""
         for known, name in self.names.items():
             if known == key or known.startswith(f"{key}."):
                 return name
@@ -414,12 +408,9 @@ def merged(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     """Return ``document`` with the values of ``over`` in place of its own."""
     result = dict(document)
     for key, value in over.items():
-        own = result.get(key)
-        result[key] = (
-            merged(cast("dict[str, Any]", own), cast("dict[str, Any]", value))
-            if isinstance(own, dict) and isinstance(value, dict)
-            else value
-        )
+        own: Any = result.get(key)
+        are_tables = all(isinstance(one, dict) for one in (own, value))
+        result[key] = merged(own, value) if are_tables else value
     return result
 
 
@@ -522,6 +513,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
         raise ConfigError("\n".join(problems)) from error
     if problems := _contradictions(file):
         raise ConfigError("\n".join(problems))
+    obtention = file.bakery.obtention
     return Config(
         cluster=file.cluster,
         protocol=file.protocol,
@@ -531,7 +523,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
                 hold_ms=_ms(file.bakery.duration),
                 grace_ms=_ms(file.bakery.grace),
                 least_ms=_ms(file.bakery.least),
-                wait_ms=_obtention_ms(file),
+                wait_ms=WAIT_MS_MAX if isinstance(obtention, str) else _ms(obtention),
                 max_ms=_ms(file.bakery.max_hold),
             ),
             bakery_timing=BakeryTiming(file.bakery.round_trip_ms),
@@ -788,11 +780,6 @@ def _problems_of_bakery(file: File) -> list[str]:
             "the leaders"
         )
     return problems
-
-
-def _obtention_ms(file: File) -> int:
-    obtention = file.bakery.obtention
-    return WAIT_MS_MAX if isinstance(obtention, str) else _ms(obtention)
 
 
 def _ms(seconds: float) -> int:
