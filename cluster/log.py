@@ -17,6 +17,7 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from fencelock.actors.error import ConfigError
+from fencelock.actors.repeated import INTERVAL_NS, Repetitions, times_text
 from fencelock.transport.log import LEVELS, note
 
 if TYPE_CHECKING:
@@ -130,31 +131,25 @@ def json_object(text: str, **fields: object) -> str:
 
 
 class Repeated:
-    """Writes a line about something that may happen often: at once, then once an interval."""
+    """Writes a line about something slow that may happen often: at once, then once an interval."""
 
-    INTERVAL_NS = 10_000_000_000
-    """Least time between two lines (ns, 10 s)."""
+    INTERVAL_NS = INTERVAL_NS
 
     def __init__(self, node: str, clock: Callable[[], int]) -> None:
-        self.node = node
-        self.clock = clock
-        self.count = 0
-        self.worst_ms = 0
-        self.silent_until = 0
+        self._node = node
+        self._clock = clock
+        self._repetitions = Repetitions()
+        self._worst_ms = 0
 
     def add(self, took_ms: int, text: str, **fields: object) -> None:
         """Count an event that took so long; ``text`` is formatted with ``worst`` and ``times``."""
-        self.count += 1
-        self.worst_ms = max(self.worst_ms, took_ms)
-        now = self.clock()
-        if now < self.silent_until:
-            return
-        self.silent_until = now + self.INTERVAL_NS
-        times = "" if self.count == 1 else f" ({self.count} times since the last such line)"
-        written = text.format(worst=self.worst_ms, times=times)
-        worst = {"worst_ms": self.worst_ms} if self.worst_ms else {}
-        note(self.node, "WARNING", written, **fields, **worst, count=self.count)
-        self.count = self.worst_ms = 0
+        self._worst_ms = max(self._worst_ms, took_ms)
+        count = self._repetitions.add("", self._clock())
+        if count:
+            written = text.format(worst=self._worst_ms, times=times_text(count))
+            worst = {"worst_ms": self._worst_ms}
+            note(self._node, "WARNING", written, **fields, **worst, count=count)
+            self._worst_ms = 0
 
 
 def printable(text: str) -> str:

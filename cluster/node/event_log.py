@@ -29,11 +29,12 @@ from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import Preempted
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
+from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.actors.role import Role
 from fencelock.actors.trace import LogBook, shown, state_after
 from fencelock.cluster.host.role_set import Handle, RoleSlot
 from fencelock.cluster.host.scheduler import READ_CLOCK
-from fencelock.cluster.log import Repeated, set_level
+from fencelock.cluster.log import set_level
 from fencelock.transport.log import note
 
 WATCHED = (Leader, FailureDetector, Reconfigurer, ElectionCoordinator, ServerWatch, Bootstrap)
@@ -67,7 +68,7 @@ TWIN_NS = 10_000_000_000
 """Time after a start in which replies to an earlier life of the node may come (ns, 10 s)."""
 
 TWIN = (
-    "NODE gets replies to another process that runs as NODE{times}: two processes under one id "
+    "{node} gets replies to another process that runs as {node}{times}: two processes under one id "
     "disturb each other. Stop the other one, or give it another id"
 )
 
@@ -92,8 +93,8 @@ class EventLog:
         self.leads = False
         self.silent = False
         """Whether the leadership ends because no majority answers."""
-        self._began = self._now = READ_CLOCK()
-        self._twins = Repeated(node, lambda: self._now)
+        self._began = READ_CLOCK()
+        self._twins = Repetitions()
         self.epoch = 0
         """The epoch of `bakery` that was logged last."""
 
@@ -271,9 +272,11 @@ class EventLog:
         """
         if not isinstance(event, JoinAck | GroupConfig | Superseded):
             return
-        self._now = now
-        if event.to not in (0, role.own.boot) and now > self._began + TWIN_NS:
-            self._twins.add(0, TWIN.replace("NODE", self.node), event="twin")
+        if event.to in (0, role.own.boot) or now <= self._began + TWIN_NS:
+            return
+        if count := self._twins.add("", now):
+            text = TWIN.format(node=self.node, times=times_text(count))
+            note(self.node, "WARNING", text, event="twin", count=count)
 
     def _note_epoch(self, role: ElectionCoordinator) -> None:
         seating = role.promises.seating
