@@ -126,11 +126,26 @@ def _fetch(
     operator: Client, source: NodeStatus, cluster: str, file: Path, least: int
 ) -> tuple[BackupHeader, int]:
     """Write the backup that one node sends; return its header and its size (bytes)."""
-    from fencelock.cluster.node.storage.backup import BackupWriter  # noqa: PLC0415 (not for --help)
+    from fencelock import __version__  # noqa: PLC0415 (not for --help)
+    from fencelock.actors.table.wire import TablePart  # noqa: PLC0415
+    from fencelock.cluster.node.storage.backup import BackupHeader, BackupWriter  # noqa: PLC0415
+    from fencelock.transport.codec import decode  # noqa: PLC0415
 
     date = datetime.now(UTC).isoformat(timespec="seconds")
     first = _first_part(operator, source.node, least)
-    header = _header_of(first, source.protocol, cluster, date)
+    table = decode(first.content)
+    assert isinstance(table, TablePart)
+    header = BackupHeader(
+        cluster=cluster,
+        protocol=source.protocol,
+        node=first.node,
+        date=date,
+        slot=first.slot,
+        time_ms=first.time_ms,
+        fence=table.head.fence,
+        parts=first.count,
+        release=__version__,
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
     with (
@@ -163,27 +178,6 @@ def _first_part(operator: Client, node: str, least: int) -> BackupPart:
         time.sleep(AGAIN_S)
         part = operator.backup_part(node, part.slot)
     return part
-
-
-def _header_of(part: BackupPart, protocol: str, cluster: str, date: str) -> BackupHeader:
-    from fencelock import __version__  # noqa: PLC0415 (not for --help)
-    from fencelock.actors.table.wire import TablePart  # noqa: PLC0415
-    from fencelock.cluster.node.storage.backup import BackupHeader  # noqa: PLC0415
-    from fencelock.transport.codec import decode  # noqa: PLC0415
-
-    table = decode(part.content)
-    assert isinstance(table, TablePart)
-    return BackupHeader(
-        cluster=cluster,
-        protocol=protocol,
-        node=part.node,
-        date=date,
-        slot=part.slot,
-        time_ms=part.time_ms,
-        fence=table.head.fence,
-        parts=part.count,
-        release=__version__,
-    )
 
 
 LOSSES = """\
