@@ -453,16 +453,9 @@ def _staying_app(
 ) -> typer.Typer:
     """Return a group of commands that list and delete what outlives its clients.
 
-    Args:
-        kind: the kind in a `Purge`, and by default the name of the group and of one of them.
-        text: the help of the group.
-        command: the name of the group.
-        noun: the words for one of them.
-        find: returns those whose names begin with a text; by default, objects of the kind.
-        table: shows them.
-        about: what the list says of each.
-        end: what `delete` does to those that wait.
-
+    ``noun`` are the words for one of them. ``find`` returns those whose names begin with a text;
+    by default, the objects of the kind. The list says ``about`` of each, and `delete` means the
+    ``end`` for those that wait.
     """
     stay = f"List and delete [bold]{plural(kind)}[/bold], which may outlive their clients."
     command, noun = command or kind, noun or kind
