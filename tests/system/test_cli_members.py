@@ -265,6 +265,13 @@ def test_a_member_that_was_just_stopped_is_removed_once_it_is_silent(client: Mad
     assert client.changes == [ChangeMembers(action=MemberAction.REMOVE, node="n1")]
 
 
+def test_no_member_is_removed_before_a_node_reports_whether_it_runs(client: MadeCluster) -> None:
+    client.failing, client.answers = True, [DONE]
+    done = run("remove", "n3", "--wait", "0.01")
+    assert done.exit_code == 1
+    assert client.changes == []
+
+
 def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:
     client.answers = [MembershipError("n3 answers: let it leave instead (fencelock leave n3)")]
     done = run("remove", "n3")
