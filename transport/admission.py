@@ -77,7 +77,6 @@ _BYTES, _TEXT, _ARRAY = 2, 3, 4
 """Major types of CBOR (RFC 8949, section 3.1)."""
 
 PROXY = "proxy"
-"""The role that serves clients."""
 
 UNGROUPED = frozenset({PROXY, "bootstrap"})
 """The roles that receive messages over a link of which one end knows no group: clients' requests,

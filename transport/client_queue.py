@@ -146,7 +146,6 @@ class QueuedFrame(NamedTuple):
     """The descriptor of its connection."""
     raw: bytes
     client: str = ""
-    """The client's id."""
     rest: Frame | None = None
 
 

@@ -94,7 +94,6 @@ class Link:
         self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
         self.up: bool | None = None
         self.sent = 0
-        """Frames sent."""
         self.beaten = 0
         """``sent`` when an empty frame was last due."""
         self.unread = UnreadBytes(-1, None, 0)
@@ -216,7 +215,6 @@ class SocketHub:
         self._key = key
         self._guard = None if listed is None else KeyGuard(node, listed, count)
         self._retries: set[Link] = set()
-        """The links to be tried again later."""
         self._identity = f"{node}#{boot:x}"
         self._links: dict[str, Link] = {}
         """By peer. Frames of these are a member's: admission and listener look here."""

@@ -84,7 +84,6 @@ class Poller:
             spins and hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
         )
         self._brief = False
-        """Whether the last wait was brief."""
         self._woke_at = 0
         """When the last wait ended (ns)."""
         self._poll = select.poll() if hasattr(select, "poll") else SelectPoll()

@@ -86,7 +86,6 @@ ROUTER_EVENTS = (
 """Events of a ROUTER's monitor, which carry the descriptor of the connection."""
 
 MONITORED = Struct("=hi")
-"""The form of an event."""
 
 _MONITOR = "inproc://connections"
 """The endpoint of the ROUTER's monitor, within the context of one hub."""

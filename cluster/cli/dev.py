@@ -67,7 +67,6 @@ LOOK_S = 0.5
 """Pause between two looks at the node (s)."""
 
 RATES = {"acquires": "proxy.granted", "releases": "proxy.released", "refusals": "proxy.refused"}
-"""Rates that are shown, and their counters."""
 
 SILENT = "No node answers: it is too busy, or has stopped. Locks are shown again once one answers."
 

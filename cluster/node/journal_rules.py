@@ -41,7 +41,6 @@ RULES = {
         bakery.why_unusable,
     ),
 }
-"""The rules of each protocol that has any."""
 
 
 def check_possible(protocol: str, folder: Path, node: str, records: Sequence[Message]) -> None:

@@ -95,7 +95,6 @@ class ProtocolSettings:
     paxos_target: MemberTarget = NO_TARGET
     """`paxos`: the number of members at which the leader keeps the group."""
     quotas: Quotas = DEFAULT_QUOTAS
-    """The quotas of each client."""
     paxos_memory: bool = False
     """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
     until all are restarted together, and then all holds are forgotten."""

@@ -66,7 +66,6 @@ REJOIN = (
     "majority is left without it, restore the folder from the disk it lay on: with an empty "
     "one on every node a new cluster begins, and all locks, sessions and fences are lost"
 )
-"""Advice to the operator of a damaged journal."""
 
 NO_ENTRY = "the group there has the right checksum, but no entry that a journal writes"
 
