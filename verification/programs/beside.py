@@ -8,6 +8,7 @@ import threading
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
@@ -20,15 +21,20 @@ from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
 from fencelock.verification.bench.report import BarFigure, table_of
 
 
-def options_of(doc: str | None, **numbers: tuple[float, str]) -> Namespace:
+def options_of(
+    doc: str | None, *, has_json: bool = True, **numbers: tuple[float, str]
+) -> Namespace:
     """Return ``--json`` and an option for each of ``numbers``, by its default and its help."""
-    return parser_of(doc, **numbers).parse_args()
+    return parser_of(doc, has_json=has_json, **numbers).parse_args()
 
 
-def parser_of(doc: str | None, **numbers: tuple[float, str]) -> ArgumentParser:
+def parser_of(
+    doc: str | None, *, has_json: bool = True, **numbers: tuple[float, str]
+) -> ArgumentParser:
     """Return what `options_of` parses with, for a program that has further options."""
     parser = ArgumentParser(description=(doc or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if has_json:
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
     for name, (default, text) in numbers.items():
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=type(default), default=default, help=text)
@@ -91,7 +97,7 @@ class Pairs:
     A pair that fails is tried again: it takes as long as all its attempts.
     """
 
-    def __init__(self, lock: fencelock.Lock, pause_s: float = 0.0) -> None:
+    def __init__(self, lock: AbstractContextManager[object], pause_s: float = 0.0) -> None:
         self.spans: list[tuple[float, float]] = []
         """The begin and the end of each pair (s, of ``time.monotonic``)."""
         self.failures = 0

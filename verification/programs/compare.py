@@ -20,12 +20,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from compare_bars import OURS, bars_table, charts, figures_table, judge, overlaps_of, wire_table
-from compare_client import MARK_BYTES, ClientTask
+from compare_client import MARK_BYTES, ClientTask, Workload
 from peers.peer import ComparedPeer, ReplicatedPeer, ServersFailedError, bound_to_us, output_of
 from peers.registry import PEERS
 
@@ -54,18 +55,6 @@ WATCH_S = 8.0
 Figures = dict[str, float]
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The job of client processes."""
-
-    name: str
-    processes: int
-    threads: int
-    one_lock: bool = False
-    fresh: bool = False
-    """Whether each pair is of a lock with a new name."""
-
-
 PAIR = Workload("pair", 1, 1)
 FRESH = Workload("fresh", 1, 1, fresh=True)
 DISTINCT = Workload("distinct", 2, 64)
@@ -78,16 +67,24 @@ def clients(
     stack: ExitStack, peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
 ) -> list[WorkerProcess]:
     """Start the client processes of a workload, which end with ``stack``."""
-    return [
-        launched(
-            stack,
-            bound_to_us([sys.executable, str(CLIENT), json.dumps(task)]),
-            peer.warm_s + seconds + PATIENCE_S,
-            folder,
-            f"client-{number}",
-        )
-        for number, task in enumerate(_tasks(peer, workload, folder, seconds))
-    ]
+    task = ClientTask(
+        peer=peer.name,
+        spec={**peer.spec(), "failover": seconds == 0},
+        load=workload,
+        client=0,
+        warm_s=peer.warm_s,
+        seconds=seconds,
+    )
+    if workload.one_lock:
+        task.mark = str(folder / "mark")
+        Path(task.mark).write_bytes(bytes(MARK_BYTES))
+    workers: list[WorkerProcess] = []
+    for client in range(workload.processes):
+        line = msgspec.json.encode(replace(task, client=client)).decode()
+        command = bound_to_us([sys.executable, str(CLIENT), line])
+        limit_s = peer.warm_s + seconds + PATIENCE_S
+        workers.append(launched(stack, command, limit_s, folder, f"client-{client}"))
+    return workers
 
 
 def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float) -> Figures:
@@ -152,32 +149,6 @@ def measure_failover(peer: ReplicatedPeer, folder: Path, kills: int) -> Iterator
         inside = [began, *(ms for ms in grants if began < ms < ended), ended]
         gap = max(later - sooner for sooner, later in itertools.pairwise(inside))
         yield {"gap_s": gap / 1000, "errors": errors if number == kills else 0}
-
-
-def _tasks(
-    peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
-) -> list[dict[str, Any]]:
-    spec = {**peer.spec(), "failover": seconds == 0}
-    mark: Path | None = None
-    if workload.one_lock:
-        mark = folder / "mark"
-        mark.write_bytes(bytes(MARK_BYTES))
-    return [
-        asdict(
-            ClientTask(
-                peer=peer.name,
-                spec=spec,
-                client=client,
-                threads=workload.threads,
-                lock="the-one" if workload.one_lock else None,
-                fresh=workload.fresh,
-                warm_s=peer.warm_s,
-                seconds=seconds,
-                mark=None if mark is None else str(mark),
-            )
-        )
-        for client in range(workload.processes)
-    ]
 
 
 def _now_ms() -> int:

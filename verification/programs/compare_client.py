@@ -16,6 +16,7 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
 from peers.peer import Handle, PeerConnection
 from peers.registry import PEERS
 
@@ -24,19 +25,28 @@ PAUSE_S = 0.01
 MARK_BYTES = 4
 
 
+@dataclass(frozen=True)
+class Workload:
+    """The load of client processes."""
+
+    name: str
+    processes: int
+    threads: int
+    one_lock: bool = False
+    """Whether all threads use one lock; otherwise each has its own."""
+    fresh: bool = False
+    """Whether each pair is of a lock with a new name."""
+
+
 @dataclass(kw_only=True)
 class ClientTask:
     """The job of a client process."""
 
     peer: str
     spec: dict[str, Any]
+    load: Workload
     client: int
     """The number of this process in the run."""
-    threads: int
-    lock: str | None
-    """The one lock of all threads; None: each has its own."""
-    fresh: bool
-    """Whether each pair is of a lock with a new name."""
     warm_s: float
     """Load that is not counted, at the start (s)."""
     seconds: float
@@ -83,8 +93,8 @@ class ClientWorker(threading.Thread):
         self.until_ns = 0
         self.counted_from_ns = 0
         self._task = task
-        self._name = task.lock or f"own-{task.client}-{number}"
-        self._own = (task.client * task.threads + number + 1).to_bytes(MARK_BYTES)
+        self._name = "the-one" if task.load.one_lock else f"own-{task.client}-{number}"
+        self._own = (task.client * task.load.threads + number + 1).to_bytes(MARK_BYTES)
         self._connection = connection
         self._begin = begin
         self._mark: mmap.mmap | None = None
@@ -108,7 +118,7 @@ class ClientWorker(threading.Thread):
         clock, durations = time.monotonic_ns, self.tally.durations
         now = clock()
         while now < self.until_ns:
-            if self._task.fresh:
+            if self._task.load.fresh:
                 handle = self._connection.lock(f"{self._name}-{now}")
             began = clock()
             handle.acquire()
@@ -157,7 +167,7 @@ def run(task: ClientTask) -> ClientTally:
     threading.excepthook = end_process
     connection = PEERS[task.peer][1](task.spec)
     begin = threading.Event()
-    workers = [ClientWorker(task, number, connection, begin) for number in range(task.threads)]
+    workers = [ClientWorker(task, number, connection, begin) for number in range(task.load.threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -184,7 +194,7 @@ def run(task: ClientTask) -> ClientTally:
 
 
 def main() -> None:
-    task = ClientTask(**json.loads(sys.argv[1]))
+    task = msgspec.json.decode(sys.argv[1], type=ClientTask)
     tally = asdict(run(task))
     tally["granted_ms"] = sorted(tally["granted_ms"])
     print(json.dumps({"event": "done", **tally}), flush=True)

@@ -21,13 +21,14 @@ Everything else is damage that was accepted, or an exception: it is printed, and
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from random import Random
+
+from beside import options_of
 
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.journal import find_impossible, recover, why_unusable
@@ -133,10 +134,8 @@ def judge(mutants: int, seed: int) -> Counter[tuple[str, str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mutants", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    numbers = {"mutants": (500, "their number"), "seed": (1, "of all that is drawn")}
+    given = options_of(__doc__, has_json=False, **numbers)
     verdicts = judge(given.mutants, given.seed)
     for (kind, verdict), count in sorted(verdicts.items()):
         print(f"{count:6} {kind:7} {verdict}")

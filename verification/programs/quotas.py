@@ -13,7 +13,6 @@ Usage::
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from beside import Pairs
+from beside import Pairs, options_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -126,10 +125,8 @@ def started(folder: Path) -> KeyedProcesses:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=TRIES, help="entries, and latches")
-    parser.add_argument("--large", type=int, default=LARGE, help="values of 64 KiB")
-    options = parser.parse_args()
+    numbers = {"tries": (TRIES, "entries, and latches"), "large": (LARGE, "values of 64 KiB")}
+    options = options_of(__doc__, has_json=False, **numbers)
     with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as processes:
         asyncio.run(attack(processes, options.tries, options.large))
         check_served(processes, "after the session ended")

@@ -10,13 +10,10 @@ client sets and deletes a key, and takes the time of each pair.
 
 from __future__ import annotations
 
-import argparse
 import json
-import select
 import socket as tcp
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -24,6 +21,7 @@ from pathlib import Path
 from random import Random
 
 import psutil
+from beside import Pairs, options_of
 
 from fencelock.actors.redis.command import COMMANDS
 from fencelock.actors.redis.door import SCRIPTED, SUBSCRIBING, RedisDoor
@@ -190,36 +188,22 @@ class Crowd:
             client.close()
 
 
-class Pairs:
-    """A client that sets and deletes a key, again and again, on a thread of its own."""
+class PairKey:
+    """A key that a client sets and deletes."""
 
-    def __init__(self, port: int, report: Report) -> None:
-        # It connects before the crowd, which takes all connections.
-        self._client = tcp.create_connection(("127.0.0.1", port), WAIT_S)
-        self._report = report
-        self._stops = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+    def __init__(self, client: tcp.socket) -> None:
+        self._client = client
 
     def __enter__(self) -> None:
-        self._thread.start()
+        self._ask(b"SET pair x NX PX 60000\r\n")
 
     def __exit__(self, *error: object) -> None:
-        self._stops.set()
-        self._thread.join()
+        self._ask(b"DEL pair\r\n")
 
-    def _run(self) -> None:
-        with self._client as client:
-            poll = select.poll()
-            poll.register(client, select.POLLIN)
-            while not self._stops.is_set():
-                began = time.monotonic()
-                for request in (b"SET pair x NX PX 60000\r\n", b"DEL pair\r\n"):
-                    client.sendall(request)
-                    if not poll.poll(WAIT_S * 1_000) or not client.recv(CHUNK):
-                        return
-                took = 1_000 * (time.monotonic() - began)
-                self._report.slowest_pair_ms = max(self._report.slowest_pair_ms, round(took, 1))
-                self._report.pairs += 1
+    def _ask(self, request: bytes) -> None:
+        self._client.sendall(request)
+        if not self._client.recv(CHUNK):
+            raise ConnectionResetError("the door closed the connection of the pairs")
 
 
 def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
@@ -233,7 +217,9 @@ def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
         process = psutil.Process(nodes.processes["n1"].pid)
         before = process.memory_info().rss
         port = nodes.doors["n1"]
-        with Pairs(port, report):
+        # It connects before the crowd, which takes all connections.
+        client = stack.enter_context(tcp.create_connection(("127.0.0.1", port), WAIT_S))
+        with Pairs(PairKey(client)) as pairs:
             crowd = Crowd(port, Random(seed), report)
             stack.callback(crowd.close)
             crowd.fill(connections)
@@ -243,6 +229,8 @@ def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
                 grown = (process.memory_info().rss - before) / (1 << 20)
                 report.grown_mib = max(report.grown_mib, round(grown, 1))
             answered = crowd.pinged()
+        took_ms = [1_000 * took for took in pairs.took()]
+        report.pairs, report.slowest_pair_ms = len(took_ms), round(max(took_ms, default=0.0), 1)
         report.exited = nodes.processes["n1"].poll() is not None or not answered
         log = (folder / "n1.log").read_text(encoding="utf-8", errors="replace")
         report.slow_turns = log.count("slow_turn")
@@ -252,11 +240,13 @@ def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--connections", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        has_json=False,
+        seconds=(60.0, "duration (s)"),
+        connections=(1_000, "of all clients"),
+        seed=(1, "of all that is sent"),
+    )
     raise_limit()
     with tempfile.TemporaryDirectory() as folder:
         report = fuzz(options.seconds, options.connections, options.seed, Path(folder))

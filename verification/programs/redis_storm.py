@@ -15,7 +15,6 @@ until that is no longer possible.
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket as tcp
 import sys
@@ -31,6 +30,7 @@ from random import Random
 from typing import Any
 
 import redis
+from beside import options_of
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -315,10 +315,8 @@ def storm(seconds: float, seed: int, folder: Path) -> Judge:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    numbers = {"seconds": (60.0, "duration (s)"), "seed": (1, "of all that is drawn")}
+    options = options_of(__doc__, has_json=False, **numbers)
     with tempfile.TemporaryDirectory() as folder:
         judge = storm(options.seconds, options.seed, Path(folder))
     outcome = {name: value for name, value in vars(judge).items() if not name.startswith("_")}
