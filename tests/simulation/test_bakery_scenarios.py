@@ -30,7 +30,6 @@ from fencelock.verification.simulation.violation import ViolationError
 
 
 def refused(harness: ClusterHarness, request: int, most_ms: int = 20_000) -> Refused:
-    """Wait for the refusal of a request."""
     harness.until(lambda: bool(harness.answers(Refused, request)), most_ms)
     refusal: Refused = harness.answers(Refused, request)[0]
     return refusal

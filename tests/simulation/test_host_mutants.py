@@ -28,7 +28,6 @@ def locks(seed: int) -> str | None:
 
 
 def stamps(seed: int) -> str | None:
-    """Run a seed of locks on `lamport`, which rests on logical time."""
     return run_seed("lamport", seed).violation
 
 
@@ -88,7 +87,6 @@ MUTANTS = {
 
 
 def changed(mutant: HostMutant) -> Any:
-    """Return the function with the line replaced."""
     function = getattr(mutant.owner, mutant.name)
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(mutant.line) == 1

@@ -65,7 +65,6 @@ class Memory:
         return self.with_mutant(dataclasses.replace(context, first_stamp=date))
 
     def with_mutant(self, context: NodeContext) -> RoleSet:
-        """Return the roles of a member, with the mutant among them."""
         return (planted(lamport, in_place(self.mutant)) if self.mutant else lamport)(context)
 
 

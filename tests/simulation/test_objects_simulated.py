@@ -96,12 +96,7 @@ MIXED = workload_of(ALL, "paxos")
 MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
     "read/write locks": (
         RWLOCKS,
-        (
-            "contender.enters_again",
-            "contender.upgrade_refused",
-            "contender.downgrades",
-            *LOSSES,
-        ),
+        ("contender.enters_again", "contender.upgrade_refused", "contender.downgrades", *LOSSES),
     ),
     "deadlines": (
         DEADLINES,
@@ -119,12 +114,7 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
     "latches": (LATCHES, ("contender.counts_down", "contender.passes", *UNHELD)),
     "barriers": (
         BARRIERS,
-        (
-            "contender.passes_as_0",
-            "contender.passes_as_3",
-            "contender.refused_broken",
-            *UNHELD,
-        ),
+        ("contender.passes_as_0", "contender.passes_as_3", "contender.refused_broken", *UNHELD),
     ),
     "counters": (
         COUNTERS,
@@ -138,10 +128,7 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             *LOSSES,
         ),
     ),
-    "pools": (
-        POOLS,
-        ("contender.takes", "contender.gives", "contender.gives_too_many", *UNHELD),
-    ),
+    "pools": (POOLS, ("contender.takes", "contender.gives", "contender.gives_too_many", *UNHELD)),
     "elections": (ELECTIONS, ("contender.sees_a_change", *LOSSES)),
     "Redis doors": (
         REDIS_DOORS,
@@ -562,21 +549,20 @@ def takes_the_last_fence(table: TableState, _: OwnerState) -> None:
 
 COUNTS_TWICE: Patch = (requests, "begin_update", repetitions_count)
 
+UNCHECKED: Patch = (Resource, "grant", instead(taken_unchecked))
+NO_GAP_OF_LEADERS: Patch = (LockTable, "shift", instead(the_time_without_a_leader_counts))
+OLD_READS: Patch = (Queries, "take", old_reads)
+
 PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
     ("semaphores", SEMAPHORES): {
         "overtakes": ("order", 0, (Resource, "next_wait", instead(smaller_claims_overtake))),
-        "one too many": (
-            "capacity",
-            3,
-            (Resource, "admits", instead(one_too_many)),
-            (Resource, "grant", instead(taken_unchecked)),
-        ),
+        "one too many": ("capacity", 3, (Resource, "admits", instead(one_too_many)), UNCHECKED),
         "frees one": ("progress", 3, (Resource, "remove", a_hold_frees_one_permit)),
         "smaller": (
             "capacity: 2",
             0,
             (Resource, "resize", a_smaller_size_is_not_counted),
-            (Resource, "grant", instead(taken_unchecked)),
+            UNCHECKED,
         ),
         "too large": ("size", 0, (TableState, "end_wait", too_large_claims_wait_on)),
         "counts twice": ("was granted", 7, (TableHold, "answer", twice)),
@@ -587,7 +573,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             "capacity",
             0,
             (Resource, "admits", instead(a_writer_needs_one_permit)),
-            (Resource, "grant", instead(taken_unchecked)),
+            UNCHECKED,
         ),
         "downgrade": ("progress", 0, (TableState, "give_back", instead(a_downgrade_loses_permits))),
         "upgrade": ("upgrade", 5, (requests, "_enter_again", an_upgrade_is_counted)),
@@ -597,17 +583,13 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             "mutual exclusion",
             5,
             (TableState, "serve", instead(granted_at_the_first_head)),
-            (Resource, "grant", instead(taken_unchecked)),
+            UNCHECKED,
         ),
         "frees the first": ("progress", 2, (Resource, "remove", only_the_first_is_freed)),
         "one fence": ("fences", 9, (TableState, "grant", one_fence_for_all)),
     },
     ("deadlines", DEADLINES): {
-        "new leader": (
-            "early: HoldLost",
-            4,
-            (LockTable, "shift", instead(the_time_without_a_leader_counts)),
-        ),
+        "new leader": ("early: HoldLost", 4, NO_GAP_OF_LEADERS),
         "from the reply": (
             "relied on: HoldLost",
             3,
@@ -628,7 +610,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             "between: ",
             0,
             (Resource, "kept", instead(serves_the_queue)),
-            (Resource, "grant", instead(taken_unchecked)),
+            UNCHECKED,
         ),
         "ends early": ("early: ", 0, (KeyHold, "move", deadlines_are_early(100))),
     },
@@ -665,14 +647,14 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "any version": ("versions", 0, (maps, "_meets_conditions", any_version)),
         "done again": ("once", 10, COUNTS_TWICE),
         "outlives its session": ("reads", 2, (Entry, "end_with_session", instead(nothing))),
-        "old reads": ("was known", 7, (Queries, "take", old_reads)),
+        "old reads": ("was known", 7, OLD_READS),
     },
     ("counters", COUNTERS): {
         "counts twice": ("once", 5, COUNTS_TWICE),
         "no guard": ("guard", 3, (counter, "holds_guard", guards_are_not_checked)),
         "any value": ("counts", 0, (counter, "_change", any_value_is_the_expected_one)),
         "beyond the limits": ("counts", 0, (counter, "_change", a_sum_stays_at_the_limit)),
-        "old reads": ("reads", 7, (Queries, "take", old_reads)),
+        "old reads": ("reads", 7, OLD_READS),
     },
     ("pools", POOLS): {
         "counts twice": ("once", 0, COUNTS_TWICE),
@@ -696,11 +678,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             1,
             (KeyHold, "move", a_deadline_never_becomes_earlier),
         ),
-        "a new leader": (
-            "early: ",
-            1,
-            (LockTable, "shift", instead(the_time_without_a_leader_counts)),
-        ),
+        "a new leader": ("early: ", 1, NO_GAP_OF_LEADERS),
         "a repetition counts": ("once: ", 1, COUNTS_TWICE),
         "the door replies OK": (
             "mutual exclusion: ",
@@ -714,7 +692,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         ),
         "nothing is remembered": ("once: ", 1, (redis, "_remember", instead(nothing))),
         "re-entries do not count": ("counts: ", 1, (redis, "_change", re_entries_do_not_count)),
-        "reads are old": ("reads: ", 1, (Queries, "take", old_reads)),
+        "reads are old": ("reads: ", 1, OLD_READS),
     },
     ("all", MIXED): {
         "permits of semaphores": (

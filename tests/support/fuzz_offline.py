@@ -200,7 +200,6 @@ class Composer:
 
 
 def requests() -> list[type[Request]]:
-    """Return all messages of clients to nodes."""
     return [cls for cls in messages() if issubclass(cls, Request)]
 
 
@@ -296,7 +295,6 @@ class MemoryLinks:
 
     @property
     def group(self) -> int:
-        """The group of the node, which its frames name."""
         return self.validator.group
 
     def join(self, group: int) -> None:
@@ -372,13 +370,11 @@ class MemoryCluster:
         return Instant(self.time_ns)
 
     def ask(self, node: str, message: Message) -> None:
-        """Let a request of the client arrive."""
         there, here = address_of(node, "proxy"), address_of(CLIENT, "x")
         raw = encode_frame(Frame(CLUSTER, 0, 0, (Envelope(there, here, message),)), check=False)
         self.links[node].take(CLIENT, raw)
 
     def carry(self, source: str, link: str, raw: bytes) -> None:
-        """Let a frame of ``source`` arrive at ``link``."""
         if link in self.links:
             self.links[link].take(source, raw)
         elif link == CLIENT:
@@ -436,7 +432,6 @@ class MemoryCluster:
         }
 
     def roles(self, node: str) -> list[Address]:
-        """Return the roles that other nodes can send to."""
         return list(self.nodes[node].roles)
 
 
@@ -651,7 +646,6 @@ class OfflineFuzzer:
 
 
 def parts_of(machine: LockMachine) -> list[bytes]:
-    """Return the encoded snapshot of a table."""
     return [part.encoded() for part in machine.snapshot() if part is not None]
 
 

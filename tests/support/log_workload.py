@@ -132,14 +132,12 @@ class LogCounter:
         return iter((None, *map(EncodedPart, parts)))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take over what `snapshot` returned."""
         content = b"".join(chunks)
         if not content[16:].isdigit():
             raise ValueError(f"{content!r} is no tally")
         self.hash, self.count = content[:16], int(content[16:])
 
     def digest(self) -> bytes:
-        """Return the hash of all commands."""
         return self.hash
 
     def fingerprint(self) -> Fingerprint:

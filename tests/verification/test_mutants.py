@@ -25,7 +25,6 @@ def take(queue, item, n: int = 1):
 
 
 def changes(source: str) -> list[tuple[str, str, str]]:
-    """Return the operator of each mutant, and the lines that it changes, before and after."""
     found: list[tuple[str, str, str]] = []
     for mutant in mutants_of("m.py", source):
         pairs = zip(source.splitlines(), mutant.apply(source).splitlines(), strict=False)

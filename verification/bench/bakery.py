@@ -160,7 +160,6 @@ class _Run:
 
 
 def steps_table(per_lock: tuple[float, ...]) -> Table:
-    """Return the messages of one lock, ours beside the source's steps."""
     table = Table(title="messages between nodes for one lock, three leaders")
     table.add_column("step of the source")
     table.add_column("source", justify="right")

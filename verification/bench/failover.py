@@ -455,7 +455,6 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
 
 
 def leader_seen_by(watcher: Client) -> str:
-    """Return the node that most nodes report as leader."""
     leader = leader_among(described(watcher))
     if not leader:
         raise BenchFailedError("no node says who leads")

@@ -135,7 +135,6 @@ class ClientTarget:
                 put()
 
     def close(self) -> None:
-        """Close the client; its entries and locks end with its session."""
         self._client.close()
 
 
@@ -173,7 +172,6 @@ Target = ClientTarget | RedisTarget
 
 
 def redis_module() -> Any:
-    """Return redis-py."""
     try:
         return import_module("redis")
     except ImportError:

@@ -178,13 +178,9 @@ Once = Callable[[], object]
 class Acquirable(Protocol):
     """A lock, or another object that is acquired and released."""
 
-    def acquire(self) -> Any:
-        """Wait for the object, and hold it."""
-        ...
+    def acquire(self) -> Any: ...
 
-    def release(self) -> None:
-        """Release the object."""
-        ...
+    def release(self) -> None: ...
 
 
 def one_pair(*objects: Acquirable) -> None:

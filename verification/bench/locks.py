@@ -200,7 +200,6 @@ class _Bench:
         )
 
     def run(self, part: Part) -> list[NotedFigure]:
-        """Measure one part, on a cluster whose nodes are all ready."""
         before = self._elections_so_far()
         self.say(f"measuring {part.value}")
         readings = self._run(part)

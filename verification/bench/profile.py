@@ -422,7 +422,6 @@ def profile(
 
 
 def profile_table(found: Profile) -> Table:
-    """Return the steps for people, with their sum."""
     table = Table(title=f"{found.title}: where the time of a pair goes (us)")
     table.add_column("where")
     table.add_column("step")

@@ -143,7 +143,6 @@ def table_of(title: str, ours: str, other: str, figures: Sequence[BarFigure]) ->
 
 
 def readings_table(title: str, readings: Sequence[NotedFigure]) -> Table:
-    """Return a table of figures without a bar, with a note on each."""
     table = Table(title=title)
     table.add_column("what")
     table.add_column("figure", justify="right")

@@ -76,7 +76,6 @@ class WorkerProcess:
             raise BenchFailedError(self._why("has ended")) from None
 
     def result(self) -> dict[str, Any]:
-        """Wait for the process's result."""
         return self.answer(self._result_s)
 
     def answer(self, limit_s: float) -> dict[str, Any]:
@@ -151,7 +150,6 @@ def bare_round_trips(folder: Path, seconds: float, at_once: int) -> dict[str, fl
 
 
 def per_s(measured: Sequence[dict[str, float]]) -> float:
-    """Return the rate of all processes together (1/s)."""
     if not all(one["times"] for one in measured):
         raise BenchFailedError("a client process was not served even once: measure longer")
     return sum(one["times"] / one["seconds"] for one in measured)

@@ -199,7 +199,6 @@ def parts(
 
 
 def place_of(address: str) -> tuple[str, int]:
-    """Return the host and the port of a node."""
     host, port = address.removeprefix("tcp://").rsplit(":", 1)
     return host, int(port)
 
@@ -380,7 +379,6 @@ def connections(addresses: list[str], seconds: float) -> dict[str, object]:
 
 
 def is_open(one: socket.socket) -> bool:
-    """Return whether the node has not closed a connection."""
     one.setblocking(False)
     try:
         while one.recv(65_536):

@@ -310,7 +310,6 @@ def show(results: dict[str, Any], path: Path | None, folder: Path | None) -> boo
 
 
 def in_words(results: dict[str, Any]) -> str:
-    """Return everything that is known of a run, as Markdown."""
     where = results["machine"]
     rounds = len(results["wire"])
     lines = [

@@ -77,7 +77,6 @@ def live(protocol: str, key: str, frames: int, seed: int, folder: Path) -> LiveR
 
 
 def report_live(title: str, report: LiveReport) -> bool:
-    """Print a report; return whether every bar was met."""
     rate = report.frames / max(report.seconds, 0.001)
     stalls = ", ".join(f"{one:.2f}" for one in sorted(report.stalls, reverse=True)[:5])
     print(

@@ -44,7 +44,6 @@ Records = dict[str, list[bytes]]
 
 
 def make_journal(folder: Path) -> Records:
-    """Write the journal of an acceptor, and return its records."""
     journal = Journal.open(folder, segment_bytes_max=4_096)
     ballot = Ballot(3, LEADER)
     journal.append([(STREAM, encode(Pledged(pledge=Pledge.PROMISED, ballot=ballot)))])
@@ -101,7 +100,6 @@ def mutate(folder: Path, random: Random) -> str:
 
 
 def verdict_on(folder: Path, whole: Records) -> str:
-    """Open a mutant and judge what it yields."""
     try:
         found = read(folder)
     except StorageError as error:

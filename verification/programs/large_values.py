@@ -113,7 +113,6 @@ class Phases:
         self.found: dict[str, dict[str, float]] = {}
 
     def run(self, name: str, work: Callable[[], object]) -> None:
-        """Do ``work``, and measure the pairs meanwhile."""
         began = time.monotonic()
         work()
         ended = time.monotonic()

@@ -45,7 +45,7 @@ from fencelock.verification.simulation.bakery_judge_votes import (
 )
 from fencelock.verification.simulation.faults import promise_of
 from fencelock.verification.simulation.judge import ClientView
-from fencelock.verification.simulation.nemesis import LeaderNemesis
+from fencelock.verification.simulation.nemesis import LeaderNemesis, serving_leaders
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, ViolationReport, sent
 from fencelock.verification.simulation.world import World, about
@@ -437,11 +437,7 @@ class MinorityLosses:
 
     def _lose_minority(self) -> None:
         """Crash leaders first, at one moment, and let them run again later, one after the other."""
-        leading: list[str] = []
-        for name in self.world.members:
-            role: Any = self.world.role_at(leader_of(name))
-            if role.epoch_state.serving:
-                leading.append(name)
+        leading = serving_leaders(self.world)
         others = [name for name in self.world.members if name not in leading]
         self._random.shuffle(leading)
         self._random.shuffle(others)

@@ -71,7 +71,6 @@ class Disk:
         self.tail.append(Written(role, (), mark=Mark.END))
 
     def sync(self) -> None:
-        """Make everything written so far durable."""
         for role, records, alone, mark in self.tail:
             stream = self.streams.setdefault(role, [])
             if alone:

@@ -207,5 +207,4 @@ def promise_of(protocol: str, settings: ProtocolSettings) -> Survival:
 
 
 def in_words(promise: Survival) -> str:
-    """Return the survived faults, in one line."""
     return ", ".join(kind.value for kind in FaultKind if kind in promise.survives)

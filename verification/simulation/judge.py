@@ -42,7 +42,6 @@ class ClientView:
         self.world = world
 
     def now(self, client: str) -> Instant:
-        """Read the clock of a client's node."""
         return self.world.nodes[client].now()
 
     def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
@@ -317,7 +316,6 @@ class RetainedHold:
     """The true time since when it should go back."""
 
     def has(self, fence: int) -> bool:
-        """Return whether ``fence`` is one of its span."""
         return self.fence <= fence < self.end_fence
 
     def __str__(self) -> str:

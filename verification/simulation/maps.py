@@ -88,7 +88,6 @@ class Watching(LockUser):
 
 
 def is_of_watch(refused: Refused) -> bool:
-    """Return whether ``refused`` is the refusal of a watcher's request."""
     return refused.request == WATCH
 
 
@@ -140,7 +139,6 @@ class WatchJudge:
             del self.watchers[key]
 
     def see(self, contender: Address, read: ChangesRead) -> None:
-        """Judge the next reply that a watcher receives."""
         name, watcher = titled(read.lock), self.watchers.get((contender, read.lock))
         before = -1 if watcher is None else watcher.version
         if (watcher is None and not read.resync) or read.version < before:
@@ -457,7 +455,6 @@ class MapJudge(LogJudge):
 
 
 def _agrees(state: State, seen: EntrySeen | None) -> bool:
-    """Return whether a read of ``state`` may have returned ``seen``."""
     put = state.put
     if put is None or seen is None:
         return seen is None and (put is None or put.ttl_ms is not None)

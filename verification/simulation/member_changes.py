@@ -83,7 +83,6 @@ class MemberChanges:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The members that are decided last."""
         return tuple(name for name, _ in self.decided.voters)
 
     def pending(self) -> list[str]:

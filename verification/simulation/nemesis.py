@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from random import Random
-from typing import Any
 
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.message import Locked
@@ -355,6 +354,12 @@ class Blow(Enum):
     DEAF = "no leader hears another one, and everybody hears all"
 
 
+def serving_leaders(world: World) -> list[str]:
+    """Return the leaders of `bakery` that serve, or believe that they do, sorted."""
+    up = (name for name in world.members if world.nodes[name].up)
+    return [name for name in up if world.role_at(leader_of(name)).epoch_state.serving]
+
+
 class LeaderNemesis(Judge):
     """Strikes at serving leaders, now and then, and right after grants. It judges nothing."""
 
@@ -384,16 +389,16 @@ class LeaderNemesis(Judge):
 
     def _strike(self) -> None:
         self._pending = False
-        leaders = self._leaders()
+        leaders = serving_leaders(self.world)
         if self.world.calm or not leaders:
             return
         self._random.shuffle(leaders)
         blow = self._random.choice(self.blows)
         self.world.fault_counts[blow.value] += 1
         strikes: dict[Blow, Callable[[list[str]], None]] = {
-            Blow.ONE_LOST: self._lose_one,
-            Blow.TWO_LOST: self._lose_two,
-            Blow.BOUNCE: self._bounce,
+            Blow.ONE_LOST: lambda few: self._lose(few[:1], 500),
+            Blow.TWO_LOST: lambda few: self._lose(few[:2], 500),
+            Blow.BOUNCE: lambda few: self._lose(few[:1], 5),
             Blow.SLOW: self._slow,
             Blow.MINORITY: self._part,
             Blow.CUT_OFF: self._cut_off,
@@ -402,25 +407,9 @@ class LeaderNemesis(Judge):
         }
         strikes[blow](leaders)
 
-    def _leaders(self) -> list[str]:
-        """Return the leaders that serve, or believe that they do, sorted."""
-        found: list[str] = []
-        for name in self.world.members:
-            if self.world.nodes[name].up:
-                role: Any = self.world.role_at(leader_of(name))
-                if role.epoch_state.serving:
-                    found.append(name)
-        return found
-
-    def _lose_one(self, leaders: list[str]) -> None:
-        self.world.lose(leaders[0], self._about(500))
-
-    def _lose_two(self, leaders: list[str]) -> None:
-        for name in leaders[:2]:
-            self.world.lose(name, self._about(500))
-
-    def _bounce(self, leaders: list[str]) -> None:
-        self.world.lose(leaders[0], self._about(5))
+    def _lose(self, leaders: list[str], down_ms: int) -> None:
+        for name in leaders:
+            self.world.lose(name, self._about(down_ms))
 
     def _slow(self, leaders: list[str]) -> None:
         """Hold back messages between two of them, for less time than makes them unreachable."""

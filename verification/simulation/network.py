@@ -248,7 +248,6 @@ class VirtualLinks:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be received."""
         return not (self._frames or self._news or self.waiting)
 
     def arrive(self, link: str, boot: int, raw: bytes) -> None:
@@ -289,7 +288,6 @@ class VirtualLinks:
         return self._delivered(taken), most - left
 
     def send(self, link: str, frame: Frame) -> None:
-        """Let ``frame`` travel."""
         raw = encode_frame(frame, link if self._client else "")
         if len(raw) > CLIENT_BYTES_MAX:
             check_client_size(frame, len(raw), client=self._client)

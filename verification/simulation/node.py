@@ -135,7 +135,6 @@ class SimulatedScheduler(Scheduler):
         self.ready = self.queue
 
     def tell(self, to: Address, event: Message | Local) -> None:
-        """Post ``event`` from the host to the role at ``to``."""
         role_slot = self.roles.get(to)
         if role_slot is None:
             self.counters["host.nobody_there"] += 1
@@ -271,7 +270,6 @@ class SimulatedNode:
         self._begin_life()
 
     def _begin_life(self) -> None:
-        """Forget all that is in memory."""
         self.scheduler = SimulatedScheduler(self)
         self.links = VirtualLinks(self, self.scheduler.queue)
         members = frozenset(self.world.members) if self.member else frozenset[str]()
@@ -320,12 +318,10 @@ class SimulatedNode:
             judge.crashed(self.name, self.boot)
 
     def pause(self) -> None:
-        """Handle nothing from now on; arrivals wait."""
         self.paused = True
         self.world.mishap(self.name, "is paused")
 
     def resume(self) -> None:
-        """Handle all that came meanwhile, at once."""
         self.paused = False
         self.world.mishap(self.name, "is resumed")
         self._turn()
@@ -342,7 +338,6 @@ class SimulatedNode:
         self._set_alarm(moved=True)
 
     def tell(self, to: Address, event: Message | Local) -> None:
-        """Send ``event`` to a role of this node, as the node itself."""
         self.scheduler.tell(to, event)
         self._turn()
 

@@ -65,17 +65,15 @@ class BarrierUser(LockUser):
                 observed = Observe(f"contender.passes_as_{event.index}")
                 if self.last_tries:
                     self.phase = ContenderPhase.DONE
-                return [observed, *self._next()]
-            case Refused():
-                return [Observe(f"contender.refused_{event.reason.name.lower()}"), *self._next()]
+                return [observed, *self._on_end(left=0)]
             case PauseEnded() if self.phase is ContenderPhase.DONE:
                 return [self._ask(None)]
             case _:
                 return super().handle(sender, event, now)
 
-    def _next(self) -> Effects:
+    def _on_end(self, left: int) -> Effects:
         if self.phase is not ContenderPhase.DONE:
-            return self._on_end(left=0)
+            return super()._on_end(left)
         return [Wake(self.random.randint(1, PAUSE_MS_MAX), PauseEnded(turn=self.turn))]
 
     def _ask(self, wait_ms: int | None) -> Send:
@@ -222,9 +220,6 @@ class LatchUser(LockUser):
                 return [Observe("contender.passes")]
             case LatchPassed():
                 return [Observe("contender.passes"), *self._on_end(left=0)]
-            case Refused():
-                observed = Observe(f"contender.refused_{event.reason.name.lower()}")
-                return [observed, *self._on_end(left=0)]
             case _:
                 return super().handle(sender, event, now)
 
@@ -361,9 +356,6 @@ class PoolUser(LockUser):
             case PermitsGiven(changed=changed):
                 given = Observe(f"contender.gives{'' if changed else '_too_many'}")
                 return [given, *self._on_end(left=0)]
-            case Refused():
-                observed = Observe(f"contender.refused_{event.reason.name.lower()}")
-                return [observed, *self._on_end(left=0)]
             case _:
                 return super().handle(sender, event, now)
 

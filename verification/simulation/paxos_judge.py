@@ -323,7 +323,6 @@ class StateJudge:
             self.applies(node, slot)
 
     def applies(self, node: str, slot: int) -> None:
-        """Judge the state of ``node`` after all slots before ``slot``."""
         if not self._follow(node, slot):
             return
         if slot < self.applied[node]:
@@ -375,7 +374,6 @@ class StateJudge:
             self.asked_at.setdefault((request.client, request.number), time)
 
     def has_applied(self, node: str, applied: SlotOutcomes, time: int) -> None:
-        """Judge a replica's outcomes of a slot."""
         self.tells(node, applied.outcomes, time)
         right = self._follow(node, applied.slot + 1) and self.outcomes[applied.slot]
         if right is not False and right != applied.outcomes and node not in self.wrong:
@@ -567,7 +565,6 @@ class LogJudge:
         self.state.best.pop(node, None)
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
-        """Judge everything that leaves ``node`` at the end of a turn."""
         self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
         self.divergence.leaves(node, [sender for sender, _, _ in letters])
 
@@ -644,7 +641,6 @@ class LogJudge:
             self._judge_state(delivered.node)
 
     def _judge_change(self, delivered: Delivery, answer: MembersChanged) -> None:
-        """Judge an answer of the leader that a change is done."""
         node = delivered.node
         if (
             answer.done
@@ -659,7 +655,6 @@ class LogJudge:
         return recover(list(chain.from_iterable(records))).next
 
     def _judge_state(self, node: str) -> None:
-        """Judge the state of a replica once it has applied more slots."""
         role_slot = self.nodes[node].scheduler.roles.get(replica_of(node))
         if role_slot is None or not isinstance(role_slot.role, Replica):
             return

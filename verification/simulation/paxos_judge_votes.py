@@ -103,7 +103,6 @@ class Image:
 
 
 def image_of(records: Sequence[Message]) -> Image:
-    """Return the image of a disk with just these records."""
     image = Image()
     for record in records:
         image.take(record)
@@ -119,7 +118,6 @@ class Electorate(NamedTuple):
     voters: tuple[Voter, ...]
 
     def is_majority(self, voters: Container[Voter]) -> bool:
-        """Return whether ``voters`` include a majority of these."""
         return sum(one in voters for one in self.voters) > len(self.voters) // 2
 
 
@@ -135,7 +133,6 @@ class Electorates:
         """The first slot that is not chosen."""
 
     def found(self, voters: tuple[Voter, ...]) -> None:
-        """Record which journals vote in a new group."""
         if not self.past:
             self.past.append(Electorate(0, 0, voters))
             self.ever.update(voters)
@@ -673,7 +670,6 @@ class TargetJudge:
 
     @property
     def members(self) -> set[str]:
-        """The members that are decided last."""
         past = self.electorates.past
         return {voter.member for voter in past[-1].voters} if past else set()
 

@@ -215,7 +215,6 @@ class _LogRun:
         return users
 
     def play(self) -> None:
-        """Go through the phases."""
         self.world.power_on_all()
         self.nemesis.begin()
         self.changes.begin()

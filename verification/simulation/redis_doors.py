@@ -390,7 +390,6 @@ class DoorClients(Role[DoorEvent]):
         return [*entered, self._pause(client, client.ttl_ms // (2 if client.counts else 1))]
 
     def _end(self, client: DoorClient) -> list[Effect]:
-        """Begin anew once all replies are there."""
         if client.expects:
             return []
         client.doing = Doing.PAUSING
@@ -425,7 +424,6 @@ def reply_in(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def door_roles(context: NodeContext, locks: tuple[str, ...]) -> tuple[Spawn, ...]:
-    """Return the door of a node, and its clients."""
     door, sockets = (address_of(context.node, role) for role in ("redis", "redis-sockets"))
     clients = {
         "door": door,
@@ -564,7 +562,6 @@ class KeyLog(SlotSequence):
             queue.remove(number)
 
     def _judge_key(self, command: KeysRequest, name: str, one: KeyOutcome) -> None:
-        """Judge what has become of a key."""
         held = self.held.get(name)
         before = held if one.state is not KeyState.OTHER or held else self.forced.get(name)
         if not self._is_state(command, one.state, before):

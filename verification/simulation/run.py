@@ -108,7 +108,6 @@ class Users:
         self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
 
     def begin(self) -> None:
-        """Schedule the deaths and the ends of clients."""
         late = self.plan.late_start_ms * NS_PER_MS
         for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=False):
             self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
@@ -116,7 +115,6 @@ class Users:
             self.world.at(max(late, at_ms * NS_PER_MS), self._close, name)
 
     def finish(self) -> None:
-        """Let each contender get a lock once more."""
         for user in self.contenders():
             self.world.nodes[node_of(user)].tell(user, Finish())
 
@@ -125,7 +123,6 @@ class Users:
             self._tell_to_close(name)
 
     def contenders(self) -> dict[Address, LockUser]:
-        """Return the living contenders, in order."""
         living = (user for user in self.addresses if node_of(user) not in self.dying)
         return {user: self.world.role_at(user) for user in living}
 
@@ -133,13 +130,11 @@ class Users:
         return unserved(self.contenders())
 
     def _die(self, name: str) -> None:
-        """Let a client die for good, and another one take its place."""
         self.world.fault_counts["death of a client"] += 1
         self.world.crash(name)
         self.world.power_on(f"{name}r")
 
     def _close(self, name: str) -> None:
-        """Let a client close, and another one take its place."""
         self.world.fault_counts["close of a client"] += 1
         if self.judge is not None:
             self.judge.left(name)
@@ -396,7 +391,6 @@ class _LockRun:
         return with_doors
 
     def play(self) -> None:
-        """Go through the phases."""
         late = self.plan.late_start_ms * NS_PER_MS
         late_comers = {f"{name}r" for name in self.users.dying}
         for name in self.world.nodes:

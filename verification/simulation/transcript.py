@@ -273,7 +273,6 @@ class Stage:
         self.world.run(self.world.time + ms * NS_PER_MS)
 
     def call(self, client: str, request: Message) -> None:
-        """Let a thread of ``client`` send ``request``."""
         self.world.nodes[client].tell(address_of(client, "caller"), Call(request=request))
 
     def fence_of(self, client: str, request: Acquire) -> int:

@@ -149,7 +149,8 @@ class LockUser(Role[ContenderEvent]):
             case Refused(request=number) | Released(request=number) if number == UNAWAITED:
                 return [Observe("contender.released_later")]
             case Refused():
-                return self._on_end(left=0)
+                refused = Observe(f"contender.refused_{event.reason.name.lower()}")
+                return [refused, *self._on_end(left=0)]
             case Released():
                 return self._on_end(left=event.count)
 
@@ -310,7 +311,6 @@ WATCHER = "watcher"
 
 
 def client_session(context: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
-    """Return the product's own session of a client: `ClientSession`."""
     from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
 
     arguments = {"session": context.node, "endpoints": proxies, "random": context.random}

@@ -136,7 +136,6 @@ class World:
             self.power_on(name)
 
     def role_at(self, address: Address) -> Any:
-        """Return the living role at ``address``, to be looked at."""
         return self.nodes[node_of(address)].scheduler.roles[address].role
 
     def crash(self, name: str) -> None:
@@ -187,7 +186,6 @@ class World:
         heapq.heappush(self._agenda, (time, self._count, action, arguments))
 
     def after(self, ns: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Schedule ``action`` for ``ns`` nanoseconds from now."""
         self.at(self.time + ns, action, *arguments)
 
     def joined(self, node: str, group: int) -> None:
