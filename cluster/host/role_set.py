@@ -20,7 +20,7 @@ from fencelock.actors.api.role_request import (
     RoleDescription,
     RoleState,
 )
-from fencelock.actors.effect import Effects, Spawn
+from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, role_of
 from fencelock.actors.role import Role, Summary
 
@@ -36,9 +36,11 @@ class Closing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoleSet:
-    """The roles a node begins with, and the last messages sent to them."""
+    """The roles a node begins with, and the first and the last messages sent to them."""
 
     roles: tuple[Spawn, ...]
+    openings: tuple[Send, ...] = ()
+    """Sent by ``node/node`` when every role had its first turn."""
     closings: tuple[Closing, ...] = ()
     """Sent one after the other, each when the previous one got its reply or timed out."""
 

@@ -164,7 +164,7 @@ class Scheduler:
         self.frames_in = self.frames_out = 0
 
     def open(self, role_set: RoleSet) -> None:
-        """Start all roles of ``role_set``, then give each its first turn."""
+        """Start all roles of ``role_set``, then give each its first turn and post the openings."""
         self._opening = True
         for spawn in role_set.roles:
             spawn.role.start(spawn.address, self, **spawn.arguments)
@@ -172,6 +172,8 @@ class Scheduler:
         for role_slot in list(self.roles.values()):
             self._begin(role_slot)
         self.work(0)
+        for send in role_set.openings:
+            self.post(self.roles[send.to], self.here, send.message)
 
     def adopt(self, role: Role[Any], *, stops_alone: bool = False) -> None:
         """Register ``role``, add it, and give it its first turn (Host).
