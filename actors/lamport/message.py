@@ -99,6 +99,16 @@ class Introduce(Message, tag=0x3B):
     nonce: Int64
 
 
+class Neighbors(Local):
+    """From the node to process and channel: the nodes. Nothing is sent before it.
+
+    Source: the Erlang essay's extra message, "which tells a processor who the
+    other processors in the lock network are".
+    """
+
+    nodes: tuple[str, ...]
+
+
 class Delivered(Local):
     """From the channel: ``message`` of the process on ``origin``, once and in order."""
 

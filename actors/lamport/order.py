@@ -350,7 +350,7 @@ class PeerContact:
 
     Args:
         others: every process but this one; each owes a first message.
-        now: the time at which this process began.
+        now: the time at which this process learned of them.
 
     """
 
@@ -392,17 +392,17 @@ class Rejoin:
     ready. If all lose their clocks at once, no process is left to ask; see the README.
 
     Args:
-        others: every process but this one.
+        others: every process but this one, or None if they are not known yet.
 
     """
 
-    def __init__(self, others: Iterable[str]) -> None:
-        self.others = tuple(sorted(others))
+    def __init__(self, others: Iterable[str] | None) -> None:
+        self.others = tuple(sorted(others or ()))
         self.lives: dict[str, int] = {}
         self.round = 0
         self.welcomed: dict[str, int] = {}
         """The latest round in which each process answered in full."""
-        self.ready = not self.others
+        self.ready = others is not None and not self.others
 
     def meet(self, node: str, boot: int) -> tuple[str, ...]:
         """Note that ``node`` is in its life ``boot``; return the nodes to greet, in a new round."""

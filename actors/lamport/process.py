@@ -19,6 +19,7 @@ from fencelock.actors.lamport.message import (
     Content,
     Delivered,
     Greet,
+    Neighbors,
     PeerJoined,
     Probe,
     ProbeDue,
@@ -55,7 +56,8 @@ AHEAD_PROBE_MS = 500
 """Interval of probes to processes whose requests are ahead of ours (ms)."""
 
 Received = (
-    AcquireLock
+    Neighbors
+    | AcquireLock
     | ReleaseLock
     | QueryLock
     | Delivered
@@ -88,34 +90,25 @@ class LockProcess(Role[Received]):
             only.
 
     Args:
-        nodes: all nodes, sorted; ``node`` is the one this process is on.
-        boot: the id of its life.
+        node: the node this process is on; ``boot`` is the id of its life.
         clock: stamps posted messages and passes them on.
         proxy: requests locks and receives grants.
 
     """
 
     def __init__(
-        self,
-        address: Address,
-        host: Host,
-        *,
-        node: str,
-        nodes: tuple[str, ...],
-        boot: int,
-        clock: Address,
-        proxy: Address,
+        self, address: Address, host: Host, *, node: str, boot: int, clock: Address, proxy: Address
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.boot = boot
         self.clock = clock
         self.proxy = proxy
-        self.nodes = nodes
-        self.others = tuple(one for one in nodes if one != node)
-        self.rejoin = Rejoin(self.others)
-        self.contact = PeerContact(self.others, Instant(0))
-        self.evidence = Evidence(self.others)
+        self.nodes: tuple[str, ...] = ()
+        self.others: tuple[str, ...] = ()
+        self.rejoin = Rejoin(None)
+        self.contact = PeerContact((), Instant(0))
+        self.evidence = Evidence(())
         self.requests = Requests()
         self.pending = PendingRequests()
         self.proofs: dict[int, Proof] = {}
@@ -130,10 +123,6 @@ class LockProcess(Role[Received]):
         self.probing = False
         self.reported = ""
         """The detail of the last `Ready` sent to the proxy."""
-
-    def begin(self, now: Instant) -> Effects:
-        self.contact = PeerContact(self.others, now)
-        return self._report_ready(now)
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event; all are from roles of this node, and only queries use ``sender``."""
@@ -156,6 +145,8 @@ class LockProcess(Role[Received]):
                 return self._on_probe_due(now)
             case ProofDue():
                 return self._on_proof_due(event, now)
+            case Neighbors():
+                return self._on_neighbors(event, now)
             case ReadQueues():
                 return [Send(sender, self._queues())]
 
@@ -512,6 +503,14 @@ class LockProcess(Role[Received]):
         return effects
 
     # The nodes.
+
+    def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
+        self.nodes = tuple(sorted({*neighbors.nodes, self.node}))
+        self.others = tuple(node for node in self.nodes if node != self.node)
+        self.rejoin = Rejoin(self.others)
+        self.contact = PeerContact(self.others, now)
+        self.evidence = Evidence(self.others)
+        return self._report_ready(now)
 
     def _report_ready(self, now: Instant) -> list[Effect]:
         """Notify the proxy whether this process may request; if so, make waiting requests."""

@@ -25,6 +25,7 @@ from fencelock.actors.lamport.message import (
     Greet,
     Hello,
     Introduce,
+    Neighbors,
     Parcel,
     PeerJoined,
     Probe,
@@ -33,7 +34,7 @@ from fencelock.actors.lamport.message import (
     ResendDue,
     Welcome,
 )
-from fencelock.actors.message import Address, Instant, address_of, node_of, role_of
+from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.role import Host, Role, Summary
 
 T = TypeVar("T")
@@ -187,7 +188,7 @@ Mail = Parcel | Confirm | Hello | Introduce
 """Messages between channels."""
 
 
-Received = Carry | Mail | ResendDue | ConfirmDue | AskDue
+Received = Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue
 
 
 class ReliableChannel(Role[Received]):
@@ -213,36 +214,29 @@ class ReliableChannel(Role[Received]):
 
     Args:
         node: the node this channel is on.
-        nodes: all nodes, this one too, sorted.
         boot: the id of this life of the node.
         process: the receiver of contents.
 
     """
 
     def __init__(
-        self,
-        address: Address,
-        host: Host,
-        *,
-        node: str,
-        nodes: tuple[str, ...],
-        boot: int,
-        process: Address,
+        self, address: Address, host: Host, *, node: str, boot: int, process: Address
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.boot = boot
         self.process = process
-        role = role_of(address)
-        self.peers = {one: Peer(one, address_of(one, role)) for one in nodes if one != node}
+        self.peers: dict[str, Peer] = {}
         self.nonces = 0
-
-    def begin(self, now: Instant) -> Effects:
-        return [effect for peer in self.peers.values() for effect in self._ask(peer)]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event. Time passes for a channel only through its timers."""
         match event:
+            case Neighbors():
+                role = self.address.partition("/")[2]
+                others = sorted(set(event.nodes) - {self.node})
+                self.peers = {node: Peer(node, address_of(node, role)) for node in others}
+                return [effect for peer in self.peers.values() for effect in self._ask(peer)]
             case Carry():
                 return self._on_carry(event)
             case ResendDue():

@@ -30,8 +30,9 @@ from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, vot
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Spawn
+from fencelock.actors.effect import Send, Spawn
 from fencelock.actors.error import UnsupportedError
+from fencelock.actors.lamport.message import Neighbors
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.membership import Member
@@ -295,25 +296,20 @@ def lamport(context: NodeContext) -> RoleSet:
         address_of(context.node, role) for role in ("clock", "channel", "process")
     )
     manager = LockManager(context.node, context.nodes, "lamport", process)
+    neighbors = Neighbors(nodes=context.nodes)
     return RoleSet(
         roles=(
             Spawn(clock, Clock, {"start": context.first_stamp, "channel": channel}),
             Spawn(
                 channel,
                 ReliableChannel,
-                {
-                    "node": context.node,
-                    "nodes": context.nodes,
-                    "boot": context.boot,
-                    "process": process,
-                },
+                {"node": context.node, "boot": context.boot, "process": process},
             ),
             Spawn(
                 process,
                 LockProcess,
                 {
                     "node": context.node,
-                    "nodes": context.nodes,
                     "boot": context.boot,
                     "clock": clock,
                     "proxy": address_of(context.node, "proxy"),
@@ -322,6 +318,7 @@ def lamport(context: NodeContext) -> RoleSet:
             _proxy(context, manager),
             _session(context),
         ),
+        openings=(Send(channel, neighbors), Send(process, neighbors)),
         closings=(_closing(context),),
     )
 

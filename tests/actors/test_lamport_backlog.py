@@ -16,6 +16,7 @@ from fencelock.actors.lamport.message import (
     Congested,
     Greet,
     Introduce,
+    Neighbors,
     Parcel,
     PeerJoined,
     Probe,
@@ -56,16 +57,16 @@ class Pair:
             clock, process = Address(f"{node}/clock"), Address(f"{node}/process")
             channel, proxy = Address(f"{node}/channel"), Address(f"{node}/proxy")
             self.channels[node] = ReliableChannel(
-                channel, HOST, node=node, nodes=("a", "b"), boot=number, process=process
+                channel, HOST, node=node, boot=number, process=process
             )
             self.roles[channel] = self.channels[node]
             self.roles[clock] = Clock(clock, HOST, start=1_000, channel=channel)
             self.roles[process] = LockProcess(
-                process, HOST, node=node, nodes=("a", "b"), boot=number, clock=clock, proxy=proxy
+                process, HOST, node=node, boot=number, clock=clock, proxy=proxy
             )
-        for address, role in self.roles.items():
-            for effect in role.begin(T0):
-                self.perform(Address(address), effect, deque())
+        for node in own:
+            for role in ("process", "channel"):
+                self.post(f"{node}/{role}", f"{node}/node", Neighbors(nodes=("a", "b")))
 
     def peer(self, node: str) -> Peer:
         """Return what the channel of ``node`` knows of the other."""

@@ -206,5 +206,6 @@ def test_a_ready_process_stays_ready_and_sends_no_greeting() -> None:
     assert joining.ready
 
 
-def test_a_process_without_others_is_ready() -> None:
+def test_a_process_that_does_not_know_the_others_is_not_ready_and_one_without_others_is() -> None:
+    assert not Rejoin(None).ready
     assert Rejoin([]).ready

@@ -14,6 +14,7 @@ from fencelock.actors.lamport.message import (
     Acknowledge,
     Content,
     Delivered,
+    Neighbors,
     PeerJoined,
     Release,
     Request,
@@ -42,7 +43,7 @@ class PaperMembers:
         }
         self.processes = {node: self.process(node) for node in nodes}
         for node in nodes:
-            self.processes[node].begin(T0)
+            self.tell(node, Neighbors(nodes=nodes))
         for source, to in self.links:
             self.tell(to, PeerJoined(node=source, boot=1))
         self.deliver_all()
@@ -50,9 +51,7 @@ class PaperMembers:
 
     def process(self, node: str) -> LockProcess:
         address, clock, proxy = (address_of(node, role) for role in ("process", "clock", "proxy"))
-        return LockProcess(
-            address, HOST, node=node, nodes=self.nodes, boot=1, clock=clock, proxy=proxy
-        )
+        return LockProcess(address, HOST, node=node, boot=1, clock=clock, proxy=proxy)
 
     def tell(self, node: str, event: Event) -> None:
         """Let the process of ``node`` handle ``event``, and perform its effects."""

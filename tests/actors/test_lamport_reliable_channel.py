@@ -24,6 +24,7 @@ from fencelock.actors.lamport.message import (
     Delivered,
     Hello,
     Introduce,
+    Neighbors,
     Parcel,
     PeerJoined,
     Request,
@@ -74,12 +75,12 @@ def delivered(effects: Effects) -> list[int]:
 class ChannelOfA:
     """The channel of ``a``, beside ``b``."""
 
-    def __init__(self, *nodes: str) -> None:
+    def __init__(self) -> None:
         self.channel = ReliableChannel(
-            Address("a/channel"), HOST, node="a", nodes=nodes, boot=OURS, process=PROCESS
+            Address("a/channel"), HOST, node="a", boot=OURS, process=PROCESS
         )
 
-    def local(self, event: Carry | ResendDue | ConfirmDue | AskDue) -> Effects:
+    def local(self, event: Neighbors | Carry | ResendDue | ConfirmDue | AskDue) -> Effects:
         return self.channel.handle(Address("a/anyone"), event, T0)
 
     def receive(
@@ -96,8 +97,8 @@ class ChannelOfA:
 
 @pytest.fixture
 def fresh() -> ChannelOfA:
-    bench = ChannelOfA("a", "b")
-    bench.channel.begin(T0)
+    bench = ChannelOfA()
+    bench.local(Neighbors(nodes=("a", "b")))
     return bench
 
 
@@ -108,7 +109,8 @@ def bench(fresh: ChannelOfA) -> ChannelOfA:
 
 
 def test_a_courier_first_asks_every_other_who_it_is() -> None:
-    effects = ChannelOfA("a", "b", "c").channel.begin(T0)
+    bench = ChannelOfA()
+    effects = bench.local(Neighbors(nodes=("a", "b", "c")))
 
     assert [e.to for e in effects if isinstance(e, Send)] == ["b/channel", "c/channel"]
     assert [type(m) for m in sent(effects, Hello)] == [Hello, Hello]
@@ -165,13 +167,14 @@ def test_an_introduction_to_a_former_life_of_ours_is_not_believed(fresh: Channel
     assert fresh.channel.peers["b"].boot is None
 
 
-def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(fresh: ChannelOfA) -> None:
-    fresh.meet(THEIR_NEXT)
-    effects = fresh.receive(Hello(boot=THEIRS, nonce=7))
+def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(bench: ChannelOfA) -> None:
+    bench.local(Neighbors(nodes=("a", "b")))
+    bench.meet(THEIR_NEXT)
+    effects = bench.receive(Hello(boot=THEIRS, nonce=7))
 
     assert sent(effects, Introduce) == [Introduce(boot=OURS, your_boot=THEIRS, nonce=7)]
-    assert fresh.channel.peers["b"].boot == THEIR_NEXT
-    assert sent(fresh.meet(THEIR_NEXT), PeerJoined) == []
+    assert bench.channel.peers["b"].boot == THEIR_NEXT
+    assert sent(bench.meet(THEIR_NEXT), PeerJoined) == []
 
 
 def test_a_new_life_gets_nothing_that_was_meant_for_its_former(bench: ChannelOfA) -> None:
@@ -400,21 +403,16 @@ class Net:
         boot = self.random.getrandbits(63)
         process = address_of(node, "process")
         address = address_of(node, "channel")
-        self.couriers[node] = self.kind(
-            address, HOST, node=node, nodes=NODES, boot=boot, process=process
-        )
+        self.couriers[node] = self.kind(address, HOST, node=node, boot=boot, process=process)
         self.met[node, boot] = {}
-        self.perform(node, self.couriers[node].begin(T0))
+        self.handle(node, Address(f"{node}/node"), messages.Neighbors(nodes=NODES))
 
     def handle(self, node: str, sender: Address, event: Event) -> None:
-        self.perform(node, self.couriers[node].handle(sender, event, T0))  # type: ignore[arg-type]
-
-    def perform(self, node: str, effects: Effects) -> None:
-        address = self.couriers[node].address
+        effects = self.couriers[node].handle(sender, event, T0)  # type: ignore[arg-type]
         for effect in effects:
             match effect:
                 case Wake(after_ms, timer):
-                    self.later(after_ms, self.life(node), address, timer)
+                    self.later(after_ms, self.life(node), sender, timer)
                 case Send(_, messages.Delivered(origin=origin, message=message)):
                     pair = (origin, self.met[self.life(node)][origin]), self.life(node)
                     self.delivered.setdefault(pair, []).append(message.stamp)

@@ -12,7 +12,7 @@ from support.onlooker import run_read_seed
 
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects
-from fencelock.actors.lamport.message import PeerJoined
+from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import QueuePlace
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Instant
@@ -103,8 +103,8 @@ class ConfusesProcesses(LockProcess):
 class RequestsUnwelcomed(LockProcess):
     """Requests as soon as it has started, before it has received time and requests."""
 
-    def begin(self, now: Instant) -> Effects:
-        effects = super().begin(now)
+    def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
+        effects = super()._on_neighbors(neighbors, now)
         self.rejoin.ready = True
         return effects
 

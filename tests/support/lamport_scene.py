@@ -9,6 +9,7 @@ from fencelock.actors.lamport.message import (
     Content,
     Delivered,
     KnownRequest,
+    Neighbors,
     PeerJoined,
     Release,
     Request,
@@ -36,16 +37,10 @@ class LoneProcess:
 
     def __init__(self, *nodes: str) -> None:
         self.process = LockProcess(
-            Address("b/process"),
-            HOST,
-            node="b",
-            nodes=nodes or ("a", "b", "c"),
-            boot=BOOT,
-            clock=CLOCK,
-            proxy=PROXY,
+            Address("b/process"), HOST, node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
         )
         self.now = 0
-        self.process.begin(at(0))
+        self.handle(Neighbors(nodes=nodes or ("a", "b", "c")))
 
     def handle(self, event: Received) -> Effects:
         """Deliver ``event`` from a role of its node."""
