@@ -227,6 +227,9 @@ def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
     [
         (api.Acquire(lock="", session=ME, owner="o", request=1), "0 bytes"),
         (api.Acquire(lock="x" * 300, session=ME, owner="o", request=1), "300 bytes"),
+        (api.Acquire(lock="a\n", session=ME, owner="o", request=1), "has U+000A"),
+        (api.Inspect(lock="", session=ME), "0 bytes"),
+        (api.Acquire(lock="a", session=ME, owner="\ud800", request=1), "has U+D800"),
         (api.Acquire(lock="a", session=ME, owner="o" * 300, request=1), "owner of 300"),
         (api.Acquire(lock="a", session=ME, owner="o", request=0), "request is 0"),
         (api.Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=-1), "wait_ms is -1"),
