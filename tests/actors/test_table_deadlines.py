@@ -61,16 +61,6 @@ def left_ms(table: LockTable) -> int | None:
     return status.left_ms
 
 
-def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:
-    """Return the log times at which holds end, found by advancing millisecond by millisecond."""
-    return [
-        at
-        for at in range(table.time_ms + 1, before_ms)
-        for one in table.advance(at)
-        if summary(one).startswith("HoldLost")
-    ]
-
-
 def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: LockTable) -> None:
     granted = outcome(table, acquire())
     assert (granted.hold_ms, granted.grace_ms) == (400, 100)
@@ -105,22 +95,6 @@ def test_durations_out_of_their_limits_are_refused_with_a_reason(
     no = outcome(table, command)
     assert (no.reason, text_of(no, command)) == (Reason.INVALID, f"lock 'L': {text}")
     assert outcome(table, acquire()).fence == 1
-
-
-def test_an_owner_that_acquires_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
-    """Log time is rounded down, so the client can rely on nothing of that millisecond."""
-    table.apply(0, acquire(limit=0))
-    table.advance(LEASE_MS - 1)
-    again = outcome(table, acquire(request=2, limit=0))
-    assert (again.hold_ms, again.grace_ms) == (1, 0)
-    assert ended_at(table) == [LEASE_MS + 1]
-
-
-def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) -> None:
-    table.apply(0, acquire())
-    table.apply(0, replace(PLAIN, wait_ms=LEASE_MS))
-    outcomes = advanced(table, LEASE_MS)
-    assert outcomes == ["t.2 TIMED_OUT", "HoldLost 1"]
 
 
 def test_status_shows_the_time_that_is_left(table: LockTable) -> None:

@@ -130,15 +130,6 @@ def test_another_owner_of_the_same_session_does_not_get_it(log: TableLog) -> Non
     assert log.holder == ("a", 1, 1)
 
 
-def test_a_wait_that_ended_is_not_granted_any_more(log: TableLog) -> None:
-    """Rule waits-end-by-log-time: not even by a release at the very time of its end."""
-    log.acquire("a")
-    log.acquire("b", 100)
-    log.now += 100
-    assert log.release("a", 1) == ["b#2 TIMED_OUT", "a#3 freed x0"]
-    assert log.holder is None
-
-
 def test_nothing_ends_but_by_log_time(log: TableLog) -> None:
     """Rules waits-end-by-log-time, log-time-alone: at the same place."""
     late = TableLog()
@@ -197,25 +188,6 @@ def test_beyond_the_limit_acquires_fail(log: TableLog, limit: int, wait_ms: int 
     assert (log.holder, log.queue) == (("a", limit, 1), [])
 
 
-def test_the_limit_counts_from_nothing_after_another_owner(log: TableLog) -> None:
-    """Rule holds-are-limited."""
-    for _ in range(2):
-        log.acquire("b", limit=2)
-    for _ in range(2):
-        log.release("b", 1)
-    assert log.acquire("a", limit=2) == ["a#5 held 2 x1"]
-    assert log.acquire("a", limit=2) == ["a#6 held 2 x2"]
-
-
-def test_fences_rise_over_all_names_and_begin_at_one(log: TableLog) -> None:
-    """Rules fences-rise, free-leaves-nothing: one counter for the table, drawn at the grant."""
-    granted = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
-    for i in range(3):
-        log.release("a", i + 1, lock=f"L{i}")
-    granted += [log.acquire("a", lock=f"L{i}") for i in (2, 0, 1)]
-    assert [words[0].split()[2] for words in granted] == ["1", "2", "3", "4", "5", "6"]
-
-
 # Requests that are sent again
 
 
@@ -226,33 +198,6 @@ def test_a_re_entry_asked_again_counts_once(log: TableLog) -> None:
     assert log.acquire("a", again=2) == ["a#2 held 1 x2"]
     assert log.acquire("a", again=1) == ["a#1 SUPERSEDED"]
     assert log.release("a", 1) == ["a#3 freed x1"]
-
-
-def test_a_release_while_waiting_cancels_the_wait_and_is_refused(log: TableLog) -> None:
-    """Rule new-request-ends-the-wait."""
-    log.acquire("a")
-    log.acquire("b")
-    assert log.release("b", 1) == ["b#2 CANCELLED", "b#3 NOT_HELD"]
-    assert log.release("a", 1) == ["a#4 freed x0"]
-
-
-def test_requests_of_an_owner_for_one_lock_do_not_touch_another(log: TableLog) -> None:
-    """Rules one-outcome, new-request-ends-the-wait: for each lock by itself."""
-    log.acquire("a")
-    log.acquire("b")
-    log.acquire("b", lock="M")
-    assert log.acquire("b", again=2) == ["b#2 queued"]
-    log.release("a", 1)
-    assert log.acquire("b", again=2) == ["b#2 held 3 x1"]
-    assert log.acquire("b", again=3, lock="M") == ["b#3 held 2 x1"]
-    assert log.release("a", 1, again=4) == ["a#4 freed x0"]
-
-
-def test_a_number_used_for_something_else_does_nothing(log: TableLog) -> None:
-    log.acquire("a")
-    assert log.release("a", 1, again=1) == ["a#1 SUPERSEDED"]
-    log.release("a", 1)
-    assert log.acquire("a", again=2) == ["a#2 SUPERSEDED"]
 
 
 # Force

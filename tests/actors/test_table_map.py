@@ -21,7 +21,6 @@ from support.planted_bugs import (
 from support.table_comparison import MapComposer
 from support.table_scene import A, B, lines_of, restored, table_of_three, text_of
 
-from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -34,7 +33,7 @@ from fencelock.actors.api.map import (
 )
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import End
 from fencelock.actors.table import map as table_map
 from fencelock.actors.table import snapshot
@@ -70,11 +69,6 @@ def ann(table: LockTable) -> Writer:
     return Writer(table)
 
 
-@pytest.fixture
-def ben(table: LockTable) -> Writer:
-    return Writer(table, B)
-
-
 def read(table: LockTable, key: str = "k") -> tuple[bytes, int] | None:
     reply = table_map.read_entry(table, GetEntry(map="M", entry_key=key))
     return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
@@ -89,51 +83,15 @@ def changed(outcome: Any) -> tuple[int, bool]:
     return outcome.version, outcome.changed
 
 
-def test_an_entry_expires_by_log_time_unless_it_is_put_again(table: LockTable, ann: Writer) -> None:
-    ann.put("short", ttl_ms=100)
-    ann.put("kept", ttl_ms=100)
-    ann.put("longer", ttl_ms=100)
-    assert listed(table).entries[1].left_ms == 100
-    assert table.due_ms() == 100
-    table.advance(40)
-    ann.put("kept")
-    ann.put("longer", ttl_ms=100)
-    assert [one.left_ms for one in listed(table).entries] == [None, 100, 60]
-    table.advance(99)
-    assert read(table, "short")
-    table.advance(100)
-    assert read(table, "short") is None
-    assert table.histories.version == 6  # The end of an entry is a change.
-    table.advance(140)
-    assert [one.key for one in listed(table).entries] == ["kept"]
-    assert not table.timeouts.items
-
-
-def test_an_ephemeral_entry_ends_with_its_session(table: LockTable, ann: Writer) -> None:
-    ann.put("mine", ephemeral=True)
-    ann.put("last")
-    ann.put("both", ephemeral=True, ttl_ms=50)
-    assert [one.session for one in listed(table).entries] == [A, "", A]
-    table.advance(50)
-    assert read(table, "both") is None
-    table.apply(60, End(session=A))
-    assert [one.key for one in listed(table).entries] == ["last"]
-    assert table.histories.version == 5
-
-
-def test_the_last_put_decides_with_which_session_an_entry_ends(
-    table: LockTable, ann: Writer, ben: Writer
+def test_a_list_shows_the_time_left_and_the_session_of_each_entry(
+    table: LockTable, ann: Writer
 ) -> None:
-    for key in ("made to last", "taken over", "left", "deleted"):
-        ann.put(key, ephemeral=True)
-    ann.put("made to last")
-    ben.put("taken over", ephemeral=True)
-    ben.put("left")
-    ben.delete("deleted")
-    table.apply(0, End(session=A))
-    assert [one.key for one in listed(table).entries] == ["left", "made to last", "taken over"]
-    table.apply(0, End(session=B))
-    assert [one.key for one in listed(table).entries] == ["left", "made to last"]
+    ann.put("short", ttl_ms=100)
+    ann.put("mine", ephemeral=True)
+    ann.put("both", ephemeral=True, ttl_ms=50)
+    table.advance(40)
+    seen = [(one.key, one.left_ms, one.session) for one in listed(table).entries]
+    assert seen == [("both", 10, A), ("mine", None, A), ("short", 60, "")]
 
 
 def held(table: LockTable, command: Any) -> int:
@@ -164,51 +122,11 @@ def test_a_guarded_change_is_refused_unless_the_lock_is_held_under_that_fence(
     assert changed(ann.put(guard="L", fence=later)) == (version + 1, True)
 
 
-def test_other_objects_guard_as_well(table: LockTable, ann: Writer) -> None:
-    several = held(table, AcquireAll(locks=("L", "K"), session=A, owner="x", request=1))
-    assert changed(ann.put(guard="L", fence=several))[1]
-    assert changed(ann.put(guard="K", fence=several + 1))[1]
-    assert ann.put(guard="K", fence=several).reason is Reason.NOT_HELD
-    permits = AcquirePermits(semaphore="S", permits=2, session=B, owner="y", request=1)
-    fence = held(table, permits)
-    assert changed(ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence))[1]
-    table.apply(0, End(session=B))
-    assert ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence).reason is Reason.NOT_HELD
-
-
 def test_a_key_of_a_client_must_allow_the_map_and_the_guard() -> None:
     put = PutEntry(map="M", entry_key="k", value=b"", guard=object_name(SEMAPHORE, "S"), fence=1)
     assert put.reach == ("M", "S")
     assert DeleteEntry(map="M", entry_key="k").reach == ("M",)
     assert GetEntry(map="M", entry_key="k").reach == ListEntries(map="M").reach == ("M",)
-
-
-def test_a_hold_that_falls_due_with_the_batch_guards_nothing(table: LockTable) -> None:
-    """The order of the log decides: the session ends before the write is applied."""
-    ann, ben = Writer(table), Writer(table, B)
-    fence = held(table, Acquire(lock="L", session=A, owner="x", request=1))
-    table.apply(9_999, replace(Acquire(lock="other", session=B), owner="x", request=1))
-    late = PutEntry(map="M", entry_key="k", value=b"", guard="L", fence=fence)
-    late = replace(late, session=B, owner="o", request=2)
-    *_, refused = table.apply(10_000, late)
-    assert isinstance(refused, Refused)
-    assert refused.reason is Reason.NOT_HELD
-    assert (ann.table.maps.count, ben.table.histories.version) == (0, 0)
-
-
-def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Writer) -> None:
-    fence = held(table, Acquire(lock="L", session=A, owner="holder", request=1))
-    first = ann.put(version=0, guard="L", fence=fence)
-    sent = PutEntry(map="M", entry_key="k", value=b"1", version=0, guard="L", fence=fence)
-    again = replace(sent, session=A, owner="o", request=1)
-    Writer(table, B).put(value=b"2")
-    table.apply(0, Release(lock="L", fence=fence, session=A, owner="holder", request=2))
-    assert table.apply(0, again) == [first]
-    copy = LockTable.restore(table.snapshot())
-    assert copy.apply(0, again) == [first]
-    assert read(copy) == read(table) == (b"2", changed(first)[0] + 1)
-    ann.delete()
-    assert only(Refused, table.apply(0, again)).reason is Reason.SUPERSEDED
 
 
 @pytest.mark.parametrize(

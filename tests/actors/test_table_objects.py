@@ -7,20 +7,9 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import (
-    A,
-    B,
-    C,
-    applied,
-    outcome,
-    restored,
-    status_of,
-    summary,
-    text_of,
-    unheld,
-)
+from support.table_scene import A, B, C, applied, outcome, status_of, summary, text_of
 
-from fencelock.actors.api.account import Purge, Quota, SetQuota
+from fencelock.actors.api.account import Purge
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
 from fencelock.actors.api.counter import (
     COUNTER,
@@ -34,7 +23,7 @@ from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Relea
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.pool import POOL, PermitsTaken, ResizePool, TakePermits
-from fencelock.actors.api.session_message import End, ListedObject, Open
+from fencelock.actors.api.session_message import End, Open
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import account, requests
 from fencelock.actors.table.table import LockTable
@@ -112,20 +101,6 @@ CHANGES = [down(), add(2), put(7), put(7, expected=0), take(), resize(A, 5)]
 """Requests that change an object, or make it."""
 
 changes = pytest.mark.parametrize("command", CHANGES, ids=lambda one: type(one).__name__)
-
-
-@changes
-def test_a_change_that_is_sent_again_counts_once_and_has_the_same_reply(
-    table: LockTable, command: Any
-) -> None:
-    """Also when another client has changed the object meanwhile."""
-    first, numbers = outcome(table, command), table.numbers()
-    assert outcome(table, command) == first
-    assert table.numbers() == numbers
-    outcome(table, replace(command, session=B))
-    assert outcome(table, command) == first
-    outcome(table, replace(command, request=2))
-    assert refusal(table, command)[0] is Reason.SUPERSEDED
 
 
 @changes
@@ -250,15 +225,6 @@ def test_a_party_whose_time_runs_out_breaks_the_generation(table: LockTable) -> 
 # Counters
 
 
-def test_amounts_add_up_over_all_owners(table: LockTable) -> None:
-    assert change(table, add(2)) == (0, 2, True)
-    assert change(table, add(5, session=B)) == (2, 7, True)
-    assert change(table, add(-10, 2)) == (7, -3, True)
-    assert change(table, add(0, 3)) == (-3, -3, True)
-    (line,) = unheld(table)
-    assert line == ListedObject(object_name(COUNTER, "C"), waiting=0, left=-3, permits=0)
-
-
 def test_a_guard_must_be_held_under_its_fence(table: LockTable) -> None:
     guard = Acquire(lock="L", session=B, owner="o", request=1)
     assert applied(table, guard) == ["t.2 holds 1 under 1"]
@@ -272,34 +238,6 @@ def test_a_guard_must_be_held_under_its_fence(table: LockTable) -> None:
     assert left(table, COUNTER) == 1
     assert add(guard=object_name("rwlock", "R"), fence=1).reach == ("C", "R")
     assert add().reach == ("C",)
-
-
-def test_a_counter_counts_as_an_object_until_it_is_at_0(
-    table: LockTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "OBJECTS_MAX", 1)
-    change(table, add())
-    assert change(table, add(0, 2, B, counter="D")) == (0, 0, True)
-    change(table, add(-1, 2))
-    assert change(table, add(1, 3, B, counter="D")) == (0, 1, True)
-
-
-def test_a_key_pays_for_the_counters_that_it_made(table: LockTable) -> None:
-    table.apply(0, Open(session="shop@a", ttl_ms=10_000))
-    session = "shop@a.4"
-    root: dict[str, Any] = {"operator": "root", "session": "x", "account": "shop"}
-    table.apply(0, SetQuota(quota=Quota(objects=1), request=1, **root))
-    assert change(table, add(session=session)) == (0, 1, True)
-    assert change(table, add(5, session=B)) == (1, 6, True)
-    reason, text = refusal(table, add(counter="D", session=session))
-    assert reason is Reason.OVERLOADED
-    words = "key 'shop' has 1 latches, barriers, counters and pools, and the quota objects is 1"
-    assert words in text
-    copy = restored(table)
-    for one in (table, copy):
-        one.apply(0, Purge(kind=COUNTER, prefix="", request=2, **root))
-        assert (one.objects, one.marked) == ({}, 0)
-        assert change(one, add(2, 2, session)) == (0, 2, True)
 
 
 # Pools

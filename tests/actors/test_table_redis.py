@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from support.expect import checked, only, present
 from support.table_scene import advanced, applied, restored, status_of, summary, text_of
 
-from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
+from fencelock.actors.api.account import Purge, Purged, Quota, SetQuota
 from fencelock.actors.api.handover import Detach
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.message import Acquire, Reason, Refused, Release
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import (
     TTL_MS_MAX,
@@ -30,7 +29,7 @@ from fencelock.actors.api.redis import (
     ReadKeys,
 )
 from fencelock.actors.api.retained import AcquireRetained, Recall
-from fencelock.actors.api.session_message import End, Evict, Evicted, HoldLost, ListLocks, Open
+from fencelock.actors.api.session_message import End, Evicted, HoldLost, ListLocks, Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.redis import list_keys, read_keys
 from fencelock.actors.table.report import list_locks
@@ -201,15 +200,6 @@ def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: Lo
     assert outcomes == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
 
 
-def test_force_leaves_the_other_locks_of_a_claim_to_those_who_wait(table: LockTable) -> None:
-    several = AcquireAll(locks=("j", "k"), session=CLIENT, owner="o", request=1)
-    applied(table, several)
-    applied(table, acquire("j", owner="p"))
-    outcomes = applied(table, change(SET, "k", NATIVE, value=b"w"))
-    wanted = [f"{CLIENT} holds 1 under 3", "no-client holds 1 under 4", "KeysChanged"]
-    assert outcomes == ["Evicted 2", "HoldLost 1", *wanted]
-
-
 def test_many_keys_are_set_all_or_none(table: LockTable) -> None:
     """Rule keys-change-together."""
     outcomes(table, set_nx("b"))
@@ -240,30 +230,6 @@ def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -
     assert deleted == ["KeysChanged", "no-client holds 1 under 3", "KeysChanged"]
     assert advanced(table, 201) == ["HoldLost 3", f"{CLIENT} holds 1 under 4"]
     assert (table.key_session.claims, table.key_session.owner_states) == (0, {})
-
-
-def test_the_deadline_of_a_key_that_was_waited_for_begins_with_its_grant(table: LockTable) -> None:
-    applied(table, acquire("k"))
-    applied(table, wait("k", b"v", ttl_ms=1))
-    advanced(table, 50)
-    applied(table, release("k", 1))
-    assert read(table, "k") == [("k", b"v", 1)]
-    assert advanced(table, 52) == ["HoldLost 2"]
-
-
-def test_the_wait_of_a_door_ends_like_any_other(table: LockTable) -> None:
-    applied(table, acquire("k"))
-    timed, cancelled, lasting = wait("k", b"a", wait_ms=50), wait("k", b"b"), wait("k", b"c")
-    for one in (timed, cancelled, lasting):
-        applied(table, one)
-    assert advanced(table, 50) == ["n1/5f.1 TIMED_OUT"]
-    cancel = Cancel(
-        lock=cancelled.lock, session=DOOR, owner=cancelled.owner, request=cancelled.request
-    )
-    assert applied(table, cancel) == ["Cancelled", "n1/5f.1 CANCELLED"]
-    assert applied(table, End(session=DOOR)) == ["n1/5f.1 SESSION_EXPIRED", "Ended"]
-    applied(table, release("k", 1))
-    assert (table.resources, table.claims, table.accounts.by_name["shop"].claims) == ({}, 0, 0)
 
 
 def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
@@ -322,17 +288,6 @@ def test_a_lock_for_which_several_wait_together_is_not_free(table: LockTable) ->
     assert read(table, "k") == []
 
 
-def test_holds_are_counted(table: LockTable) -> None:
-    enter = {"value": b"v", "expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 900}
-    leave = {"expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 500}
-    for times in (1, 2, 3):
-        assert outcomes(table, change(SET, "k", FREE, EQUAL, **enter))[0][2:] == (1, 900, times)
-    assert present(status_of(restored(table), "k").holder).times == 3
-    for times in (2, 1):
-        assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (1, 500, times)
-    assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (0, None, 0)
-
-
 RECEIPT_1 = "redisson_unlock_latch:{k}:1"
 
 
@@ -385,15 +340,6 @@ def test_a_key_is_reserved_for_the_client_that_names_the_turn(table: LockTable) 
     assert outcomes(table, change(SET, "k", FREE, RESERVED, **named))[0][:2] == (EQUAL, False)
 
 
-def test_the_fence_of_a_key_guards_a_map(table: LockTable) -> None:
-    outcomes(table, set_nx("k"))
-    put = PutEntry(map="m", entry_key="e", value=b"1", guard="k", fence=1)
-    put = replace(put, session=CLIENT, owner="o", request=1)
-    assert applied(table, put) == ["EntryChanged"]
-    outcomes(table, change(DELETE, "k", OTHER))
-    assert applied(table, replace(put, request=2)) == [f"{CLIENT} NOT_HELD"]
-
-
 def test_a_key_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
     quota = SetQuota(account="app", quota=Quota(claims=2), operator="root", session="x", request=1)
     table.apply(0, quota)
@@ -405,26 +351,6 @@ def test_a_key_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
     assert changed(table, set_nx("c")) == [True]
     outcomes(table, change(DELETE, "a b", OTHER))
     assert "app" not in table.accounts.by_name
-
-
-def test_a_wait_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
-    """Check charges-add-up too, after every command."""
-    quota = SetQuota(account="app", quota=Quota(claims=2), operator="root", session="x", request=1)
-    table.apply(0, quota)
-    applied(table, acquire("k"))
-    waits = [replace(wait("k", b"v"), account="app") for _ in range(3)]
-    texts = [applied(table, one) for one in waits]
-    assert texts == [["n1/5f.1 waits"], ["n1/5f.1 waits"], ["n1/5f.1 OVERLOADED"]]
-    for one in (table, restored(table)):
-        assert one.accounts.by_name["app"].claims == 2
-        assert one.accounts.by_name[NO_KEY].claims == 0
-        applied(one, release("k", 1))  # The first one holds it, and is charged for that.
-        assert one.accounts.by_name["app"].claims == 2
-        applied(one, End(session=DOOR))
-        assert one.accounts.by_name["app"].claims == 1
-        applied(one, Evict(lock="k", fence=2, operator="root", session="x", request=2))
-        assert "app" not in one.accounts.by_name
-        assert one.claims == 0
 
 
 def purge(account: str | None, session: str = "", **more: Any) -> Purge:

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import A, B, C, applied, restored, status_of, summary, text_of
+from support.table_scene import A, B, C, applied, restored, summary, text_of
 
-from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -30,10 +29,6 @@ READ_WRITE = object_name(RWLOCK, "a")
 def retain(session: str = A, lock: str = "a", request: int = 1, **fields: Any) -> AcquireRetained:
     made = AcquireRetained(lock=lock, span=10, session=session, owner="*", request=request)
     return replace(made, **fields)
-
-
-def read(session: str) -> AcquireRetained:
-    return retain(session, READ_WRITE, permits=RWLOCK_PERMITS)
 
 
 def acquire(session: str, lock: str = "a", request: int = 1, **fields: Any) -> Acquire:
@@ -86,13 +81,6 @@ def refusal_of(fence: int) -> str:
     return "NOT_HELD" if fence else "INVALID"
 
 
-def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable) -> None:
-    table.apply(10, retain())
-    assert recalls(table, acquire(B, wait_ms=0)) == [recall(1)]
-    assert "Granted" in str(table.apply(20, release(1)))
-    assert status_of(table, "a").holder is not None
-
-
 def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     """Rule waits-recall: others that wait need not ask again."""
     applied(table, retain())
@@ -100,13 +88,6 @@ def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     assert recalls(table, acquire(C)) == []
     applied(table, Cancel(lock="a", session=B, owner="o", request=1))
     assert recalls(table, acquire(B, request=2)) == []
-
-
-def test_a_claim_for_several_locks_recalls_each(table: LockTable) -> None:
-    applied(table, retain())
-    applied(table, retain(B, "c"))
-    several = AcquireAll(locks=("a", "b", "c"), session=C, owner="o", request=1)
-    assert recalls(table, several) == [recall(1), recall(11, B, "c")]
 
 
 def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) -> None:

@@ -90,24 +90,6 @@ def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable)
     ]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        api.KeepAlive(session="gone.1"),
-        acquire("gone.1", 1),
-        api.Release(session="gone.1", owner="o", request=1, lock="L", fence=1),
-        api.Cancel(session="gone.1", owner="o", request=1, lock="L"),
-    ],
-    ids=lambda command: type(command).__name__,
-)
-def test_an_unknown_session_is_answered_that_it_expired(
-    table: LockTable, command: LogCommand
-) -> None:
-    """Rule requests-keep-alive."""
-    assert denials(table.apply(0, command)) == [("gone.1", api.Reason.SESSION_EXPIRED)]
-    assert table.resources == {}
-
-
 def test_a_session_without_a_sign_of_life_ends_just_after_its_ttl(table: LockTable) -> None:
     """Rule requests-keep-alive."""
     name = opened(table, "client", at=5)
@@ -116,26 +98,6 @@ def test_a_session_without_a_sign_of_life_ends_just_after_its_ttl(table: LockTab
     closed = ended(name, CloseReason.EXPIRED)
     assert table.advance(5 + TTL_MS) == [closed]
     assert table.due_ms() is None
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        api.KeepAlive(session="client.1"),
-        Open(session="client", ttl_ms=TTL_MS),
-        acquire("client.1", 2, "M"),
-        acquire("client.1", 1, "L"),
-        api.Release(session="client.1", owner="o", request=2, lock="L", fence=9),
-        api.Cancel(session="client.1", owner="o", request=2, lock="M"),
-    ],
-    ids=["keep", "open again", "acquire", "acquire again", "refused release", "cancel"],
-)
-def test_each_command_of_a_session_is_a_sign_of_life(table: LockTable, command: LogCommand) -> None:
-    """Rule requests-keep-alive."""
-    opened(table, "client")
-    table.apply(0, acquire("client.1", 1))
-    table.apply(600, command)
-    assert table.due_ms() == 600 + TTL_MS
 
 
 def test_an_operators_command_keeps_no_session_alive(table: LockTable) -> None:
@@ -165,41 +127,6 @@ def test_a_new_leader_may_raise_the_fences_and_never_lowers_them(table: LockTabl
     beyond = ExtendSessions(leader="m", fence_floor=FENCE_FLOOR_MAX + 1)
     assert denials(table.apply(0, beyond)) == [("", api.Reason.INVALID)]
     assert only(api.Granted, table.apply(0, acquire(opened(table, "client"), 1))).fence == 1_001
-
-
-@pytest.mark.parametrize("reason", CloseReason)
-def test_a_close_ends_waits_then_holds_then_grants(table: LockTable, reason: CloseReason) -> None:
-    """Rules outcomes-are-kept, close-ends-waits-first: and none of its own waits is granted."""
-    dying, other = opened(table, "dying"), opened(table, "other", ttl_ms=TTL_MS * 9)
-    for request, lock in ((1, "L"), (2, "M")):
-        table.apply(0, acquire(dying, request, lock))
-    table.apply(0, acquire(other, 3, "N"))
-    table.apply(0, acquire(dying, 4, "L", owner="second"))
-    table.apply(0, acquire(dying, 5, "N", owner="third"))
-    table.apply(0, acquire(other, 6, "M"))
-    table.apply(0, acquire(other, 7, "L"))
-    match reason:
-        case CloseReason.GRACEFUL:
-            outcomes = table.apply(1, End(session=dying))
-        case CloseReason.FORCED:
-            _, *outcomes = table.apply(1, CloseSession(handle=dying, operator="root", request=1))
-        case CloseReason.EXPIRED:
-            outcomes = table.advance(TTL_MS)
-    assert [type(one) for one in outcomes] == [
-        api.Refused,
-        api.Refused,
-        Ended,
-        api.Granted,
-        api.Granted,
-    ]
-    assert denials(outcomes) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
-    grants = [
-        (one.session, one.lock, one.fence) for one in outcomes if isinstance(one, api.Granted)
-    ]
-    assert grants == [(other, "L", 4), (other, "M", 5)]
-    assert [line.holder.session for line in held(table)] == [other] * 3
-    assert all(line.waiting == 0 for line in held(table))
-    assert table.claims == table.sessions.by_id[other].claims == 3
 
 
 def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTable) -> None:
