@@ -369,28 +369,25 @@ def test_durations_and_priorities_arrive_each_at_its_node() -> None:
     ]
 
 
-@pytest.mark.parametrize("priority", ["0", "15", "true", '"on"', "2.5"])
-def test_a_priority_is_1_to_14_or_off(priority: str) -> None:
+OBTENTION = r"bakery.obtention: .* is not usable: "
+PRIORITY = r"nodes.n1.priority: .* 1 to 14, the smaller the likelier"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        *(("priority", value, PRIORITY) for value in ("0", "15", "true", '"on"', "2.5")),
+        ("priority", '"off"', 'priority "off" of n1 leaves 2 for the 3 seats'),
+        ("grace", "2.5", r"bakery.grace: 2.5 is not usable: at least bakery.least, 3 s"),
+        *(("obtention", s, OBTENTION) for s in ("2.9", "0", "604801", "true", '"none"', "nan")),
+    ],
+)
+def test_a_value_out_of_its_limits_is_refused(key: str, value: str, error: str) -> None:
     text = starting_config(loopback(3), protocol="bakery")
-    with pytest.raises(
-        ConfigError, match=r"nodes.n1.priority: .* 1 to 14, the smaller the likelier"
-    ):
-        parse(text.replace('4041"\n', f'4041"\npriority = {priority}\n'), Path())
-
-
-def test_too_many_that_are_off_are_refused_by_name() -> None:
-    text = starting_config(loopback(3), protocol="bakery").replace(
-        '4041"\n', '4041"\npriority = "off"\n'
-    )
-    with pytest.raises(ConfigError, match='priority "off" of n1 leaves 2 for the 3 seats'):
-        parse(text, Path())
-
-
-def test_no_default_is_below_the_least() -> None:
-    text = starting_config(loopback(3), protocol="bakery").replace("grace = 5.0", "grace = 2.5")
-    with pytest.raises(
-        ConfigError, match=r"bakery.grace: 2.5 is not usable: at least bakery.least, 3 s"
-    ):
+    text = text.replace(f"{key} = 5.0", f"{key} = {value}")
+    if key == "priority":
+        text = text.replace('4041"\n', f'4041"\npriority = {value}\n')
+    with pytest.raises(ConfigError, match=error):
         parse(text, Path())
 
 
@@ -401,11 +398,3 @@ def test_the_obtention_timeout_is_at_most_a_week(obtention: str, wait_ms: int) -
     text = starting_config(loopback(3), protocol="bakery")
     config = parse(text.replace("obtention = 5.0", f"obtention = {obtention}"), Path())
     assert config.settings.bakery_terms.wait_ms == wait_ms
-
-
-@pytest.mark.parametrize("obtention", ["2.9", "0", "604801", "true", '"none"', "nan"])
-def test_an_obtention_timeout_out_of_its_limits_is_refused(obtention: str) -> None:
-    """For what is configured."""
-    text = starting_config(loopback(3), protocol="bakery")
-    with pytest.raises(ConfigError, match=r"bakery.obtention: .* is not usable: "):
-        parse(text.replace("obtention = 5.0", f"obtention = {obtention}"), Path())
