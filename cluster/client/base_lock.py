@@ -200,22 +200,28 @@ class BaseLock(HasHold, Generic[H]):
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
-        trying = not blocking or timeout is not None
-        return self._entering(wait_ms, trying=trying, blocking=blocking, request=request)
+        entering = self._entering(wait_ms, request=request)
+        return entering if blocking and timeout is None else self._trying(entering, blocking)
+
+    def _trying(self, entering: Operation[H], blocking: bool) -> Operation[H | None]:
+        try:
+            return (yield from entering)
+        except FencelockError as error:
+            if self._is_not_now(error, blocking):
+                return None
+            raise
 
     def _entering(
         self,
         wait_ms: int | None,
         *,
-        trying: bool = False,
-        blocking: bool = True,
         request: AcquireRequest | None = None,
         leaves: bool = False,
-    ) -> Operation[H | None]:
+    ) -> Operation[H]:
         """Acquire, and end with the hold or an error: ``with`` never enters unheld.
 
-        With ``trying``, end with None for "not now". ``request`` is what to ask for in place of
-        the lock. ``leaves`` is set by a ``with`` statement, whose end releases the lock.
+        ``request`` is what to ask for in place of the lock. ``leaves`` is set by a ``with``
+        statement, whose end releases the lock.
         """
         channel, registry, options = self._channel, self._registry, self._options
         listeners = self._listeners
@@ -248,9 +254,7 @@ class BaseLock(HasHold, Generic[H]):
                 hold.amount = amount
                 self._acquired.append(hold)
             return hold  # noqa: TRY300 (an interrupt here undoes the acquire, too)
-        except FencelockError as error:
-            if trying and self._is_not_now(error, blocking):
-                return None
+        except FencelockError:
             raise
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
@@ -276,12 +280,6 @@ class BaseLock(HasHold, Generic[H]):
             registry.state_of(own)
             raise registry.report_loss(own, call.token)
 
-    def _held_now(self) -> Operation[H]:
-        """Acquire as ``with`` does: end with the hold, or raise."""
-        hold = yield from self._entering(self._wait_ms, leaves=True)
-        assert hold is not None
-        return hold
-
     def attaching(self, secret: bytes) -> Operation[H]:
         """Attach the lock, which was detached with ``secret``, under the options of this object."""
         options = self._options
@@ -292,9 +290,7 @@ class BaseLock(HasHold, Generic[H]):
             hold_ms=options.hold_ms,
             grace_ms=options.grace_ms,
         )
-        hold = yield from self._entering(None, request=attach)
-        assert hold is not None
-        return hold
+        return self._entering(None, request=attach)
 
     def _retaining(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None

@@ -94,7 +94,7 @@ class ThreadLock(BaseLock[H], Exiting):
                 holder, where it is known.
 
         """
-        return drive(self._held_now())
+        return drive(self._entering(self._wait_ms, leaves=True))
 
 
 class AcquirableLock(ThreadLock[H]):
@@ -228,7 +228,7 @@ class TaskLock(BaseLock[H], AsyncExiting):
     _runner = staticmethod(owner_of_task)
     _here = staticmethod(task_here)
 
-    def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
+    def _entering(self, *arguments: Any, **named: Any) -> Operation[H]:
         """Acquire, unless a lazy client's connection of another loop, which runs, is used.
 
         That connection, and all that is held over it, ends with its loop.
@@ -244,7 +244,7 @@ class TaskLock(BaseLock[H], AsyncExiting):
 
     async def __aenter__(self) -> H:
         """Hold it and return the hold, or raise; see `fencelock.Lock`."""
-        return await drive_async(self._held_now())
+        return await drive_async(self._entering(self._wait_ms, leaves=True))
 
 
 class AsyncAcquirableLock(TaskLock[H]):

@@ -56,10 +56,9 @@ class BaseLockAll(BaseLock[A]):
         self.names = names
         """The names of the locks, in the order of their fences."""
 
-    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A | None]:
+    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A]:
         hold = yield from super()._entering(wait_ms, **how)
-        if hold is not None:
-            hold.locks = self.names
+        hold.locks = self.names
         return hold
 
 

@@ -90,9 +90,9 @@ class BaseSide(BaseRLock[H]):
             own.write_fence = wrote
             raise
 
-    def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
+    def _entering(self, *arguments: Any, **named: Any) -> Operation[H]:
         hold = yield from super()._entering(*arguments, **named)
-        if self._write and hold is not None:
+        if self._write:
             own = hold.own
             assert own.hold is not None
             own.write_fence = own.hold.fence
