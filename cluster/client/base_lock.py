@@ -232,7 +232,9 @@ class BaseLock(HasHold, Generic[H]):
         call.token = token = next(tokens)
         call.cancels = self._cancels
         try:
-            if wait_ms != 0 and options.owner is None and not options.reentrant:
+            if options.owner is None and not options.reentrant:
+                if wait_ms == 0:  # An unconfirmed release of its client must not make it fail.
+                    yield from self._confirming()
                 own = registry.enter_as_new(options.name, call, listeners)
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
@@ -340,15 +342,8 @@ class BaseLock(HasHold, Generic[H]):
     def _waiting(
         self, call: AcquireCall, wait_ms: int | None
     ) -> Operation[tuple[Ownership, int | None]]:
-        """Wait until the owner may acquire; return it and the rest of ``wait_ms``.
-
-        An owner that is one acquire only waits if it does not wait for the lock: an earlier release
-        of its client may be unconfirmed, and must not make it fail.
-        """
+        """Wait until a named owner may acquire; return it and the rest of ``wait_ms``."""
         registry, options = self._registry, self._options
-        if options.owner is None and not options.reentrant:
-            yield from self._confirming()
-            return registry.enter_as_new(options.name, call, self._listeners), wait_ms
         owner = options.owner or self._runner()
         once = options.limit == 1
         began = time.monotonic()
