@@ -645,13 +645,8 @@ class HoldRegistry:
         self.state_of(own)
         with self._guard:
             own.listeners.append(mine)
-            hold = own.hold
-            callbacks = mine.of(HoldState.LOST)
-            if own.noticed and callbacks and hold is not None:
-                reason = hold.why(self.now())
-                notice = Notice(own.lock, own.owner, hold.fence, HoldState.LOST, reason)
-                for callback in callbacks:
-                    self._executor.call(callback, notice)
+            if own.noticed and own.hold is not None:
+                self._notify(own, HoldState.LOST, own.hold.why(self.now()), only=mine)
 
     def clear(self) -> None:
         """Forget everything: the client is closed."""
@@ -710,10 +705,12 @@ class HoldRegistry:
             self._remove(self._lost.popleft())
         self._notify(own, HoldState.LOST, reason)
 
-    def _notify(self, own: Ownership, state: HoldState, reason: str) -> None:
+    def _notify(
+        self, own: Ownership, state: HoldState, reason: str, only: Listeners | None = None
+    ) -> None:
         assert own.hold is not None
         notice = Notice(own.lock, own.owner, own.hold.fence, state, reason)
-        for listeners in (*own.listeners, self.listeners):
+        for listeners in (only,) if only is not None else (*own.listeners, self.listeners):
             for callback in listeners.of(state):
                 self._executor.call(callback, notice)
 
