@@ -535,15 +535,14 @@ class BaseLock(HasHold, Generic[H]):
                     continue  # Another thread removed it.
 
     def _not_held(self) -> NotHeldError:
-        owner = self._options.owner
-        who = "this object" if owner is None else f"owner {owner!r}"
-        return NotHeldError(
-            f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
-        )
+        name = self._options.name
+        names = [name_of(owner) for owner in self._registry.holders(name)[:3]]
+        held_by = f"; held by {' and '.join(names)} of this client" if names else ""
+        return NotHeldError(f"{titled(name)}: {self._who()} does not hold it{held_by}")
 
-    def _held_by(self) -> str:
-        names = [name_of(owner) for owner in self._registry.holders(self._options.name)[:3]]
-        return f"; held by {' and '.join(names)} of this client" if names else ""
+    def _who(self) -> str:
+        owner = self._options.owner
+        return "this object" if owner is None else f"owner {owner!r}"
 
     def _give_up(self, call: AcquireCall) -> None:
         """Undo an acquire that was interrupted, however far it came."""
@@ -587,11 +586,8 @@ class BaseRLock(BaseLock[H]):
     def _to_release(self) -> tuple[Ownership, int]:
         return self._latest_of(self._current())
 
-    def _not_held(self) -> NotHeldError:
-        who = name_of(self.owner)
-        return NotHeldError(
-            f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
-        )
+    def _who(self) -> str:
+        return name_of(self.owner)
 
 
 L = TypeVar("L", bound=BaseLock[Any])
