@@ -313,7 +313,7 @@ class BaseHold(HasHold):
             except NotHeldError:
                 if not again:  # If so, it was detached in the background.
                     raise
-            registry.retaining.release(channel, own, self.token, retained)
+            registry.retaining.release(own, self.token, retained)
         if self.entered is not None:
             self.entered.detached.add(self.runner)
         self._is_detached = True
@@ -353,11 +353,11 @@ def releasing(
     it.
     """
     registry = channel.registry
-    if (retained := own.retained) is not None:
-        registry.retaining.release(channel, own, token, retained)
-        return
     if channel.closed or channel.forks != ForkCounter.forks:
         channel.check()
+    if (retained := own.retained) is not None:
+        registry.retaining.release(own, token, retained)
+        return
     mine = True
     while True:
         try:

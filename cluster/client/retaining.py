@@ -55,8 +55,7 @@ from fencelock.actors.session.retainer import Decided, Perform, WatchIdle
 from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ownership
 from fencelock.cluster.client.operation import Operation
 from fencelock.cluster.client.owner import name_of
-from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
-from fencelock.cluster.host.fork import ForkCounter
+from fencelock.cluster.client.session_channel import closed_meanwhile
 from fencelock.cluster.host.pending_asks import AskReply
 
 R = TypeVar("R", Detach, Downgrade)
@@ -141,16 +140,12 @@ class Retaining:
         admitted: bool = call.get(timeout=0)
         return admitted
 
-    def release(
-        self, channel: SessionChannel, own: Ownership, token: int, retained: tuple[LockKey, int]
-    ) -> None:
+    def release(self, own: Ownership, token: int, retained: tuple[LockKey, int]) -> None:
         """Release the acquire ``token`` of ``own``. Nothing has to be confirmed.
 
         ``retained`` is the ``own.retained`` that the caller saw: a loss clears it at any time. For
-        errors see `HoldRegistry.leave_retained`; and `ClosedError`, if the client is closed.
+        errors see `HoldRegistry.leave_retained`.
         """
-        if channel.closed or channel.forks != ForkCounter.forks:
-            channel.check()
         try:
             try:
                 self._registry.leave_retained(own, token)
