@@ -435,6 +435,24 @@ def test_a_client_is_notified_when_its_cluster_goes_down_and_when_it_is_up_again
         assert all(earlier != later for earlier, later in pairs)
 
 
+def test_silent_nodes_no_longer_count_for_the_state_of_the_cluster(trio: Processes) -> None:
+    address = trio.addresses["n1"]
+    with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
+        seen = SeenNews()
+        client.on_cluster(seen.add)
+        seen.until(is_ready)
+        for process in trio.processes.values():  # The client follows the members.
+            process.send_signal(signal.SIGSTOP)
+        try:
+            silent = seen.until(lambda state: not state.up)
+            assert "no node says how it is" in silent.reason
+            assert not client.cluster.ready
+        finally:
+            for process in trio.processes.values():
+                process.send_signal(signal.SIGCONT)
+        seen.until(is_ready)
+
+
 def test_a_task_is_notified_on_its_loop_and_an_error_in_a_callback_is_counted(
     trio: Processes,
 ) -> None:

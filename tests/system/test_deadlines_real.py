@@ -11,12 +11,16 @@ import pytest
 from support.expect import PATIENCE_S, present
 from support.programs import Child
 from support.real_nodes import PaxosProcesses, ask, running_nodes
+from support.samples import fence_of
 
 import fencelock
 from fencelock.actors.api.message import Acquire, Inspect, Release
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.guard import FileGuard
+
+LOG_TIME_S = 0.01
+"""A bound on how long before its arrival a request may be stamped (s)."""
 
 TERM_S = 1.0
 """Duration, and grace, of the holds."""
@@ -86,6 +90,32 @@ def test_a_caller_inside_the_process_has_deadlines_too(tmp_path: Path) -> None:
         for late in (Renew(lock="a", fence=granted.fence), Release(lock="a", fence=granted.fence)):
             with pytest.raises((LockOwnershipLostError, NotHeldError)):
                 ask(node, late)
+
+
+def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) -> None:
+    term_s = 2.0
+    with (
+        fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as client,
+        fencelock.connect(members.connect, connect_timeout=PATIENCE_S) as other,
+    ):
+        _held = client.lock("first").acquire(timeout=PATIENCE_S)
+        lost_at: list[float] = []
+        lost = threading.Event()
+        mine = client.lock("order", duration=term_s, grace=term_s)
+        mine.on_lost(lambda _: lost_at.append(time.monotonic()))
+        mine.on_lost(lambda _: lost.set())
+        before = time.monotonic()
+        fence = fence_of(mine.acquire(timeout=PATIENCE_S))
+        leader = next(status.leader for status in client.describe() if status.leader)
+        members.kill(leader)
+        later = fence_of(other.lock("order").acquire(timeout=PATIENCE_S))
+        granted_at = time.monotonic()
+        assert lost.wait(PATIENCE_S)
+        members.start(leader)
+        assert later > fence
+        # Log time counts milliseconds, from the beginning of the leader's turn with the request.
+        assert granted_at - before >= 2 * term_s - LOG_TIME_S
+        assert before + 2 * term_s * 0.9 <= lost_at[0] <= granted_at
 
 
 def test_a_holder_that_renews_keeps_its_lock_as_leaders_die(members: PaxosProcesses) -> None:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from threading import Event
 from typing import Any
 
+import pytest
 from support.programs import Child
 from support.real_nodes import PaxosProcesses
 
 import fencelock
+from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.verification.bench.members import leader_among
 
 PATIENCE_S = 90
 KILLS = 2
 TERMS_BETWEEN_KILLS = 20
 END = "end"
+
+WATCHER = """
+import json, sys
+import fencelock
+watch = fencelock.connect(sys.argv[1]).election("s").watch()
+for leader in watch:
+    print(json.dumps([watch.resyncs, leader]), flush=True)
+"""
 
 LEADER = """
 import sys
@@ -139,6 +151,27 @@ def test_watchers_of_a_map_see_each_change_once_as_nodes_die(members: PaxosProce
             assert changes == [one for one in put if one.version > listing.version]
         first = put[0].version
         assert [one.version for one in put] == [*range(first, first + len(put))]
+
+
+@pytest.mark.long
+def test_a_watcher_paused_for_long_begins_anew_with_the_leader(members: PaxosProcesses) -> None:
+    with members.ready_client() as client, Child("-c", WATCHER, members.connect) as watcher:
+        try:
+            assert json.loads(watcher.line()) == [0, None]
+            watcher.send_signal(signal.SIGSTOP)
+            election = client.election("s")
+            for _ in range(CHANGES_MAX // 2 + 100):  # The paused watcher misses most.
+                with election.lead("meanwhile"):
+                    pass
+            with election.lead("present") as term:
+                watcher.send_signal(signal.SIGCONT)
+                lines = [json.loads(watcher.line())]
+                while lines[-1] != [1, ["present", term.fence]]:
+                    lines.append(json.loads(watcher.line()))
+                assert len(lines) < CHANGES_MAX
+            assert json.loads(watcher.line()) == [1, None]
+        finally:
+            watcher.kill()
 
 
 def test_watchers_learn_that_a_killed_leader_leads_no_more(members: PaxosProcesses) -> None:
