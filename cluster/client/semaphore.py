@@ -16,7 +16,7 @@ from fencelock.actors.api.semaphore import (
     ReleasePermits,
     ResizeSemaphore,
 )
-from fencelock.actors.error import FencelockError, NotHeldError
+from fencelock.actors.error import FencelockError, NotHeldError, RefusedError
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.base_object import updating
@@ -186,7 +186,8 @@ class BaseSemaphore(BaseLock[H]):
             else:
                 yield from self._channel.ask(self._part_of(own, count))
         except FencelockError as error:
-            if whole and token in own.acquisitions:  # It was refused, and may be tried again.
+            refused = whole or isinstance(error, RefusedError)
+            if refused and token in own.acquisitions:  # It may be tried again.
                 with self._guard:
                     hold.given_back -= count
             if whole or token in own.acquisitions or not isinstance(error, NotHeldError):

@@ -16,7 +16,7 @@ import fencelock
 from fencelock.actors.api.message import Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
-from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.api.semaphore import SEMAPHORE, ReleasePermits
 from fencelock.actors.error import (
     ForbiddenError,
     InvalidRequestError,
@@ -303,18 +303,20 @@ def test_permits_whose_release_is_refused_may_be_released_again(
     submit = channel.submit
 
     def refuse(message: Event, reply: AskReply) -> None:
-        if isinstance(message, Release):
+        if isinstance(message, Release | ReleasePermits):
             reply.fail(ForbiddenError("not now"))
         else:
             submit(message, reply)
 
-    for taken in ([2], [2, 1]):
+    for taken in ([2], [2, 1], [3]):
         for amount in taken:
             semaphore.acquire(amount)
-        with monkeypatch.context() as patch:
-            patch.setattr(channel, "submit", refuse)
-            with pytest.raises(ForbiddenError, match="not now"):
-                semaphore.release(sum(taken))
+        for released in (sum(taken), 1):  # All, or a part of a hold.
+            with monkeypatch.context() as patch:
+                patch.setattr(channel, "submit", refuse)
+                with pytest.raises(ForbiddenError, match="not now"):
+                    semaphore.release(released)
+        assert f"{sum(taken)} of 5 permits held here" in repr(semaphore)
         semaphore.release(sum(taken))
         assert semaphore.available() == 5
 
