@@ -14,6 +14,7 @@ from support.table_comparison import log_of, steps_of
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.effect import Spawn
+from fencelock.actors.membership import Member
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos import divergence
 from fencelock.actors.paxos.config import LogConfig, View
@@ -276,6 +277,19 @@ def test_only_a_majority_is_right(
     for member, (state, decided) in reports.items():
         assert made.receive(member, digest(10, state, decided), 11)
     assert present(made.compare(10)).verdict is verdict
+
+
+def test_the_members_of_the_newest_view_compare() -> None:
+    seats = tuple(Member(one, "", number) for number, one in enumerate("abc", start=1))
+    views = LogConfig(View(0, ("a", "b", "c"), seats=seats))
+    made = Digests("a", views, every=10)
+    made.begin(fingerprint(0))
+    made.note(10, fingerprint(1))
+    assert made.missing(10) == ("b", "c")
+
+    views.change(10, views.membership.with_member(Member("d", "", 4)))
+
+    assert made.missing(10) == ("b", "c", "d")
 
 
 def test_decisions_are_counted_from_one_agreed_slot_to_the_next() -> None:

@@ -249,6 +249,14 @@ def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Lea
     assert leading.phase is LeaderPhase.FOLLOWING
 
 
+def test_a_leadership_that_is_not_handed_over_does_not_end(leading: Leader) -> None:
+    assert leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0) == ()
+    hand_over(leading)
+
+    assert leading.handle(LEADER, events.HandOverLate(ballot=HIGHER), T0) == ()
+    assert leading.phase is LeaderPhase.LEADING
+
+
 def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -> None:
     hand_over(leading)
 

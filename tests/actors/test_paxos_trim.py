@@ -504,6 +504,8 @@ def test_a_large_catch_up_is_described_and_reported_now_and_then(role: CatchUp) 
     assert last == [f"a has caught up, last from c: {words}"]
     assert ("received", "nothing") in role.summary()
 
+    assert notices(lack(role, 3_201, 5_201)) == ["a catches up from c: 0 of 2000 slots, 0 bytes"]
+
 
 def test_the_parts_of_a_snapshot_are_counted(role: CatchUp) -> None:
     lack(role, 1, 500)
