@@ -37,7 +37,7 @@ from fencelock.cluster.node.config import Config, is_loopback, load
 from fencelock.cluster.node.event_log import EventLog
 from fencelock.cluster.node.joining import give_config
 from fencelock.cluster.node.journal_rules import check_possible
-from fencelock.cluster.node.redis_door import RedisDoorServer, open_door
+from fencelock.cluster.node.redis_door import RedisDoorServer
 from fencelock.cluster.node.storage.journal import (
     SEGMENT_BYTES_MAX,
     STREAM,
@@ -207,7 +207,7 @@ class Node:
         node._metrics = metrics
         if node_id in config.redis:
             try:
-                node._redis = open_door(node_id, config, dispatcher, hub)
+                node._redis = RedisDoorServer(node_id, config, dispatcher, hub)
             except BaseException:
                 node.stop()
                 raise

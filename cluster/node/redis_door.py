@@ -23,12 +23,55 @@ PROTOCOL = "paxos"
 
 
 class RedisDoorServer:
-    """Clients of Redis at a node."""
+    """Clients of Redis at a node, from now on, at the node's address for them."""
 
-    def __init__(self, address: str, role: Address, passwords: Passwords | None) -> None:
-        self.address = address
-        self._role = role
-        self._passwords = passwords
+    def __init__(self, node: str, config: Config, dispatcher: Dispatcher, hub: SocketHub) -> None:
+        if config.protocol != PROTOCOL:
+            raise ConfigError(
+                f'redis.address: protocol "{config.protocol}" is not usable: clients of Redis need '
+                f'"{PROTOCOL}"'
+            )
+        known = None if config.keys is None else read_list(config.keys)
+        self._passwords = None if known is None else Passwords(known)
+        self._role, sockets = address_of(node, "redis"), address_of(node, "redis-sockets")
+        quotas = config.settings.quotas
+
+        def attach(scheduler: Scheduler) -> StreamServer:
+            counters = scheduler.counters
+
+            def count(name: str, times: int) -> None:
+                counters[name] += times
+
+            streams = StreamServer(
+                config.redis[node],
+                post=_post_to(scheduler, self._role),
+                count=count,
+                fault=scheduler.note_fault,
+                connections=streams_max(raise_limit()),
+                connections_each=quotas.connections,
+                unread_bytes=quotas.unread_kib << 10,
+            )
+            hub.attach(streams)
+            return streams
+
+        streams = dispatcher.read(attach, None)
+        self.address: str = streams.address
+
+        def send(event: object) -> None:
+            assert isinstance(event, Transmit)
+            streams.transmit(event)
+
+        dispatcher.listen("redis-sockets", send)
+        door = RedisDoor(
+            self._role,
+            dispatcher,
+            node=node,
+            sockets=sockets,
+            version=__version__,
+            rights=None if known is None else known.rights,
+            verify=self._passwords,
+        )
+        dispatcher.add(door)
 
     def replace_keys(self, scheduler: Scheduler, known: KeyList) -> None:
         """Use another list of keys; on the dispatcher's thread."""
@@ -36,56 +79,6 @@ class RedisDoorServer:
         if self._passwords is not None and role_slot is not None:
             self._passwords.known = known
             scheduler.post(role_slot, scheduler.here, RightsChanged(rights=known.rights))
-
-
-def open_door(node: str, config: Config, dispatcher: Dispatcher, hub: SocketHub) -> RedisDoorServer:
-    """Begin to serve clients of Redis at the node's address for them."""
-    if config.protocol != PROTOCOL:
-        raise ConfigError(
-            f'redis.address: protocol "{config.protocol}" is not usable: clients of Redis need '
-            f'"{PROTOCOL}"'
-        )
-    known = None if config.keys is None else read_list(config.keys)
-    passwords = None if known is None else Passwords(known)
-    role, sockets = address_of(node, "redis"), address_of(node, "redis-sockets")
-    quotas = config.settings.quotas
-
-    def attach(scheduler: Scheduler) -> StreamServer:
-        counters = scheduler.counters
-
-        def count(name: str, times: int) -> None:
-            counters[name] += times
-
-        streams = StreamServer(
-            config.redis[node],
-            post=_post_to(scheduler, role),
-            count=count,
-            fault=scheduler.note_fault,
-            connections=streams_max(raise_limit()),
-            connections_each=quotas.connections,
-            unread_bytes=quotas.unread_kib << 10,
-        )
-        hub.attach(streams)
-        return streams
-
-    streams = dispatcher.read(attach, None)
-
-    def send(event: object) -> None:
-        assert isinstance(event, Transmit)
-        streams.transmit(event)
-
-    dispatcher.listen("redis-sockets", send)
-    door = RedisDoor(
-        role,
-        dispatcher,
-        node=node,
-        sockets=sockets,
-        version=__version__,
-        rights=None if known is None else known.rights,
-        verify=passwords,
-    )
-    dispatcher.add(door)
-    return RedisDoorServer(streams.address, role, passwords)
 
 
 def _post_to(scheduler: Scheduler, role: Address) -> Callable[[Local], bool]:
