@@ -23,7 +23,7 @@ from fencelock.actors.api.account import (
     SetQuota,
 )
 from fencelock.actors.api.latch import AwaitLatch, CountDown
-from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
+from fencelock.actors.api.map import MAP, PutEntry
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import REDIS_KEY, object_name
 from fencelock.actors.api.session_message import ListRecords, Open, Records
@@ -99,16 +99,6 @@ def test_a_refusal_names_the_quota_the_value_the_limit_and_the_next_step(
         f'("fencelock keys quota {name} --entries N")'
     )
     assert not why(log.put(TILL, "b"))
-
-
-def test_an_entry_is_charged_to_the_key_that_put_it_last() -> None:
-    log = Log()
-    log.put(SHOP, "a", b"12345")
-    assert log.used("shop")[:2] == (1, 7)
-    log.put(TILL, "a", b"1")
-    assert (log.used("shop")[:2], log.used("till")[:2]) == ((0, 0), (1, 3))
-    log.table.apply(0, DeleteEntry(map="m", entry_key="a", session=SHOP, request=99))
-    assert log.used("till")[:2] == (0, 0)
 
 
 def test_a_key_below_a_lowered_quota_may_make_its_own_entries_smaller() -> None:

@@ -13,12 +13,10 @@ from support.table_scene import applied, held, restored, status_of, text_of
 from fencelock.actors.api.account import Quota, SetQuota
 from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire, Cancel, Contender, Release
+from fencelock.actors.api.message import Acquire, Contender, Release
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import ChangeKeys, Expiry, KeyAction, KeyState, ListKeys, ReadKeys
-from fencelock.actors.api.retained import AcquireRetained
-from fencelock.actors.api.session_message import End, Evict, Open
+from fencelock.actors.api.session_message import End, Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.redis import list_keys, read_keys
 from fencelock.actors.table.table import LockTable
@@ -80,16 +78,6 @@ def test_a_detached_lock_is_attached_once_and_no_other_owner_gets_it_between(
     assert (table.key_session.claims, table.key_session.owner_states, table.marked) == (0, {}, 0)
 
 
-def test_a_lock_is_also_detached_by_an_owner_without_a_name(table: LockTable) -> None:
-    applied(table, release(1, WEB, "o"))
-    applied(table, acquire(91, owner=""))
-    applied(table, detach(92, 2, owner=""))
-    copy = restored(table)
-    assert copy.digest() == table.digest()
-    assert (holder(copy).session, holder(copy).owner) == (NO_CLIENT, "")
-    assert applied(copy, attach()) == [f"{WORKER} holds 1 under 4"]
-
-
 def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -> None:
     applied(table, detach())
     seen = holder(table)
@@ -99,22 +87,6 @@ def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -
     wanted = f"lock 'k': held by shop@web, detached ('o' of '{NO_CLIENT}') under fence 2"
     assert text_of(no) == wanted
     assert digest_of(SECRET).hex() not in str((seen, held(table, "", "", 9)))
-
-
-def test_the_late_writes_of_the_first_process_are_refused(table: LockTable) -> None:
-    applied(table, detach())
-    write = PutEntry(map="m", entry_key="x", value=b"", guard="k", fence=1, session=WEB, request=9)
-    assert applied(table, write) == [f"{WEB} NOT_HELD"]
-
-
-def test_a_retained_lock_is_detached_with_its_span(table: LockTable) -> None:
-    applied(table, release(1, WEB, "o"))
-    span: dict[str, Any] = {"span": 10, "session": WEB, "owner": "*"}
-    applied(table, AcquireRetained(lock="k", request=1, **span))
-    outcomes = applied(table, detach(2, fence=2, owner="*"))
-    assert outcomes == [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 12"]
-    assert (table.retained, table.resources["k"].spans) == (0, None)
-    assert applied(table, attach()) == [f"{WORKER} holds 1 under 13"]
 
 
 def test_a_hold_of_several_acquires_or_locks_stays_as_it_is(table: LockTable) -> None:
@@ -130,19 +102,6 @@ def test_a_hold_of_several_acquires_or_locks_stays_as_it_is(table: LockTable) ->
     assert applied(table, replace(both, session=WEB, request=2)) == [f"{WEB} INVALID"]
 
 
-def test_it_is_charged_to_the_key_of_the_client_that_detached_it(table: LockTable) -> None:
-    """Who attaches it needs no further room."""
-    account = table.accounts.by_name["shop"]
-    quota = SetQuota(account="shop", quota=Quota(claims=1), operator="ann", session=WEB, request=5)
-    applied(table, quota)
-    applied(table, detach())
-    assert (account.claims, table.claims) == (1, 1)
-    assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
-    assert (account.claims, table.claims) == (1, 1)
-    outcomes = applied(table, Cancel(lock="k", session=WORKER, owner="w", request=1))
-    assert (outcomes, account.claims, table.claims) == (["Cancelled"], 0, 0)
-
-
 def test_a_token_stays_good_if_there_is_no_room_for_the_hold(table: LockTable) -> None:
     quota = SetQuota(account="", quota=Quota(claims=0), operator="ann", session=WEB, request=5)
     applied(table, quota)
@@ -152,15 +111,6 @@ def test_a_token_stays_good_if_there_is_no_room_for_the_hold(table: LockTable) -
     assert (table.claims, table.accounts.by_name["shop"].claims) == (1, 1)
     assert before != table.digest()  # The refusal is kept.
     assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
-
-
-def test_an_operator_ends_it(table: LockTable) -> None:
-    applied(table, acquire(3, WORKER))
-    applied(table, detach())
-    evict = Evict(lock="k", fence=2, operator="ann", session=WORKER, request=7)
-    outcomes = applied(table, evict)
-    assert outcomes == ["Evicted 2", "HoldLost 2", f"{WORKER} holds 1 under 3"]
-    assert table.forced()[0].holder.owner == "o"
 
 
 def test_a_redis_door_sees_a_detached_lock_as_held_by_a_native_client(table: LockTable) -> None:

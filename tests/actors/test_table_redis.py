@@ -130,24 +130,6 @@ def test_a_key_ends_at_its_deadline_by_log_time(table: LockTable) -> None:
     assert table.timeouts.items == {}
 
 
-@pytest.mark.parametrize(
-    ("expiry", "left_ms"),
-    [(Expiry.KEEP, 500), (Expiry.NEVER, None), (Expiry.AFTER, 300), (Expiry.FURTHER, 800)],
-)
-def test_a_deadline_is_moved(table: LockTable, expiry: Expiry, left_ms: int | None) -> None:
-    """Rule deadlines-are-exact."""
-    outcomes(table, set_nx("k", ttl_ms=1_000))
-    table.advance(500)
-    expire = change(EXPIRE, "k", EQUAL, expected=b"v", expiry=expiry, ttl_ms=300)
-    assert outcomes(table, expire) == (KeyOutcome(EQUAL, True, 1, left_ms, 1),)
-    assert outcomes(restored(table), expire) == (KeyOutcome(EQUAL, True, 1, left_ms, 1),)
-    if left_ms is not None:
-        assert advanced(table, 500 + left_ms) == []
-        assert advanced(table, 501 + left_ms) == ["HoldLost 1"]
-    else:
-        assert advanced(table, 900_000) == []
-
-
 def test_a_set_with_the_value_keeps_the_fence_and_one_by_force_does_not(table: LockTable) -> None:
     """Rules same-hold, fences-rise."""
     outcomes(table, set_nx("k", b"token-1", 1_000))
@@ -179,13 +161,6 @@ def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None
     assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
     texts = applied(table, change(DELETE, "k", EQUAL, OTHER))
     assert texts == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
-
-
-def test_a_native_waiter_is_granted_a_key_that_expires(table: LockTable) -> None:
-    """Rule release-grants-the-next."""
-    outcomes(table, set_nx("k", ttl_ms=50))
-    applied(table, acquire("k"))
-    assert advanced(table, 51) == ["HoldLost 1", f"{CLIENT} holds 1 under 2"]
 
 
 def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: LockTable) -> None:

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import A, B, C, applied, restored, summary, text_of
+from support.table_scene import A, B, C, applied, summary, text_of
 
 from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained, Recall
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
@@ -45,14 +45,6 @@ def recall(fence: int, session: str = A, lock: str = "a", waiting: int = 1) -> R
 
 def recalls(table: LockTable, command: Any) -> list[Recall]:
     return [one for one in table.apply(table.time_ms, command) if isinstance(one, Recall)]
-
-
-def test_the_table_gives_no_fence_of_a_span_to_another_owner(table: LockTable) -> None:
-    """Rule fences-rise: over spans too."""
-    assert applied(table, retain()) == ["s.1 holds 1 under 1"]
-    assert applied(table, acquire(B, "b")) == ["t.2 holds 1 under 11"]
-    assert applied(table, release(1)) == ["s.1 has 0 left"]
-    assert applied(table, acquire(B)) == ["t.2 holds 1 under 12"]
 
 
 def test_a_fence_in_the_middle_of_a_span_neither_releases_nor_evicts(table: LockTable) -> None:
@@ -88,51 +80,6 @@ def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     assert recalls(table, acquire(C)) == []
     applied(table, Cancel(lock="a", session=B, owner="o", request=1))
     assert recalls(table, acquire(B, request=2)) == []
-
-
-def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) -> None:
-    """Rule waits-recall: they have waited for longer than it has been held."""
-    applied(table, acquire(C))
-    applied(table, retain())
-    applied(table, acquire(B))
-    outcomes = table.apply(0, Release(lock="a", fence=1, session=C, owner="o", request=2))
-    assert [summary(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
-    assert outcomes[-1] == recall(2)
-
-
-def test_a_recall_is_repeated_with_each_keep_alive_while_others_wait(table: LockTable) -> None:
-    """Rule waits-recall: a notification may be lost."""
-    applied(table, retain())
-    assert table.apply(0, KeepAlive(session=A))[1:] == []
-    applied(table, acquire(B))
-    applied(table, acquire(C))
-    for _ in range(3):
-        table = restored(table)
-        assert table.apply(0, KeepAlive(session=B))[1:] == []
-        assert table.apply(0, KeepAlive(session=A))[1:] == [recall(1, waiting=2)]
-    for session in (B, C):
-        applied(table, Cancel(lock="a", session=session, owner="o", request=1))
-    assert table.apply(0, KeepAlive(session=A))[1:] == []
-    assert recalls(table, acquire(B, request=2)) == [recall(1)]
-    assert recalls(table, KeepAlive(session=A)) == [recall(1)]
-    applied(table, release(1))
-    assert recalls(table, KeepAlive(session=A)) == []
-    assert table.retained == 0
-
-
-def test_a_keep_alive_repeats_some_recalls_and_the_next_one_the_others(
-    table: LockTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retained, "RECALLS_MAX", 2)
-    for number, name in enumerate("abcde", 1):
-        applied(table, retain(lock=name, request=number))
-        applied(table, acquire(B, name, number))
-    applied(table, Cancel(lock="c", session=B, owner="o", request=3))
-    repeated: list[str] = []
-    for _ in range(4):
-        repeated.append("".join(one.lock for one in recalls(table, KeepAlive(session=A))))
-        table = restored(table)
-    assert repeated == ["ab", "de", "ab", "de"]
 
 
 @pytest.mark.parametrize(
