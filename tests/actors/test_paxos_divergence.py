@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present, with_long
-from support.table_comparison import log_of, steps_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
@@ -188,17 +187,6 @@ def test_a_sound_member_that_is_quarantined_is_seen_by_the_judge(
 
 MEMBERS = ("a", "b", "c")
 CONFIG = LogConfig(View(0, MEMBERS))
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_a_restored_table_has_the_digest_of_the_one_that_grew(seed: int) -> None:
-    """The digest that is updated at every change equals the digest of a restored snapshot."""
-    table = LockTable()
-    for at, command in log_of(steps_of(seed)):
-        table.apply(at, command)
-        assert LockTable.restore(table.snapshot()).numbers() == table.numbers()
-    table.advance(table.time_ms + 10_000)
-    assert (table.holds_checksum, table.waits_checksum, table.sessions.marks) == (0, 0, 0)
 
 
 ABOUT: dict[str, Any] = {"session": "s.1", "owner": "o"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.expect import only, present
+from support.expect import present
 from support.programs import run_to_end
 from support.table_comparison import AllComposer, log_of, steps_of
 from support.table_scene import restored, status_of
@@ -94,45 +94,6 @@ def test_a_restored_table_is_the_table() -> None:
     assert next(wait.due_ms for wait in present(copy.awaited("L")).waits) == 750
     assert copy.due_ms() == table.due_ms() == 750
     assert copy.forced() == table.forced()
-
-
-def test_a_restored_table_goes_on_as_the_table_does() -> None:
-    """Rule one-outcome: a command from before the snapshot has no second effect after it."""
-    table = busy()
-    copy = LockTable.restore(table.snapshot())
-    script: list[tuple[int, LogCommand]] = [
-        (60, acquire("a", 3)),
-        (60, acquire("b", 4)),
-        (60, acquire("d", 6, "L", 0)),
-        (60, release("x", 7, 1)),
-        (800, release("a", 8, 2)),
-        (800, release("a", 9, 2)),
-        (900, release("a", 9, 2)),
-        (900, Evict(operator="root", request=1, lock="X", fence=1)),
-        (5_000, acquire("e", 10)),
-        (5_000, End(session="s.1")),
-        (5_000, Open(session="s", ttl_ms=1_000)),
-    ]
-    for at, command in script:
-        assert table.apply(at, command) == copy.apply(at, command)
-        assert table.digest() == copy.digest()
-
-
-def test_memos_fences_and_numbers_survive() -> None:
-    """Rules snapshots-are-complete, one-outcome, numbers-never-return."""
-    copy = LockTable.restore(busy().snapshot())
-    again = only(api.Granted, copy.apply(60, acquire("a", 3)))
-    assert (again.fence, again.count) == (2, 2)
-    only(api.Refused, copy.apply(60, acquire("d", 6, "L", 0)))
-    (freed, *_) = copy.apply(60, release("a", 8, 2))
-    assert freed == api.Released(session="s.1", owner="a", request=8, lock="L", count=1)
-    _, granted = copy.apply(60, release("a", 9, 2))
-    assert isinstance(granted, api.Granted)
-    assert granted.fence == 3
-    late = api.Release(session="s.1", owner="x", request=10, lock="X", fence=1)
-    assert only(api.Refused, copy.apply(60, late)).reason is api.Reason.OWNERSHIP_LOST
-    copy.apply(60, Open(session="u", ttl_ms=1_000))
-    assert "u.3" in copy.sessions.by_id
 
 
 def test_a_snapshot_does_not_change_when_the_table_does() -> None:
@@ -292,18 +253,6 @@ def every(table: LockTable) -> LockTable:
     for command in EVERYTHING:
         table.apply(5, replace(command, owner="o"))
     return table
-
-
-def test_a_restored_table_goes_on_with_objects_of_every_kind(every: LockTable) -> None:
-    """Rule snapshots-are-complete."""
-    copy = restored(every)
-    for command in GO_ON:
-        results = copy.apply(6, replace(command, owner="o"))
-        assert results == every.apply(6, replace(command, owner="o"))
-        assert results
-    assert copy.digest() == every.digest()
-    assert copy.advance(5_000) == every.advance(5_000)
-    assert copy.numbers() == every.numbers()
 
 
 @pytest.mark.parametrize(
