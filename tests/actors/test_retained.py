@@ -242,8 +242,8 @@ def test_r8_an_idle_lock_expires_and_one_in_use_does_not(client: Client) -> None
 def test_r8_the_least_recently_used_go_first() -> None:
     locks = RetainedLocks(locks_max=2)
     acts: list[tuple[LockKey, Act]] = []
-    for key in (A, B, C):
-        lock = locks.by_key[key] = Client().idle().lock
+    for key in (B, A, B, C):
+        lock = locks.by_key.setdefault(key, Client().idle().lock)
         acts += locks.note(key, lock, [], at(10))
         if (excess := locks.excess()) is not None:
             acts += locks.evict(excess)

@@ -216,7 +216,9 @@ def test_links_that_are_no_endpoints_are_counted(unkept: UnkeptSession) -> None:
 def test_a_hold_keeps_its_endpoint_greeted_and_outlives_its_silence(unkept: UnkeptSession) -> None:
     unkept.held()
     sends = unkept.run(20_000)
-    assert 15 <= len(of(api.KeepAlive, sends, A)) <= 25
+    greetings = of(api.KeepAlive, sends, A)
+    assert 15 <= len(greetings) <= 25
+    assert len({one.request for one in greetings}) == len(greetings), "each number is used once"
     assert of(api.KeepAlive, sends, B) == []
     assert len(unkept.role.session_state.holds) == 1
     assert unkept.acquire(BEN).to == B
