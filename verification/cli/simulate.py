@@ -27,6 +27,8 @@ from fencelock.verification.simulation.objects import workload_of
 from fencelock.verification.simulation.report import RunReport, Total, reports
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.transcript import SCENES, Recorder
+from fencelock.verification.simulation.violation import Judge
+from fencelock.verification.simulation.world import World
 
 _Seeds = dict[str, Callable[..., RunReport]]
 """The function that runs a seed, by protocol."""
@@ -254,7 +256,11 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
         report = runs.one(seed)
     else:
         recorder = Recorder()
-        report = runs.one(seed, judges=lambda _: [recorder])
+
+        def judges(_: World) -> list[Judge]:
+            return [recorder]
+
+        report = runs.one(seed, judges=judges)
         diagram.write_text(recorder.drawn(f"{runs.title}, seed {seed}"), encoding="utf-8")
     if trace:
         for line in report.trace():
