@@ -9,7 +9,7 @@ the machine. The control shows how much: a client of a second cluster, which is 
 and releases a lock in the same seconds. Both clients pause between pairs, so that they do not
 disturb each other.
 
-The program prints the figures and exits 1 if a bar is missed: p99 of the client at most `RATIO_MAX`
+The program prints a table and exits 1 if a bar is missed: p99 of the client at most `RATIO_MAX`
 times its undisturbed p99 or the control's, no pair longer than `GAP_MAX_MS` and the control's
 longest, no node exits, no hold is lost, and the resident memory of each node stays below
 `MEMORY_MAX_MIB`.
@@ -21,7 +21,9 @@ Usage::
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -29,11 +31,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from attackers import ATTACKS
-from beside import Pairs, options_of_attacks, peaks_of, told
+from beside import Pairs, peaks_of
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
@@ -146,9 +148,42 @@ def measure(attack: str, seconds: float) -> AttackOutcome:
 
 
 def main() -> int:
-    given = options_of_attacks(__doc__, 5.0, ATTACKS)
-    outcomes = (measure(attack, given.seconds) for attack in given.only or ATTACKS)
-    return told(outcomes, as_json=given.json)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each phase (s)")
+    parser.add_argument("--only", action="append", choices=ATTACKS)
+    parser.add_argument("--json", action="store_true", help="end with one JSON array")
+    given = parser.parse_args()
+    outcomes: list[AttackOutcome] = []
+    heads = (
+        "attack",
+        "p50",
+        "p99",
+        "longest",
+        "p50 att.",
+        "p99 att.",
+        "ratio",
+        "longest",
+        "p99 control",
+        "longest",
+        "load",
+        "exits",
+        "MiB",
+    )
+    print("".join(f"{head:>13}" for head in heads), "(ms)")
+    for attack in given.only or ATTACKS:
+        one = measure(attack, given.seconds)
+        outcomes.append(one)
+        quiet = one.quiet_p50_ms, one.quiet_p99_ms, one.quiet_longest_ms
+        figures = (*quiet, one.p50_ms, one.p99_ms, one.ratio)
+        row = "".join(f"{figure:>13.1f}" for figure in (*figures, one.longest_ms))
+        machine = one.control_p99_ms, one.control_longest_ms, one.load
+        beside = "".join(f"{figure:>13.1f}" for figure in machine)
+        kept = "" if one.hold_kept else "  HOLD LOST"
+        verdict = "ok" if one.met else "MISSED"
+        print(f"{attack:>13}{row}{beside}{one.exits:>13}{one.memory_mib:>13.0f}  {verdict}{kept}")
+    if given.json:
+        print(json.dumps([asdict(one) for one in outcomes]))
+    return 0 if all(one.met for one in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import json
 import threading
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, Self
+from typing import Self
 
 from rich.console import Console
 
@@ -51,37 +51,6 @@ def reported(
     else:
         Console().print(table_of(title, ours, other, figures))
     return 0 if ok else 1
-
-
-def options_of_attacks(doc: str | None, seconds: float, kinds: Collection[str]) -> Namespace:
-    """Return the options of a program that measures a client beside attacks of some ``kinds``."""
-    parser = parser_of(doc, seconds=(seconds, "length of each phase (s)"))
-    parser.add_argument("--only", action="append", choices=kinds)
-    return parser.parse_args()
-
-
-class Outcome(Protocol):
-    """The figures of one attack, a dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def met(self) -> bool: ...
-
-
-def told(outcomes: Iterable[Outcome], *, as_json: bool) -> int:
-    """Print each outcome when it comes, or all as JSON; return 1 if a bar is missed, else 0."""
-    found: list[Outcome] = []
-    for one in outcomes:
-        found.append(one)
-        if not as_json:
-            shown = (
-                f"{k} {v:.4g}" if type(v) is float else f"{k} {v}" for k, v in asdict(one).items()
-            )
-            print("ok    " if one.met else "MISSED", "  ".join(shown), flush=True)
-    if as_json:
-        print(json.dumps([asdict(one) for one in found]))
-    return 0 if all(one.met for one in found) else 1
 
 
 AGAIN_S = 0.01

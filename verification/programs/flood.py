@@ -18,6 +18,7 @@ Usage::
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import statistics
@@ -25,12 +26,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from attackers import FLOODS
 from attacks import ATTACKERS
-from beside import Pairs, memory_of, options_of_attacks, peaks_of, told
+from beside import Pairs, memory_of, peaks_of
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
@@ -120,10 +121,29 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
 
 
 def main() -> int:
-    given = options_of_attacks(__doc__, 10.0, FLOODS)
-    return told(
-        (measure(flood, given.seconds) for flood in given.only or FLOODS), as_json=given.json
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each phase (s)")
+    parser.add_argument("--only", action="append", choices=FLOODS)
+    parser.add_argument("--json", action="store_true", help="end with one JSON array")
+    given = parser.parse_args()
+    print("Floods run with nice 19: they stand for a stranger on another machine. Times in ms.")
+    heads = "flood", "p50", "p99", "p50 beside", "p99 beside", "ratio", "longest"
+    print("".join(f"{head:>12}" for head in heads), "  MiB of each node before > peak")
+    outcomes: list[FloodOutcome] = []
+    for flood in given.only or FLOODS:
+        one = measure(flood, given.seconds)
+        outcomes.append(one)
+        figures = one.quiet_p50_ms, one.quiet_p99_ms, one.p50_ms, one.p99_ms, one.ratio
+        row = "".join(f"{figure:>12.2f}" for figure in (*figures, one.longest_ms))
+        grown = (f"{mib:.0f}>{one.mib_peak[node]:.0f}" for node, mib in one.mib_before.items())
+        verdict = "ok" if one.met else "MISSED"
+        lost = "" if one.hold_kept else "  HOLD LOST"
+        ended = f"  {one.exits} NODES ENDED" if one.exits else ""
+        print(f"{flood:>12}{row}   {' '.join(grown)}  {verdict}{lost}{ended}")
+        print(f"{'':>12}  {', '.join(f'{what}: {value}' for what, value in one.did.items())}")
+    if given.json:
+        print(json.dumps([asdict(one) for one in outcomes]))
+    return 0 if all(one.met for one in outcomes) else 1
 
 
 if __name__ == "__main__":
