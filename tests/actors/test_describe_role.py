@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, assert_type
@@ -73,11 +73,14 @@ def facts(description: RoleDescription) -> dict[str, str]:
 
 
 def leaders_seen(node: Node, role: str, leaders: int) -> Leaders:
-    """Ask ``role`` who leads until it knows of so many leaders."""
+    """Ask ``role``, which runs once its node has joined, until it knows of so many leaders."""
     ends = time.monotonic() + PATIENCE_S
-    while len((seen := node.ref(role).ask(ReadLeaders(), timeout=PATIENCE_S)).leaders) != leaders:
-        assert time.monotonic() < ends, seen
-    return seen
+    while time.monotonic() < ends:
+        with suppress(pykka.ActorDeadError):
+            seen = node.ref(role).ask(ReadLeaders(), timeout=PATIENCE_S)
+            if len(seen.leaders) == leaders:
+                return seen
+    raise AssertionError(f"{role} of {node.id} does not know {leaders} leaders")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
