@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Unpack
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
 from fencelock.actors.message import (
+    MS_PER_S,
     NS_PER_MS,
     NS_PER_US,
     Address,
@@ -53,7 +54,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.locator import Locator, LocatorEvent
 from fencelock.actors.paxos.message import NO_BALLOT, NO_REPORT, HeartbeatAck, Locate, TakeOver
-from fencelock.actors.paxos.slow_disk import DiskComparison
+from fencelock.actors.paxos.slow_disk import REST_MS, DiskComparison
 from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, notice
@@ -91,6 +92,9 @@ DetectorEvent = (
     | Resigned
 )
 
+
+OVERTAKEN_MS = 5_000
+"""A leader that could not apply for so long what another member has applied hands over (ms)."""
 
 SPREADS = 4
 """Round trips over which elections are spread if no node led, so that two rarely coincide."""
@@ -157,6 +161,11 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The slot before which each member's journal has everything, as it last reported."""
         self.acked: dict[str, int] = {}
         """The last heartbeat of this leadership that each member answered, if any."""
+        self.overtaken: tuple[int, Instant] | None = None
+        """While another member has applied more than this leader: the first slot that this leader
+        has not applied, and the time since which that is so."""
+        self.rests_until = Instant(0)
+        """The time before which this node does not hand over for that again."""
         self.broken: dict[str, Instant] = {}
         """The time at which a link to another member was last lost."""
         self.following = ""
@@ -329,6 +338,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.asked, self.config.lower_versions = {}, {}
         self.disks.clear()
         self.applied, self.stored, self.acked, self.latest = {}, {}, {}, {}
+        self.overtaken = None
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -412,12 +422,45 @@ class FailureDetector(MemberRole[DetectorEvent]):
         _, _, version = self.latest.get(member, (now, 0, ""))
         self.latest[member] = now, ack.view, ack.version or version
         reports = (*reports, *self._report_version(member, self.config.note_version(member, ack)))
+        if self.overtaken is not None or ack.applied > self.config.applied:
+            reports = (*reports, *self._hand_over_if_overtaken(now))
         self.acked[member] = max(self.acked.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
             return reports
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased), *reports)
+
+    def _hand_over_if_overtaken(self, now: Instant) -> list[Effect]:
+        """Hand over if others have applied slots that this leader cannot get decided.
+
+        Phase one may not have asked a member that knows these slots to be decided. Nor does that
+        member vote on them, if it has restarted since, and its snapshot is later than a change of
+        members: it does not know any more that it may. Phase one of the next leader asks it, or
+        runs on it. A broken member may report too many slots: so this happens once in `REST_MS`.
+        """
+        applied = self.config.applied
+        before, since = self.overtaken or (0, now)
+        if max(self.applied.values()) <= applied:
+            self.overtaken = None
+        elif before != applied:
+            self.overtaken = applied, now
+        elif (
+            ms_between(since, now) >= OVERTAKEN_MS
+            and now >= self.rests_until
+            and (successor := self._successor(now))
+        ):
+            self.rests_until = self.suspicion.reluctant_until = later(now, REST_MS)
+            text = (
+                f"the leader hands over to {successor}: others have applied slots from {applied} "
+                f"on, and for {OVERTAKEN_MS // MS_PER_S} s it could decide none of them"
+            )
+            return [
+                Send(self.leader, HandOverTo(successor=successor, client=self.address)),
+                notice(self.node, Level.INFO, text),
+                Observe("paxos.handed_over_overtaken"),
+            ]
+        return []
 
     def _refuse_impossible(
         self, acceptor: Address, ack: HeartbeatAck, now: Instant

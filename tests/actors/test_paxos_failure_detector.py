@@ -18,11 +18,13 @@ from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, moni
 from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
     JITTER_MS,
+    OVERTAKEN_MS,
     SPREADS,
     FailureDetector,
     LeaderLease,
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
+from fencelock.actors.paxos.slow_disk import REST_MS
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.timing import TIMING
 
@@ -306,3 +308,26 @@ def test_the_operator_learns_which_member_cannot_apply_newer_commands(
         assert [one.level for one in notices] == [Level.WARNING] * reports
         assert not notices or f"up to log version {version}, and this node" in notices[0].text
         assert not notices or "Upgrade b, or remove it" in notices[0].text
+
+
+def hand_overs(applied_here: int, applied_by_b: int, *, progress: bool) -> list[int]:
+    """Return when the leader ``a`` hands over (ms) while ``b`` and ``c`` answer each heartbeat."""
+    monitor, times, step_ms = detector_of(), list[int](), 500
+    monitor.handle(LEADER, LEADING, at(0))
+    for turn, now_ms in enumerate(range(0, 2 * REST_MS, step_ms)):
+        monitor.config.applied = applied_here + (turn if progress else 0)
+        monitor.handle(LEADER, events.ConfirmLease(), at(now_ms))
+        for member, ahead in (("b", applied_by_b), ("c", applied_here)):
+            answer = ack(monitor.number, ahead + (turn if progress else 0))
+            effects = monitor.handle(acceptor_of(member), answer, at(now_ms))
+            for handed_over in sent(effects, events.HandOverTo):
+                assert handed_over.successor == "b"
+                times.append(now_ms)
+    return times
+
+
+def test_a_leader_hands_over_if_it_cannot_decide_what_another_has_applied() -> None:
+    assert hand_overs(25, 39, progress=False) == [OVERTAKEN_MS, OVERTAKEN_MS + REST_MS]
+    assert hand_overs(25, 39, progress=True) == []  # It is only a little behind.
+    assert hand_overs(25, 25, progress=False) == []
+    assert hand_overs(25, 20, progress=False) == []

@@ -129,6 +129,17 @@ def test_a_reply_that_the_scout_ignores_does_not_count_for_the_judge() -> None:
     assert run_members_seed(REPEATED_PREPARE).violation is None
 
 
+OVERTAKEN = 9_310_835
+"""A leader needs votes on slots that both other members have applied. They have restarted from a
+snapshot behind a change of members, and vote on none of these slots."""
+
+
+def test_a_leader_that_needs_votes_on_slots_that_others_have_applied_hands_over() -> None:
+    report = run_members_seed(OVERTAKEN)
+    assert report.violation is None
+    assert report.marks["paxos.handed_over_overtaken"] > 0
+
+
 def test_a_seed_has_one_trace() -> None:
     first, again = run_log_seed(3), run_log_seed(3)
     assert first.trace() == again.trace()
