@@ -14,9 +14,12 @@ class TurnBudget:
 
     most: int
     every_ms: int
+    """Time until the timer (ms)."""
     timer: Timer
     left: int = field(init=False)
+    """The number of items that may still be processed."""
     armed: bool = False
+    """Whether the timer is set."""
 
     def __post_init__(self) -> None:
         self.left = self.most

@@ -85,6 +85,7 @@ class DivergenceWatch:
         self.bounds = bounds
         self.listener = listener
         self.journal = journal
+        """Whether this node keeps a journal."""
         self.doubted: dict[int, None] = {}
         """Slots whose difference was logged."""
         self.doubt = ""

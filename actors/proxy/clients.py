@@ -125,8 +125,9 @@ class RemoteClients:
         self.local: RemoteClient | None = None
         """The callers inside this process, in the session of the node."""
         self.latest: RemoteClient | None = None
-        """The client that sent the latest request, and is charged for it; None for a role of this
-        node that used another session than the node's."""
+        """The client that sent the latest request, and is charged for it. None for a role of this
+        node that used another session than the node's, and for a node that passes a request to a
+        role on. After another request to a role it is not among ``by_id``."""
 
     def admit(self, sender: Address, request: Request, now: Instant) -> None:
         """Note the client of ``request`` as the latest.

@@ -148,8 +148,10 @@ class LockRequest:
     since: Instant
     """The time at which it began to wait, or was granted."""
     wait_ms: int | None
+    """Its timeout (ms), None for no limit."""
     phase: Phase = Phase.WAITING
     fence: int = 0
+    """The fence of the hold, 0 while it waits."""
     query: int | None = None
     """The request to the protocol whose answer its refusal waits for."""
 

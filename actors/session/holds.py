@@ -159,7 +159,7 @@ class ClientHold(Struct, gc=False):
 
         lost-is-final: LOST and RELEASED are final, and `state` moves to them only once.
         trust-only-grows: `trust.until` and `lease.until` only grow. `trust` never changes: a later
-            session has its own `Trust`. So a reader that finds a time passed may be too careful,
+            session has its own `SessionTrust`. So a reader that finds a time passed may be too careful,
             never too confident.
 
     Of a lock that the client retains, the session's hold has owner ``*``. Each local owner has a

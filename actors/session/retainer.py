@@ -77,7 +77,7 @@ class WatchIdle(Local):
 
 
 class Decided(Local):
-    """To the watcher: what was decided about local owners, in order."""
+    """To the watcher: what was decided about local owners; losses are carried out first."""
 
     acts: tuple[Admit | Divert | Refuse | Lose, ...]
     trust: SessionTrust | None
