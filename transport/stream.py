@@ -319,13 +319,23 @@ def _bound(address: str) -> tcp.socket:
     try:
         family = tcp.AF_INET6 if ":" in host else tcp.AF_INET
         where = ("" if host == "*" else host, int(port))
-        both = ":" in host and tcp.has_dualstack_ipv6()  # [::] also takes IPv4.
-        socket = tcp.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        return _listening(family, where)
     except OSError as error:
         taken = "another program listens there: stop it, or choose another port"
         why = taken if error.errno == EADDRINUSE else error.strerror
         raise ConfigError(f"redis.address: cannot listen at {address}: {why}") from error
-    socket.setblocking(False)
+
+
+def _listening(family: tcp.AddressFamily, where: tuple[str, int]) -> tcp.socket:
+    socket = tcp.socket(family, tcp.SOCK_STREAM)
+    try:
+        socket.setsockopt(tcp.SOL_SOCKET, tcp.SO_REUSEADDR, 1)
+        socket.bind(where)
+        socket.listen(BACKLOG)
+        socket.setblocking(False)
+    except BaseException:
+        socket.close()
+        raise
     return socket
 
 
