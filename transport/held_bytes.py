@@ -85,10 +85,12 @@ LOOKS_PER_MS = 12
 """Connections that are looked at for each millisecond of processor time used (3 us each): 10,000
 within 0.8 s of it, in which libzmq takes `HELD_MAX`."""
 
-LOOKS_MAX = 32
+LOOKS_MIN = 32
+LOOKS_PART = 8
 LOOK_ON_S = 0.001
-"""Limit of these looks without a pause, and the pause until the rest of them (s). Without it the
-node's thread, which needs the same interpreter, waits up to 5 ms for it."""
+"""Without a pause (s) there are so many of these looks, or this part of those that are due. After
+more the node's thread, which needs the same interpreter, would wait for it, up to 5 ms. And after
+each pause this thread may wait as long: the part keeps it from falling behind."""
 
 UNREAD_LOOK_S = 0.1
 UNREAD_LOOK_EACH_S = 150e-6
@@ -248,7 +250,7 @@ class HeldBytes:
         self._looked_ns = time.process_time_ns()
         """The processor time used that looks have been made for (ns)."""
         self._looks_wait = False
-        """Whether more looks than `LOOKS_MAX` were due."""
+        """Whether more looks are due."""
         self._thread = threading.Thread(target=self._run, name="fencelock-held-bytes", daemon=True)
         if hasattr(tcp, "TCP_INFO"):
             self._thread.start()
@@ -342,7 +344,7 @@ class HeldBytes:
         """Look at the connections whose turn it is."""
         turns, now_ns = self._turns, time.process_time_ns()
         due = min((now_ns - self._looked_ns) * LOOKS_PER_MS // 1_000_000, len(turns))
-        looks = min(due, LOOKS_MAX)
+        looks = min(due, max(LOOKS_MIN, due // LOOKS_PART))
         self._looks_wait = looks < due
         if due:
             self._looked_ns = now_ns - (due - looks) * 1_000_000 // LOOKS_PER_MS

@@ -159,8 +159,8 @@ class ClientHold(Struct, gc=False):
 
         lost-is-final: LOST and RELEASED are final, and `state` moves to them only once.
         trust-only-grows: `trust.until` and `lease.until` only grow. `trust` never changes: a later
-            session has its own `SessionTrust`. So a reader that finds a time passed may be too careful,
-            never too confident.
+            session has its own `SessionTrust`. So a reader that finds a time passed may be too
+            careful, never too confident.
 
     Of a lock that the client retains, the session's hold has owner ``*``. Each local owner has a
     `ClientHold` besides, which `HoldRegistry` alone writes, under its guard.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from fencelock.cluster.cli.target import (
     group,
 )
 from fencelock.cluster.client.owner import operator_named
-
-if TYPE_CHECKING:
-    pass
 
 app = group("keys")
 

@@ -16,7 +16,12 @@ from fencelock.actors.api.semaphore import (
     ReleasePermits,
     ResizeSemaphore,
 )
-from fencelock.actors.error import FencelockError, NotHeldError, RefusedError
+from fencelock.actors.error import (
+    FencelockError,
+    LockOwnershipLostError,
+    NotHeldError,
+    RefusedError,
+)
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.base_object import updating
@@ -186,7 +191,8 @@ class BaseSemaphore(BaseLock[H]):
             else:
                 yield from self._channel.ask(self._part_of(own, count))
         except FencelockError as error:
-            refused = whole or isinstance(error, RefusedError)
+            lost = isinstance(error, NotHeldError | LockOwnershipLostError)
+            refused = whole or (isinstance(error, RefusedError) and not lost)
             if refused and token in own.acquisitions:  # It may be tried again.
                 with self._guard:
                     hold.given_back -= count

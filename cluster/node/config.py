@@ -355,6 +355,7 @@ class Overrides(NamedTuple):
     """Key to variable: ``paxos.heartbeat_ms`` to ``FENCELOCK_PAXOS__HEARTBEAT_MS``."""
 
     def name_of(self, key: str) -> str | None:
+        """Return the variable that set ``key``, or something in it; None if the file did."""
         for known, name in self.names.items():
             if known == key or known.startswith(f"{key}."):
                 return name

@@ -322,6 +322,20 @@ def test_permits_whose_release_is_refused_may_be_released_again(
 
 
 @threads_only
+def test_a_lost_hold_is_gone_once_all_its_parts_were_released(connect: Connect, name: str) -> None:
+    semaphore = connect().semaphore(name, 5)
+    semaphore.evict(present(semaphore.acquire(3)).fence)
+    for _ in range(3):
+        with pytest.raises((NotHeldError, LockOwnershipLostError)):
+            semaphore.release()
+    assert "0 of 5 permits held here" in repr(semaphore)
+    semaphore.acquire(2)
+    semaphore.release()
+    semaphore.release()
+    assert semaphore.available() == 5
+
+
+@threads_only
 def test_a_part_of_a_hold_whose_rest_another_thread_releases_first_is_released(
     connect: Connect, name: str
 ) -> None:

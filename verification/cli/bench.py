@@ -21,7 +21,7 @@ from rich.table import Table
 from fencelock.actors.error import ConfigError
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions
+from fencelock.cluster.cli.target import TargetOptions
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.verification.bench import locks as lock_bench
 from fencelock.verification.bench import objects as object_bench
@@ -128,7 +128,23 @@ FileOption = Annotated[
 
 
 def load(
-    given: TargetOptions = NONE_GIVEN,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            help="A running cluster, by addresses of its nodes, separated by commas. "
+            "FENCELOCK_CONNECT does not count: a load is put on no cluster that is not named.",
+            metavar="ADDRESSES",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="The name of that cluster.", envvar="FENCELOCK_CLUSTER")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Your key file, if it uses keys.", envvar="FENCELOCK_KEY", metavar="FILE"
+        ),
+    ] = None,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -202,7 +218,7 @@ def load(
 ) -> None:
     """Put a [bold]load[/bold] on a cluster, and show its throughput and latency.
 
-    The cluster is the one of --connect, as for other commands, or one of its own.
+    The cluster is the one of --connect, or one of its own.
     Entries and locks have names of their own, and are gone at the end.
     Processor time and memory are shown of nodes that run on this machine.
     Ctrl-C ends the run early; what was measured is shown.
@@ -244,16 +260,16 @@ def load(
     ):
         folder = Path(name)
         subject: Subject
-        chosen = {"--connect": given.connect, "--nodes": nodes, "--redis": redis}
+        chosen = {"--connect": connect, "--nodes": nodes, "--redis": redis}
         named = [option for option, value in chosen.items() if value is not None]
         if len(named) > 1:
             raise ConfigError(f"{' and '.join(named)} exclude each other: leave one out")
-        if node_cores is not None and (given.connect or redis):
+        if node_cores is not None and (connect or redis):
             raise ConfigError(f"--node-cores is for nodes that are started: leave out {named[0]}")
         if redis is not None:
             subject = redis_server(redis)
-        elif given.connect is not None:
-            subject = running_cluster(stack, given.target())
+        elif connect is not None:
+            subject = running_cluster(stack, TargetOptions(connect, cluster, key).target())
         else:
             say(f"starting {nodes or OWN_NODES} nodes")
             durable = durability is Durability.FSYNC
