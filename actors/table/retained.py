@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -53,14 +53,8 @@ other commands wait for these."""
 COME_BACK_MS = 200
 """Time for which a claim that does not wait is queued for a retained lock (ms)."""
 
+_fence = itemgetter(0)
 _fence_of = attrgetter("fence")
-
-
-def _discard(holds: list[TableHold], hold: TableHold) -> None:
-    """Remove a hold from a list by fence, if it is there."""
-    place = bisect_left(holds, hold.fence, key=_fence_of)
-    if holds[place : place + 1] == [hold]:
-        del holds[place]
 
 
 class Spans(Struct, eq=False):
@@ -85,8 +79,10 @@ class Spans(Struct, eq=False):
         self.unnoted.sort(key=_fence_of)
 
     def remove(self, hold: TableHold) -> None:
-        _discard(self.holds, hold)
-        _discard(self.unnoted, hold)
+        del self.holds[bisect_left(self.holds, hold.fence, key=_fence_of)]
+        place = bisect_left(self.unnoted, hold.fence, key=_fence_of)
+        if self.unnoted[place : place + 1] == [hold]:
+            del self.unnoted[place]
 
     def contain(self, fence: int) -> bool:
         """Return whether ``fence`` is in one of the spans. These do not overlap (fences-rise)."""
@@ -149,12 +145,19 @@ def end_span(table: Any, hold: TableHold) -> None:
         resource.spans = None
     table.retained -= 1
     owner_state.session.retained -= 1
-    _discard(owner_state.session.awaited, hold)
+    awaited = owner_state.session.awaited
+    if awaited is not None:
+        place = bisect_left(awaited, hold.fence, key=_fence)
+        if awaited[place : place + 1] == [(hold.fence, hold)]:
+            del awaited[place]
 
 
 def note_awaited(hold: TableHold) -> None:
     """Note that somebody waits for the object of an unnoted hold (none-forgotten)."""
-    insort(hold.owner_state.session.awaited, hold, key=_fence_of)
+    session = hold.owner_state.session
+    if session.awaited is None:
+        session.awaited = []
+    insort(session.awaited, (hold.fence, hold), key=_fence)
 
 
 def may_come_back(
@@ -194,12 +197,12 @@ def recall_again(table: Any, session: Session, out: list[Result]) -> None:
     if not awaited:
         return
     table.changing = True
-    place, left = bisect_right(awaited, session.recalled, key=_fence_of), RECALLS_MAX
+    place, left = bisect_right(awaited, session.recalled, key=_fence), RECALLS_MAX
     for _ in range(len(awaited)):
         if not left:
             return
         place = place if place < len(awaited) else 0
-        hold = awaited[place]
+        fence, hold = awaited[place]
         resource = table.resources[hold.owner_state.lock]
         waiting = resource.waiting
         if waiting == 0:
@@ -207,7 +210,7 @@ def recall_again(table: Any, session: Session, out: list[Result]) -> None:
             resource.spans.take_back(hold)
             continue
         out.append(_recall(hold, waiting))
-        session.recalled = hold.fence
+        session.recalled = fence
         place += 1
         left -= 1
 

@@ -695,7 +695,7 @@ class TableJudge:
                 assert self.grants[hold.fence] == (holder.session.id, *holder.key)
                 assert hold.count >= 1
                 if hold.details.span:
-                    noted = hold in holder.session.awaited
+                    noted = (fence, hold) in (holder.session.awaited or ())
                     assert noted or not waits  # none-forgotten
                     assert resource.spans is not None
                     assert noted != (hold in resource.spans.unnoted)  # noted-once
