@@ -85,13 +85,6 @@ LOOKS_PER_MS = 12
 """Connections that are looked at for each millisecond of processor time used (3 us each): 10,000
 within 0.8 s of it, in which libzmq takes `HELD_MAX`."""
 
-LOOKS_MIN = 32
-LOOKS_PART = 8
-LOOK_ON_S = 0.001
-"""Without a pause (s) there are so many of these looks, or this part of those that are due. After
-more the node's thread, which needs the same interpreter, would wait for it, up to 5 ms. And after
-each pause this thread may wait as long: the part keeps it from falling behind."""
-
 UNREAD_LOOK_S = 0.1
 UNREAD_LOOK_EACH_S = 150e-6
 """Interval between looks at connections with unread replies, and what each of them adds to it (s):
@@ -247,10 +240,6 @@ class HeldBytes:
         self._logged = -LOG_S
         self._stops = threading.Event()
         self._used_ns = 0
-        self._looked_ns = time.process_time_ns()
-        """The processor time used that looks have been made for (ns)."""
-        self._looks_wait = False
-        """Whether more looks are due."""
         self._thread = threading.Thread(target=self._run, name="fencelock-held-bytes", daemon=True)
         if hasattr(tcp, "TCP_INFO"):
             self._thread.start()
@@ -325,33 +314,27 @@ class HeldBytes:
         """
         if self._suspects:
             return not self._stops.wait(SUSPECT_S)
-        if self._looks_wait:
-            return not self._stops.wait(LOOK_ON_S)
         used_ns, self._used_ns = self._used_ns, time.process_time_ns()
         idle = not self._readers and self._used_ns - used_ns < IDLE_NS
         return not self._stops.wait(IDLE_S if idle else LOOK_S)
 
     def _run(self) -> None:
+        used_ns = time.process_time_ns()
         while self._pause():
             while self._news:
                 self._news.popleft()()
-            self._look_on()
+            now_ns = time.process_time_ns()
+            turns = self._turns
+            looks = min((now_ns - used_ns) * LOOKS_PER_MS // 1_000_000, len(turns))
+            if looks:
+                used_ns = now_ns
+            for one in [turns.popleft() for _ in range(looks)]:
+                if self._watched.get(one.descriptor) is one:
+                    turns.append(one)
+                    self._look(one)
             self._judge()
             if self._suspects:
                 self._ring()  # It shall find out whether the ROUTER is empty.
-
-    def _look_on(self) -> None:
-        """Look at the connections whose turn it is."""
-        turns, now_ns = self._turns, time.process_time_ns()
-        due = min((now_ns - self._looked_ns) * LOOKS_PER_MS // 1_000_000, len(turns))
-        looks = min(due, max(LOOKS_MIN, due // LOOKS_PART))
-        self._looks_wait = looks < due
-        if due:
-            self._looked_ns = now_ns - (due - looks) * 1_000_000 // LOOKS_PER_MS
-        for one in [turns.popleft() for _ in range(looks)]:
-            if self._watched.get(one.descriptor) is one:
-                turns.append(one)
-                self._look(one)
 
     def _add(self, one: _Watched) -> None:
         self._forget(one.descriptor)
