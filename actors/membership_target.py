@@ -166,7 +166,7 @@ class TargetKeeper:
         silence_ms: Callable[[str, int], int],
         now: Instant,
     ) -> list[Effect]:
-        """Take the next step, if one is due; log why, once. Silence counts since it decides."""
+        """Take the next step, if one is due; log why, once. Silence counts from when it decides."""
         since = self.decides_since = {
             (name, seat.journal): self.decides_since.get((name, seat.journal), now)
             for name, seat in changes.seats.items()

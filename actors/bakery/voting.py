@@ -131,7 +131,7 @@ class Voting:
     attempts: TicketAttempts
 
     def is_of_other_mode(self, ticket: Ticket) -> bool:
-        """Return whether the request is known in the other mode, which is a part of it."""
+        """Return whether the request is known, but in the other mode: the mode is part of it."""
         attempt = self.attempts.own.get(ticket.key)
         known = self.table.get(ticket.key) if attempt is None else attempt.entry
         return known is not None and known.shared != ticket.shared

@@ -402,7 +402,7 @@ class LockProcess(Role[Received]):
     def _on_delivered(self, delivered: Delivered, now: Instant) -> Effects:
         origin, message = delivered.origin, delivered.message
         if origin == self.node:
-            if isinstance(message, Probe):  # Of the oldest proof without one: they come in order.
+            if isinstance(message, Probe):  # The oldest proof without a turn gets it.
                 waiting = (one for one in self.proofs.values() if one.probed and one.turn is None)
                 next(waiting).turn = QueuePlace(message.stamp, origin)
                 return ()

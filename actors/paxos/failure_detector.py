@@ -94,7 +94,7 @@ DetectorEvent = (
 
 
 OVERTAKEN_MS = 5_000
-"""A leader that could not apply for so long what another member has applied hands over (ms)."""
+"""A leader hands over if it could not apply for this long what another member has applied (ms)."""
 
 SPREADS = 4
 """Round trips over which elections are spread if no node led, so that two rarely coincide."""
@@ -434,10 +434,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _hand_over_if_overtaken(self, now: Instant) -> list[Effect]:
         """Hand over if others have applied slots that this leader cannot get decided.
 
-        Phase one may not have asked a member that knows these slots to be decided. Nor does that
-        member vote on them, if it has restarted since, and its snapshot is later than a change of
-        members: it does not know any more that it may. Phase one of the next leader asks it, or
-        runs on it. A broken member may report too many slots: so this happens once in `REST_MS`.
+        This happens if phase one did not ask a member that knows these slots to be decided, and
+        that member does not vote on them either: after a restart from a snapshot that is later than
+        a change of members, it no longer knows that it may. The next leader's phase one asks anew.
+        A broken member may report too many, so a node does this once in `REST_MS` at most.
         """
         applied = self.config.applied
         before, since = self.overtaken or (0, now)

@@ -95,7 +95,7 @@ class RemoteClient:
     """The session that it uses."""
     received_at: Instant
     usage: Usage
-    """It is charged for its requests."""
+    """Its requests are charged to this."""
     assigned: str = ""
     """The id of the last session that it used."""
     keeps: tuple[Key, ...] = ()

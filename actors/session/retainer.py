@@ -233,7 +233,7 @@ class Retainer(Role[Event]):
             decided.append(act)
             if isinstance(act, Admit):
                 trust = self.locks.by_key[key].trust
-        if decided:  # Last: who is diverted must not queue behind a lock that is given back.
+        if decided:  # Last: a diverted owner must not queue behind a lock given back.
             news = Decided(acts=tuple(decided), trust=trust, no=no, detail=detail)
             effects.append(Send(self.watcher, news))
         return effects

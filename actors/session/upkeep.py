@@ -48,7 +48,7 @@ class ClusterPoll(Struct):
 
     wanted: bool = False
     endpoint: Address = NOBODY
-    """The endpoint asked last, while it can be asked: another one is asked from the beginning."""
+    """The endpoint asked last, as long as it is usable; another is asked from the beginning."""
     known: int = 0
     """The number of its last reply; 0 before the first."""
     request: int = 0

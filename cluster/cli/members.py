@@ -436,7 +436,7 @@ def promptly(operator: Client, ask: Callable[[], R]) -> R | str:
 
 
 class ChangeProgress:
-    """Waits for a change for so long (s), describes what is left, and prints that at intervals."""
+    """Waits up to ``wait`` seconds for a change, and prints what is left at intervals."""
 
     def __init__(self, wait: float) -> None:
         self.left: dict[str, tuple[int, float]] = {}

@@ -141,7 +141,7 @@ def _address(form: re.Pattern[str], port_min: int) -> AfterValidator:
 
 
 def _word_or_number(word: str, kind: type[float], low: float, high: float) -> PlainValidator:
-    """Allow ``word``, and a number of ``kind`` from ``low`` to ``high``; `int` is a kind, too."""
+    """Allow ``word``, or a number from ``low`` to ``high``; an int counts as a float."""
 
     def check(value: Any) -> float | str:
         if value == word:

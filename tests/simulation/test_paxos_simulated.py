@@ -131,7 +131,7 @@ def test_a_reply_that_the_scout_ignores_does_not_count_for_the_judge() -> None:
 
 OVERTAKEN = 9_310_835
 """A leader needs votes on slots that both other members have applied. They have restarted from a
-snapshot behind a change of members, and vote on none of these slots."""
+snapshot after a change of members, and vote on none of these slots."""
 
 
 def test_a_leader_that_needs_votes_on_slots_that_others_have_applied_hands_over() -> None:
