@@ -47,7 +47,8 @@ def free_ports(count: int) -> list[int]:
     """Return ``count`` TCP ports of 127.0.0.1, in a row, on which no process listens now.
 
     The processes of a user are given the ports in turn, so no port is given again before it is
-    bound. A file in the folder for temporary files has the next one.
+    bound. The port after the row is free too and is left out: a node that joins takes it by itself
+    (``cluster/node/joining.py``). A file in the folder for temporary files has the next one.
 
     Raises:
         OSError: there is no such row.
@@ -61,10 +62,10 @@ def free_ports(count: int) -> list[int]:
         fcntl.flock(turn, fcntl.LOCK_EX)  # Until it is closed.
         next_port = int(turn.read() or random.choice(PORTS))
         for first in (*range(next_port, PORTS.stop), *PORTS):
-            row = range(first, first + count)
+            row = range(first, first + count + 1)
             if row.stop <= PORTS.stop and _are_free(row):
                 os.pwrite(turn.fileno(), b"%0*d" % (_DIGITS, row.stop), 0)
-                return list(row)
+                return list(row[:count])
     raise OSError(f"no {count} ports of 127.0.0.1 in a row are free")
 
 

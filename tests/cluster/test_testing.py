@@ -222,4 +222,10 @@ def test_after_the_last_port_comes_the_first(
     first, *rest = free_ports(5)
     assert rest == [first + 1, first + 2, first + 3, first + 4]
     assert PORTS.start <= first < PORTS.start + 1_000  # Other programs may have the very first.
-    assert turn.read_text() == str(first + 5)
+    assert turn.read_text() == str(first + 6)
+
+
+def test_the_port_after_a_row_is_left_to_a_node_that_joins() -> None:
+    chosen = [free_ports(3) for _ in range(20)]
+    given = {port for row in chosen for port in row}
+    assert not given & {row[-1] + 1 for row in chosen}

@@ -42,15 +42,17 @@ SPARES = "target_members = 3\nreplace_after_s = 1.0\n"
 
 @contextmanager
 def serving(folder: Path, seed: str, *options: str) -> Generator[None]:
-    """Run `fencelock serve --join` in a process, and kill it."""
+    """Run `fencelock serve --join` in a process; kill it, and print what it printed."""
     command = [sys.executable, "-m", "fencelock", "serve", "--join", seed, *options]
-    with (folder / "joins.log").open("ab") as log:
+    path = folder / "joins.log"
+    with path.open("ab") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         yield
     finally:
         process.kill()
         process.wait(PATIENCE_S)
+        print(path.read_text())
 
 
 def roles(operator: fencelock.Client) -> dict[str, NodeRole]:
