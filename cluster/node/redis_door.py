@@ -36,7 +36,17 @@ class RedisDoorServer:
         self._role, sockets = address_of(node, "redis"), address_of(node, "redis-sockets")
         quotas = config.settings.quotas
 
-        def attach(scheduler: Scheduler) -> StreamServer:
+        door = RedisDoor(
+            self._role,
+            dispatcher,
+            node=node,
+            sockets=sockets,
+            version=__version__,
+            rights=None if known is None else known.rights,
+            verify=self._passwords,
+        )
+
+        def listen(scheduler: Scheduler) -> StreamServer:
             counters = scheduler.counters
 
             def count(name: str, times: int) -> None:
@@ -51,27 +61,17 @@ class RedisDoorServer:
                 connections_each=quotas.connections,
                 unread_bytes=quotas.unread_kib << 10,
             )
+
+            def send(event: object) -> None:
+                assert isinstance(event, Transmit)
+                streams.transmit(event)
+
+            dispatcher.listen("redis-sockets", send)
             hub.attach(streams)
             return streams
 
-        streams = dispatcher.read(attach, None)
-        self.address: str = streams.address
-
-        def send(event: object) -> None:
-            assert isinstance(event, Transmit)
-            streams.transmit(event)
-
-        dispatcher.listen("redis-sockets", send)
-        door = RedisDoor(
-            self._role,
-            dispatcher,
-            node=node,
-            sockets=sockets,
-            version=__version__,
-            rights=None if known is None else known.rights,
-            verify=self._passwords,
-        )
-        dispatcher.add(door)
+        dispatcher.add(door)  # First: a connection without its role would be closed.
+        self.address: str = dispatcher.read(listen, None).address
 
     def replace_keys(self, scheduler: Scheduler, known: KeyList) -> None:
         """Use another list of keys; on the dispatcher's thread."""

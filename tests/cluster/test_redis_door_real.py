@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 from redis.retry import Retry
 from support.expect import PATIENCE_S, present
+from support.planted_bugs import as_plant, nothing, plant
 from support.real_nodes import make_keys, until
 from support.redis_door import RawClient, door_node, port_of
 from typer.testing import CliRunner
 
 import fencelock
+from fencelock.actors.role import Role
 from fencelock.cluster.cli.main import app
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import read_key, remove_key
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -229,3 +235,26 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         config = replace(config_at(node.redis), data=tmp_path)
         with pytest.raises(fencelock.ConfigError, match="another program listens there"):
             Node.start(config, "n1", found=True)
+
+
+def test_a_client_that_connects_while_the_node_starts_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)
+    config = replace(config_at(f"tcp://127.0.0.1:{port}"), data=tmp_path)
+    clients: list[RawClient] = []
+
+    def add(sound: Callable[..., RoleRef], dispatcher: Dispatcher, role: Role[Any]) -> RoleRef:
+        with suppress(ConnectionRefusedError):
+            clients.append(RawClient(port))
+            for _ in range(2):  # Turns in which the node accepts connections.
+                dispatcher.read(nothing, None)
+        return sound(dispatcher, role)
+
+    plant(monkeypatch, Dispatcher, "add", as_plant(add))
+    node = Node.start(config, "n1", found=True)
+    clients.append(RawClient(port))
+    for client in clients:
+        assert client.ask(b"PING") == b"+PONG\r\n"
+        client.close()
+    node.stop()
