@@ -86,7 +86,7 @@ class Listener:
     decoded at once; a client's must be small, and waits for `receive_clients`.
 
     Args:
-        endpoint: the endpoint to bind; a `ConfigError` says if it cannot be.
+        endpoint: the endpoint to bind; `bound_router` raises a `ConfigError` if it cannot.
         members: the ids of peers; a live view.
         count: called with a counter's name and its increment.
         ring: wakes the thread that uses the listener; from any thread.

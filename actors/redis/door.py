@@ -169,7 +169,7 @@ class RedisDoor(Role[DoorEvent]):
         session: the role that passes requests to the cluster, the node's own session.
         version: the version of fencelock, for INFO.
         rights: the rights of each key; None where no keys are used, and all is allowed.
-        verify: checks passwords; None where no keys are used.
+        verify: checks passwords (`Passwords` in ``cluster/keys.py``); None where no keys are used.
 
     """
 

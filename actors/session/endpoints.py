@@ -37,7 +37,7 @@ FIRST_SILENCE_MS = 500
 EXCUSE_MS = 2_000
 """Time for which a proxy's reason for not replying counts (ms). It repeats one that lasts.
 
-Twice the interval of keep-alives to a node without a session (`KEEPALIVE_MS` in `upkeep.py`).
+Twice the interval of keep-alives to a node without a session: `SESSIONLESS_KEEP_MS` in `upkeep.py`.
 """
 
 NEVER = Instant(0)

@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SURVEY_MS = 2_000
-"""Timeout of a survey for the last endpoint (ms)."""
+"""How long a survey, such as that of ``fencelock status``, waits for an endpoint (ms)."""
 
 TTL_MS = 15_000
 """Default time for which the holds of a dead client stay taken (ms)."""

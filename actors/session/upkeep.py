@@ -136,7 +136,7 @@ def on_cluster_state(
     return [*effects, *keep_watching(state, now)]
 
 
-KEEPALIVE_MS = 1_000
+SESSIONLESS_KEEP_MS = 1_000
 """Interval of keep-alives to an endpoint at which anything is pending or held (ms).
 
 It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
@@ -159,7 +159,7 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
         state.greet_at = None
     elif state.greet_at is None or state.greet_at <= now:
         effects += greet(state, owing, now)
-        state.greet_at = later(now, KEEPALIVE_MS)
+        state.greet_at = later(now, SESSIONLESS_KEEP_MS)
     for silent in state.endpoints.fall_silent(busy, now):
         effects.append(Observe("client.endpoint_silent"))
         effects += _leave(state, silent, now)
