@@ -253,8 +253,10 @@ def test_a_client_that_connects_while_the_node_starts_is_served(
 
     plant(monkeypatch, Dispatcher, "add", as_plant(add))
     node = Node.start(config, "n1", found=True)
-    clients.append(RawClient(port))
-    for client in clients:
-        assert client.ask(b"PING") == b"+PONG\r\n"
-        client.close()
-    node.stop()
+    try:
+        clients.append(RawClient(port))
+        for client in clients:
+            assert client.ask(b"PING") == b"+PONG\r\n"
+            client.close()
+    finally:
+        node.stop()
