@@ -255,6 +255,17 @@ def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it
     assert run_seed("paxos", 830137, workload=REDIS_DOORS).violation is None
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(9_400_155, id="sessions that expire leave a key to the next log time"),
+        pytest.param(9_400_161, id="the first of two releases is not confirmed"),
+    ],
+)
+def test_a_seed_with_all_kinds_at_which_a_judge_or_a_user_was_wrong_is_clean(seed: int) -> None:
+    assert run_seed("paxos", seed, workload=MIXED).violation is None
+
+
 @pytest.mark.parametrize("kind", [*(guarantee.word for guarantee in WORKLOADS), ALL])
 def test_a_protocol_without_the_objects_is_refused(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
@@ -356,6 +367,13 @@ def deadlines_are_early(ms: int) -> Plant:
         sound(hold, table, None if deadline_ms is None else deadline_ms - ms, *watched)
 
     return plant
+
+
+@as_plant
+def keys_end_late(sound: Any, table: TableState) -> Any:
+    due = sound(table)
+    late = due is not None and isinstance(due[1], KeyHold) and due[0] + 20 > table.time_ms
+    return None if late else due
 
 
 # Latches
@@ -605,6 +623,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "no grace": ("early: HoldLost", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
     },
     ("handovers", HANDOVERS): {
+        "detached locks end late": ("late: ", 1, (TableState, "first_due", keys_end_late)),
         "any secret": ("attach: ", 0, (key, "digest_of", instead(AnyDigest))),
         "serves the queue": (
             "between: ",
@@ -673,6 +692,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "any value is reserved": ("state: ", 1, (redis, "_state_of", any_value_is_reserved)),
         "force keeps the fence": ("fences: ", 1, (redis, "_is_new", force_keeps_the_fence)),
         "deadlines are early": ("deadline: ", 1, (KeyHold, "move", deadlines_are_early(5))),
+        "keys end late": ("late: ", 1, (TableState, "first_due", keys_end_late)),
         "deadlines only rise": (
             "deadline: ",
             1,

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.retained import RETAINERS
 from fencelock.actors.api.session_message import Unlocking
@@ -150,9 +150,14 @@ class LockUser(Role[ContenderEvent]):
                 return [Observe("contender.released_later")]
             case Refused():
                 refused = Observe(f"contender.refused_{event.reason.name.lower()}")
-                return [refused, *self._on_end(left=0)]
+                return [refused, *self._on_end(self._left_by(event))]
             case Released():
                 return self._on_end(left=event.count)
+
+    def _left_by(self, refused: Refused) -> int:
+        """Return how many holds are left: a release that no node confirmed goes on being sent."""
+        is_release = self.phase is ContenderPhase.RELEASING
+        return self.acquisitions - 1 if is_release and refused.reason is Reason.UNAVAILABLE else 0
 
     def _is_current(self, turn: int, phase: ContenderPhase) -> bool:
         return turn == self.turn and phase is self.phase
