@@ -291,6 +291,10 @@ def test_impossible_messages_of_a_leader_are_dropped(acceptor: Acceptor) -> None
             assert not [effect for effect in effects if isinstance(effect, Persist)]
 
 
+def test_a_leader_may_say_that_nothing_is_decided_yet(acceptor: Acceptor) -> None:
+    assert acceptor.handle(COMMANDER, messages.Commit(ballot=LOW, committed=0), T0) == ()
+
+
 def test_the_replica_learns_which_votes_have_won(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)
     acceptor.handle(COMMANDER, accept(3), T0)

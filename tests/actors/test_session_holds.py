@@ -44,6 +44,15 @@ def test_a_hold_of_two_acquires_is_held_when_one_is_released(harness: SessionHar
     assert [*states, hold.state] == [HoldState.RELEASING, HoldState.HELD, HoldState.RELEASED]
 
 
+def test_an_acquire_whose_release_was_confirmed_is_no_part_of_the_hold(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(token=1, limit=0)
+    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
+    harness.free(harness.release(token=2), count=1)
+    assert [acquisition.token for acquisition in harness.ann_holds.acquisitions] == [1]
+
+
 def test_a_release_that_is_refused_as_not_held_ends_the_hold(harness: SessionHarness) -> None:
     harness.hold()
     hold = harness.ann_holds

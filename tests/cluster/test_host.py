@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
@@ -300,6 +301,17 @@ def test_a_caller_that_gives_up_as_the_answer_comes_frees_it(dispatcher: Dispatc
     dispatcher.abandon(answered)  # As `ask` does when its time is over, an instant too late.
     received = ref.proxy().received.get(timeout=PATIENCE_S)
     assert received == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
+
+
+def test_an_exception_that_is_set_as_the_reply_reaches_a_thread_that_waits_for_it() -> None:
+    reply = AskReply()
+    with ThreadPoolExecutor() as pool:
+        waits = pool.submit(reply.get, timeout=PATIENCE_S)
+        while not reply._awaited:  # pyright: ignore[reportPrivateUsage]
+            time.sleep(0.001)
+        reply.set_exception((ValueError, ValueError("no"), None))
+        with pytest.raises(ValueError, match="no"):
+            waits.result(PATIENCE_S)
 
 
 def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Dispatcher) -> None:
