@@ -14,8 +14,10 @@ What moves
     ENTERING  a quorum that knows that the    VOTING, or WAITING if another ticket is ahead here
               ticket enters (MaxTicket)
     WAITING   its turn; tried again when a    VOTING
-              ticket ahead ends, and every
-              REFRESH_MS
+              ticket ahead ends, every
+              REFRESH_MS while one is ahead
+              here, and resend_ms after a
+              lost round
     VOTING    a quorum of votes (Collected)   HELD, once a quorum voted in this round
                                               WAITING, if too many refused for it to win (Yield)
     HELD      its release (DropTicket)        gone; at the end of its duration the holder is warned,
@@ -50,8 +52,10 @@ leader, so two conflicting tickets are never granted at the same time.
 
 A *round* is one request for votes. Its number is in every message, so an answer to an earlier round
 counts for nothing (answers-count-once). If a round cannot win any more, the owner takes its votes
-back (`Yield`), and tries again when its turn comes. Without that, three tickets with one vote each
-would wait forever.
+back (`Yield`). Without that, three tickets with one vote each would wait forever. It tries again
+after `BakeryTiming.resend_ms`: what refused it may be unknown at this leader, where nothing is
+ahead. A ticket whose lease needs a higher bound (`max_lease.py`), or that takes a hold over beside
+a ticket that conflicts, is tried again as soon.
 
 The fence is drawn with the vote, above every fence that a quorum knows for the lock (fences-rise):
 a later holder has talked to a quorum, which shares a leader with the former one. A leader that is
