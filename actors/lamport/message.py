@@ -123,13 +123,6 @@ class PeerJoined(Local):
     boot: int
 
 
-class Congested(Local):
-    """From the channel: too much waits for ``node`` to confirm it; or no longer."""
-
-    node: str
-    congested: bool
-
-
 class Busy(Local):
     """From the channel: whether ``node`` has a full window of requests and releases to confirm."""
 

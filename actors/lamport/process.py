@@ -15,7 +15,6 @@ from fencelock.actors.fault import reading
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Busy,
-    Congested,
     Content,
     Delivered,
     Greet,
@@ -62,7 +61,6 @@ Received = (
     | QueryLock
     | Delivered
     | PeerJoined
-    | Congested
     | Busy
     | ProbeDue
     | ProofDue
@@ -113,9 +111,9 @@ class LockProcess(Role[Received]):
         self.pending = PendingRequests()
         self.proofs: dict[int, Proof] = {}
         """The reads that wait for a proof, by the numbers of their queries, in order of arrival."""
-        self.congested: set[str] = set()
         self.busy: set[str] = set()
-        """The nodes that have much of ours to confirm: no request is begun meanwhile."""
+        """The nodes that have much of ours to confirm: no request is begun meanwhile, and none of
+        their greetings answered."""
         self.greetings: dict[str, Greet] = {}
         """The latest greeting of the present life of each node."""
         self.unanswered: set[str] = set()
@@ -137,8 +135,6 @@ class LockProcess(Role[Received]):
                 return self._on_query(event, now)
             case PeerJoined():
                 return self._on_peer_joined(event, now)
-            case Congested():
-                return self._on_congested(event)
             case Busy():
                 return self._on_busy(event, now)
             case ProbeDue():
@@ -197,21 +193,14 @@ class LockProcess(Role[Received]):
     # Requests of the node for its clients.
 
     def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
-        limit = self._limit()
-        if limit:
-            full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=limit)
+        if self.pending.tickets >= REQUESTS_MAX:
+            text = f"{REQUESTS_MAX} tickets wait or hold through node {self.node}, its limit"
+            full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=text)
             return [Send(self.proxy, full), Observe("lamport.want_refused")]
         self.pending.queue(
             acquire.lock, LocalTicket(acquire.ticket, acquire.session, acquire.owner, now)
         )
         return self._request_next(acquire.lock, now)
-
-    def _limit(self) -> str:
-        if self.congested:
-            return f"too many messages wait for {', '.join(sorted(self.congested))} to confirm them"
-        if self.pending.tickets >= REQUESTS_MAX:
-            return f"{REQUESTS_MAX} tickets wait or hold through node {self.node}, its limit"
-        return ""
 
     def _request_next(self, lock: str, now: Instant) -> list[Effect]:
         self.pending.enter(lock)
@@ -455,7 +444,7 @@ class LockProcess(Role[Received]):
         if former is not None and greet.round <= former.round:
             return [Observe("lamport.repeated_greet_dropped")]
         self.greetings[origin] = greet
-        if origin in self.congested:
+        if origin in self.busy:
             self.unanswered.add(origin)
             return [Observe("lamport.greet_deferred")]
         return self._welcome(origin)
@@ -465,24 +454,19 @@ class LockProcess(Role[Received]):
         parts = self.requests.welcomes(self.node, self.greetings[node])
         return [effect for part in parts for effect in self._post((node,), part)]
 
-    def _on_congested(self, event: Congested) -> list[Effect]:
-        """Note whether too much waits for a node; if no longer, answer its latest greeting."""
-        if event.congested:
-            self.congested.add(event.node)
-            return []
-        self.congested.discard(event.node)
-        if event.node not in self.unanswered:
-            return []
-        self.unanswered.discard(event.node)
-        return self._welcome(event.node)
-
     def _on_busy(self, event: Busy, now: Instant) -> list[Effect]:
-        """Note whether a node has much to confirm; if none has any longer, go on requesting."""
+        """Note whether a node has much to confirm.
+
+        If it no longer has, answer its latest greeting; if none has, go on requesting.
+        """
         if event.busy:
             self.busy.add(event.node)
             return []
         self.busy.discard(event.node)
-        return self._request_waiting(now)
+        greeted = event.node in self.unanswered
+        self.unanswered.discard(event.node)
+        welcome = self._welcome(event.node) if greeted else []
+        return [*welcome, *self._request_waiting(now)]
 
     def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
         """Store evidence, and grant requests that lacked only this."""

@@ -19,7 +19,6 @@ from fencelock.actors.lamport.message import (
     Busy,
     Confirm,
     ConfirmDue,
-    Congested,
     Content,
     Delivered,
     Greet,
@@ -143,8 +142,7 @@ class Peer:
     changes: deque[int] = field(default_factory=deque[int])
     """The numbers of the requests and releases that it has not confirmed."""
     busy: bool = False
-    """Whether these are too many for another request."""
-    congested: bool = False
+    """Whether these are too many for another request, or for a welcome."""
     nonce: int | None = None
     """Number of the request that it has not answered, or None if there is none."""
     ask_ms: int = RESEND_MS
@@ -177,9 +175,6 @@ REFILL_AT = 3 * WINDOW // 4
 """A busy peer gets requests again once it has fewer unconfirmed requests and releases than this.
 Peers confirm `CONFIRM_AT` at a time, so the window does not run empty."""
 
-BACKLOG_MAX = 4_096
-"""Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
-
 REPLACED = frozenset({Acknowledge, Probe})
 """Contents of which only the stamp counts. One that is not sent yet is replaced by the next."""
 
@@ -204,7 +199,8 @@ class ReliableChannel(Role[Received]):
     each other: neither would read what the other waits to have confirmed. Instead, an
     acknowledgement that waits for room in the window is replaced if the next content is another
     one: that is evidence for all that the former was, since only the stamp counts. So there are at
-    most as many as other contents, of which nothing new is begun beyond `BACKLOG_MAX`. A probe is
+    most as many as other contents, and the process begins nothing while a peer has a window of
+    these to confirm (`Busy`). What it has begun it ends: a release follows each request. A probe is
     replaced in the same way.
 
     Invariants:
@@ -328,19 +324,14 @@ class ReliableChannel(Role[Received]):
 
     def _report_waiting(self, peer: Peer) -> list[Effect]:
         """Notify the process if a peer has too much to confirm, or no longer."""
-        waiting, effects = len(peer.outgoing), list[Effect]()
         while peer.changes and peer.changes[0] < peer.outgoing.first:
             peer.changes.popleft()
         # Acknowledgements do not count: else a peer that requests much would stop our requests.
         busy = len(peer.changes) >= (REFILL_AT if peer.busy else WINDOW)
-        if busy is not peer.busy:
-            peer.busy = busy
-            effects.append(Send(self.process, Busy(node=peer.node, busy=busy)))
-        congested = waiting > (BACKLOG_MAX // 2 if peer.congested else BACKLOG_MAX)
-        if congested is not peer.congested:
-            peer.congested = congested
-            effects.append(Send(self.process, Congested(node=peer.node, congested=congested)))
-        return effects
+        if busy is peer.busy:
+            return []
+        peer.busy = busy
+        return [Send(self.process, Busy(node=peer.node, busy=busy))]
 
     def _send_fresh(self, peer: Peer) -> list[Effect]:
         effects = self._send(peer, peer.outgoing.fresh())

@@ -12,8 +12,9 @@ from support.role_harness import HOST, T0, at, only_sent, sent
 
 from fencelock.actors.clock import Clock, Post, Stamped
 from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.lamport import process as process_module
 from fencelock.actors.lamport.message import (
-    Congested,
+    Busy,
     Greet,
     Introduce,
     Neighbors,
@@ -26,7 +27,7 @@ from fencelock.actors.lamport.message import (
 )
 from fencelock.actors.lamport.order import REQUESTS_POSTED_MAX, WELCOME_MAX
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.lamport.reliable_channel import BACKLOG_MAX, WINDOW, Peer, ReliableChannel
+from fencelock.actors.lamport.reliable_channel import WINDOW, Peer, ReliableChannel
 from fencelock.actors.message import Address, Event, node_of
 from fencelock.actors.proxy.message import (
     AcquireLock,
@@ -49,7 +50,6 @@ class Pair:
         self.network: deque[Mail] = deque()
         self.timers: deque[Mail] = deque()
         self.granted: list[tuple[str, str]] = []
-        self.refused: set[str] = set()
         self.counted: dict[str, int] = {}
         self.most = 0
         """The most contents that ever waited for a peer."""
@@ -88,8 +88,6 @@ class Pair:
                 self.network.append((to, role, message))
             case Send(_, LockGranted(lock=lock)):
                 self.granted.append((node_of(role), lock))
-            case Send(_, QueueFull()):
-                self.refused.add(node_of(role))
             case Send(to, message) if to in self.roles:
                 inbox.append((to, role, message))
             case Wake(_, timer):
@@ -141,6 +139,9 @@ def _fields(message: Any) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
+MANY = 8 * WINDOW
+
+
 @pytest.mark.parametrize("kind", ["probes", "requests"])
 def test_acknowledgements_of_a_member_that_confirms_nothing_do_not_add_up(kind: str) -> None:
     pair = Rogue()
@@ -162,19 +163,19 @@ def test_one_greeting_of_a_round_is_answered_and_none_while_too_much_waits() -> 
         pair.send(Greet(boot=7, round=1))
     assert pair.counted["lamport.welcome"] == 2
     assert pair.counted["lamport.repeated_greet_dropped"] == 99
-    for number in range(2, BACKLOG_MAX):
+    for number in range(2, 2 * WINDOW):
         pair.send(Greet(boot=7, round=number))
-    assert pair.most <= BACKLOG_MAX + 3
+    assert pair.most <= WINDOW + 3
     assert pair.counted["lamport.greet_deferred"] > 0
     answered = pair.counted["lamport.welcome"]
-    pair.post("a/process", "a/channel", Congested(node="b", congested=False))
+    pair.post("a/process", "a/channel", Busy(node="b", busy=False))
     assert pair.counted["lamport.welcome"] == answered + 2
 
 
 def test_two_members_that_have_too_much_for_each_other_send_all_of_it() -> None:
     pair = Pair("a", "b")
     pair.deliver(5)
-    tickets = range(1, BACKLOG_MAX + 2)
+    tickets = range(1, MANY + 1)
     for node in ("a", "b"):
         for ticket in tickets:
             pair.acquire(node, f"{node}-{ticket}", ticket)
@@ -184,17 +185,15 @@ def test_two_members_that_have_too_much_for_each_other_send_all_of_it() -> None:
     for node in ("a", "b"):  # Nothing of this arrives meanwhile.
         for ticket in tickets:
             pair.release(node, f"{node}-{ticket}", ticket)
-        pair.acquire(node, "more", 2 * BACKLOG_MAX)
-    assert pair.refused == {"a", "b"}
+        pair.acquire(node, f"{node}-more", MANY + 1)
+    assert len(pair.granted) == held
     owed = {node: len(pair.peer(node).outgoing) for node in ("a", "b")}
-    assert min(owed.values()) > BACKLOG_MAX
+    assert min(owed.values()) == MANY
     pair.deliver(200)
     assert [len(pair.peer(node).outgoing) for node in ("a", "b")] == [0, 0]
+    assert sorted(pair.granted[held:]) == [("a", "a-more"), ("b", "b-more")]
     assert pair.most <= max(owed.values()) + 1
-    assert pair.counted["lamport.replaced"] > BACKLOG_MAX
-
-
-MANY = 8 * WINDOW
+    assert pair.counted["lamport.replaced"] > WINDOW
 
 
 def test_the_acquires_of_one_client_leave_room_for_those_of_another() -> None:
@@ -258,6 +257,18 @@ def test_the_error_of_an_acquire_that_has_no_turn_names_the_node_that_confirms_n
     query = QueryLock(lock=f"lock-{MANY}", query=1)
     effects = process.handle(Address("a/proxy"), query, at(1_000))
     assert [one.node for one in only_sent(effects, LockDescription).waits_for] == ["b"]
+
+
+def test_an_acquire_beyond_the_limit_of_a_node_is_refused_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_module, "REQUESTS_MAX", 2)
+    alone = LoneProcess()
+    for ticket in (1, 2):
+        assert sent(alone.want(ticket), QueueFull) == []
+    full = only_sent(alone.want(3), QueueFull)
+    assert full.ticket == 3
+    assert full.detail == "2 tickets wait or hold through node b, its limit"
 
 
 def test_a_member_with_many_answers_to_another_still_requests() -> None:

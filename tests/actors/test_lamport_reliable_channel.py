@@ -20,7 +20,6 @@ from fencelock.actors.lamport.message import (
     Busy,
     Confirm,
     ConfirmDue,
-    Congested,
     Delivered,
     Hello,
     Introduce,
@@ -31,7 +30,6 @@ from fencelock.actors.lamport.message import (
     ResendDue,
 )
 from fencelock.actors.lamport.reliable_channel import (
-    BACKLOG_MAX,
     CONFIRM_AT,
     CONFIRM_DELAY_MS,
     REFILL_AT,
@@ -267,19 +265,6 @@ def test_messages_from_other_roles_than_couriers_of_neighbors_are_dropped(
     assert effects == (Observe("lamport.stranger_dropped"),)
 
 
-def test_a_long_backlog_is_reported_and_so_is_its_end(bench: ChannelOfA) -> None:
-    notices: list[Congested] = []
-    for number in range(BACKLOG_MAX + 2):
-        notices += sent(bench.local(carry(number)), Congested)
-    assert notices == [Congested(node="b", congested=True)]
-
-    relief: list[Congested] = []
-    for confirmed in range(WINDOW, BACKLOG_MAX, WINDOW):
-        confirm = Confirm(boot=THEIRS, your_boot=OURS, confirmed=confirmed)
-        relief += sent(bench.receive(confirm), Congested)
-    assert relief == [Congested(node="b", congested=False)]
-
-
 def test_a_window_of_unconfirmed_requests_is_reported_and_so_is_room_for_more(
     bench: ChannelOfA,
 ) -> None:
@@ -315,11 +300,11 @@ def test_an_acknowledgement_that_waits_is_replaced_by_the_next_one(bench: Channe
 
 
 def test_a_backlog_ends_with_the_life_it_was_for(bench: ChannelOfA) -> None:
-    for number in range(BACKLOG_MAX + 1):
+    for number in range(WINDOW):
         bench.local(carry(number))
     bench.receive(Hello(boot=THEIR_NEXT, nonce=1))
 
-    assert sent(bench.meet(THEIR_NEXT), Congested) == [Congested(node="b", congested=False)]
+    assert sent(bench.meet(THEIR_NEXT), Busy) == [Busy(node="b", busy=False)]
 
 
 # Streams: numbered, confirmed, within a window; delivered once and in order

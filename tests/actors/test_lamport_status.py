@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support.counting import count_contenders
-from support.expect import only, present
-from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
+from support.expect import present
+from support.lamport_scene import LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
@@ -13,7 +13,7 @@ from fencelock.actors.lamport import message as messages
 from fencelock.actors.lamport import process as process_module
 from fencelock.actors.lamport.order import PEER_SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import AHEAD_PROBE_MS, PROOF_MS
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, QueryLock, QueueFull
+from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, QueryLock
 
 # Judging others.
 
@@ -175,16 +175,19 @@ def test_a_lock_without_requests_is_free(joined: LoneProcess) -> None:
     )
 
 
-def test_new_wants_are_refused_with_a_long_backlog_and_old_ones_go_on(joined: LoneProcess) -> None:
+def test_new_wants_wait_while_a_node_has_much_to_confirm_and_old_ones_go_on(
+    joined: LoneProcess,
+) -> None:
     joined.requested(1, 5)
-    joined.handle(messages.Congested(node="c", congested=True))
-    full = only(QueueFull, to_proxy(joined.want(2)))
-    assert full.ticket == 2
-    assert "c" in full.detail
+    joined.handle(messages.Busy(node="c", busy=True))
+    assert joined.want(2, "y") == []
     assert posts(joined.give(1)) == [release(5)]
+    joined.now = PEER_SILENCE_MS
+    assert [one.node for one in joined.look("y").waits_for] == ["c"]
 
-    joined.handle(messages.Congested(node="c", congested=False))
-    assert posts(joined.want(3)) == [REQUEST]
+    assert posts(joined.handle(messages.Busy(node="c", busy=False))) == [
+        (("a", "b", "c"), messages.Request(lock="y"))
+    ]
 
 
 # Proving that a lock is free.
