@@ -11,8 +11,8 @@ from fencelock.actors.message import Int64
 class Watch(Query, tag=0x6C):
     """Report the cluster's state once it is not the ``known`` one: `ClusterUp`, `ClusterDown`.
 
-    ``known`` is the number of the last reply, or 0 before the first. A client that uses another
-    node's proxy must repeat this every few seconds; otherwise the proxy forgets it.
+    ``known`` is the number of the last reply, or 0 before the first. A client repeats this every
+    few seconds, since a reply may be lost.
     """
 
     known: Int64 = 0

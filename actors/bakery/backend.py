@@ -131,7 +131,7 @@ class BakeryBackend(MembersBackend):
         """The nodes that may have been leaders, in this life."""
         self.terms = terms
         self.in_flight = InFlightRequests(node, random, timing.repeat_ms)
-        self.watchers = Watchers(node, life)
+        self.watchers = Watchers(life)
         self.tickets: Tally | None = None
         """The tickets of this node's leader, for a description; None while they are awaited."""
         self.goes_on = False
@@ -173,7 +173,7 @@ class BakeryBackend(MembersBackend):
         return len(self.in_flight.by_number)
 
     def is_busy(self) -> bool:
-        return bool(self.in_flight.by_number or self.clients.by_id or self.watchers.waiting)
+        return bool(self.in_flight.by_number or self.clients.by_id)
 
     def is_ready(self) -> bool:
         return self.in_flight.readiness.ready
@@ -521,7 +521,7 @@ class BakeryBackend(MembersBackend):
     def _on_watch(self, sender: Address, watch: Watch, now: Instant) -> Effects:
         if len(watch.session) > OWNER_BYTES_MAX:
             return [Observe("proxy.session_malformed")]
-        return self.watchers.watch(sender, watch, now)
+        return self.watchers.watch(sender, watch)
 
     def _on_readiness(self, sender: Address, readiness: Readiness, now: Instant) -> Effects:
         self.is_seated = True
@@ -538,8 +538,7 @@ class BakeryBackend(MembersBackend):
         return self.watchers.see(self.in_flight.readiness)
 
     def tick(self, now: Instant) -> Effects:
-        silent = self.watchers.fall_silent(now)
-        return [*silent, *self.announce_members(), *self._send_due(now)]
+        return [*self.announce_members(), *self._send_due(now)]
 
     def _on_sends_due(self, sender: Address, due: SendsDue, now: Instant) -> Effects:
         self.goes_on = False
@@ -684,9 +683,6 @@ def _name_of(kind: Kind, request: LockAcquire | Release | Cancel | Renew) -> Nam
 WATCHERS_MAX = 10_000
 """Maximum clients that wait at one proxy; a new one replaces the one that waits for longest."""
 
-WATCHER_SILENCE_MS = 15_000
-"""A client that did not ask again for this long (ms) is gone, or uses another proxy."""
-
 NUMBERS = 1 << 20
 """Changes, with numbers that differ from those in another life of the proxy."""
 
@@ -696,24 +692,23 @@ _LIVES = 1 << 31
 class Watchers:
     """Answers each `Watch` once the cluster's state differs from the one that its sender knows.
 
-    Each client is owed one answer at most, so a slow one receives only the newest state.
-    Callers in the process of ``node`` are not dropped for silence.
+    Each client is owed one answer at most, so a slow one receives only the newest state, and one
+    that is gone is sent one message more.
     """
 
-    def __init__(self, node: str, life: int) -> None:
-        self.node = node
+    def __init__(self, life: int) -> None:
         number = life % _LIVES * NUMBERS + 1
         self.state: ClusterUp | ClusterDown = ClusterDown(
             number=number, reason="starting", epoch=0, leaders=()
         )
-        self.waiting: OrderedDict[Address, tuple[Watch, Instant]] = OrderedDict()
+        self.waiting: OrderedDict[Address, Watch] = OrderedDict()
 
-    def watch(self, asker: Address, asked: Watch, now: Instant) -> list[Effect]:
+    def watch(self, asker: Address, asked: Watch) -> list[Effect]:
         """Reply at once if the sender does not know the present state, else when it changes."""
         if asked.known != self.state.number:
             self.waiting.pop(asker, None)
             return [self._answer(asker, asked)]
-        self.waiting[asker] = (asked, now)
+        self.waiting[asker] = asked
         self.waiting.move_to_end(asker)
         if len(self.waiting) <= WATCHERS_MAX:
             return []
@@ -738,18 +733,7 @@ class Watchers:
             return []
         self.state = replace(state, number=state.number + 1)
         waiting, self.waiting = self.waiting, OrderedDict()
-        return [self._answer(asker, asked) for asker, (asked, _) in waiting.items()]
-
-    def fall_silent(self, now: Instant) -> list[Effect]:
-        gone: list[Address] = []
-        for asker, (_, asked_at) in self.waiting.items():  # Oldest first.
-            if ms_between(asked_at, now) < WATCHER_SILENCE_MS:
-                break
-            if node_of(asker) != self.node:
-                gone.append(asker)
-        for asker in gone:
-            del self.waiting[asker]
-        return [Observe("proxy.watcher_silent", len(gone))] if gone else []
+        return [self._answer(asker, asked) for asker, asked in waiting.items()]
 
     def _answer(self, asker: Address, asked: Watch) -> Send:
         return Send(asker, replace(self.state, session=asked.session, request=asked.request))

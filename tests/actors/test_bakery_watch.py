@@ -12,7 +12,6 @@ from rich.console import Console
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
 from support.leader_trio import member, seats
-from support.role_harness import at
 from support.samples import READY
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
@@ -26,7 +25,7 @@ from fencelock.actors.api.message import (
     NodeStatus,
 )
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.bakery.backend import NUMBERS, WATCHER_SILENCE_MS, WATCHERS_MAX, Watchers
+from fencelock.actors.bakery.backend import NUMBERS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
@@ -38,7 +37,7 @@ from fencelock.actors.session.upkeep import WATCH_MS
 from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
 from fencelock.cluster.node.config import loopback, parse, starting_config
 
-ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
+ANN = Address("ann/session")
 MEMBERS = ("n1", "n2", "n3")
 News = ClusterUp | ClusterDown
 
@@ -63,19 +62,19 @@ def news_in(effects: list[Effect]) -> list[News]:
 
 @pytest.fixture
 def watchers() -> Watchers:
-    return Watchers("n1", life=7)
+    return Watchers(life=7)
 
 
-def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
-    """Let ``asker`` learn the present state, and wait for the next; return its number."""
-    (now,) = news_in(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
+def know(watchers: Watchers) -> int:
+    """Let ann learn the present state, and wait for the next; return its number."""
+    (now,) = news_in(watchers.watch(ANN, Watch(session="ann", request=1)))
     watched = Watch(known=now.number, session="ann", request=2)
-    assert watchers.watch(asker, watched, at(ms)) == []
+    assert watchers.watch(ANN, watched) == []
     return now.number
 
 
 def test_a_watch_that_knows_nothing_gets_an_answer_at_once(watchers: Watchers) -> None:
-    state = only(ClusterDown, news_in(watchers.watch(ANN, Watch(session="ann", request=5), at(0))))
+    state = only(ClusterDown, news_in(watchers.watch(ANN, Watch(session="ann", request=5))))
     assert (state.reason, state.session, state.request, state.epoch) == ("starting", "ann", 5, 0)
 
 
@@ -100,7 +99,7 @@ def test_each_change_of_cluster_readiness_reason_or_leaders_is_reported_once(
             assert (state.epoch, state.leaders) == (readiness.seating.epoch, MEMBERS)
         assert state.number not in numbers
         numbers.add(state.number)
-        watchers.watch(ANN, Watch(known=state.number, session="ann", request=3), at(0))
+        watchers.watch(ANN, Watch(known=state.number, session="ann", request=3))
 
 
 def test_nothing_is_sent_while_nothing_changes(watchers: Watchers) -> None:
@@ -108,7 +107,7 @@ def test_nothing_is_sent_while_nothing_changes(watchers: Watchers) -> None:
     number = know(watchers)
     assert watchers.see(ready()) == []
     assert watchers.see(ready(tuple(MEMBERS))) == []
-    assert watchers.watch(ANN, Watch(known=number, session="ann", request=9), at(5_000)) == []
+    assert watchers.watch(ANN, Watch(known=number, session="ann", request=9)) == []
 
 
 def test_a_slow_client_gets_one_reply_the_newest(watchers: Watchers) -> None:
@@ -116,27 +115,17 @@ def test_a_slow_client_gets_one_reply_the_newest(watchers: Watchers) -> None:
     assert len(news_in(watchers.see(ready(("n1", "n2"), "hand-over")))) == 1
     assert watchers.see(ready(("n1",), "down")) == []
     assert watchers.see(ready()) == []
-    (state,) = news_in(watchers.watch(ANN, Watch(known=1, session="ann", request=3), at(0)))
+    (state,) = news_in(watchers.watch(ANN, Watch(known=1, session="ann", request=3)))
     assert isinstance(state, ClusterUp)
     assert state.ready
 
 
 def test_news_of_an_earlier_life_are_not_known_to_the_next_one() -> None:
-    first, second = Watchers("n1", life=7), Watchers("n1", life=8)
+    first, second = Watchers(life=7), Watchers(life=8)
     number = know(first)
-    assert news_in(second.watch(ANN, Watch(known=number, session="ann"), at(0)))
-    assert Watchers("n1", life=(1 << 63) - 1).state.number < 1 << 63
+    assert news_in(second.watch(ANN, Watch(known=number, session="ann")))
+    assert Watchers(life=(1 << 63) - 1).state.number < 1 << 63
     assert second.state.number - first.state.number == NUMBERS
-
-
-def test_a_client_that_is_silent_is_forgotten_and_an_ask_of_this_process_is_not(
-    watchers: Watchers,
-) -> None:
-    know(watchers)
-    know(watchers, OWN)
-    assert watchers.fall_silent(at(WATCHER_SILENCE_MS - 1)) == []
-    assert watchers.fall_silent(at(WATCHER_SILENCE_MS)) == [Observe("proxy.watcher_silent", 1)]
-    assert [send.to for send in watchers.see(ready()) if isinstance(send, Send)] == [OWN]
 
 
 def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Watchers) -> None:
@@ -144,7 +133,7 @@ def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Wat
     effects: list[Effect] = []
     for client in range(WATCHERS_MAX):
         asker = Address(f"c{client}/session")
-        effects = watchers.watch(asker, Watch(known=number, session="c", request=1), at(1))
+        effects = watchers.watch(asker, Watch(known=number, session="c", request=1))
     assert effects == [Observe("proxy.watcher_displaced")]
     assert len(watchers.waiting) == WATCHERS_MAX
     assert ANN not in watchers.waiting
