@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
-from support.leader_trio import lock_leader
+from support.leader_trio import ANN, GRACE_MS, HOLD_MS, NOW, add_ticket, lock_leader, ticket_of
 from support.role_harness import only_sent, sends, sent
 
 from fencelock.actors.api.message import Granted, Released
-from fencelock.actors.bakery.config import COPY_AFTER_MS, election_of, leader_of, proxy_of
+from fencelock.actors.bakery.config import COPY_AFTER_MS, election_of, leader_of
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -27,24 +26,20 @@ from fencelock.actors.bakery.message import (
     Yield,
 )
 from fencelock.actors.bakery.table import TicketPhase
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket import Who, pack_fence
 from fencelock.actors.effect import Observe
-from fencelock.actors.message import NS_PER_MS, Instant, Message, later
+from fencelock.actors.message import NS_PER_MS, Message, later
 from fencelock.verification.simulation.network import Cut
 
-NOW = Instant(10**12)
 LIVES = tuple(Chosen(f"n{number}", number) for number in range(1, 6))
-ANN, BEN = Who("c", "ann"), Who("c", "ben")
+BEN = Who("c", "ben")
+LEASE_MS = HOLD_MS + GRACE_MS
 LONG_MS = 60_000
 
 
-def ticket(who: Who = ANN, number: int = 1) -> Ticket:
-    return Ticket("x", who, 1, Turn(number, "n1", number), proxy_of("n1"), 500, 500, "")
-
-
-def add(counter: int, who: Who = ANN, *, round_: int = 1) -> AddTicket:
+def add(counter: int, who: Who = ANN, **fields: Any) -> AddTicket:
     fence = pack_fence(1, counter) if counter else 0
-    return AddTicket(epoch=1, ticket=ticket(who), round=round_, fence=fence, taken=False)
+    return add_ticket(ticket_of(who, leader="n1"), fence, **fields)
 
 
 class Copy:
@@ -71,20 +66,20 @@ def test_a_hold_is_kept_and_confirmed_and_nothing_else_is() -> None:
     copy = Copy()
     assert copy.receive(add(0)) == []  # It waits: its place is kept, without an answer.
     assert copy.holds() == {}
-    assert only(Collected, copy.receive(add(1, round_=2))).voted
+    assert only(Collected, copy.receive(add(1, round=2))).voted
     assert copy.holds() == {ANN: pack_fence(1, 1)}
-    assert only(Collected, copy.receive(add(1, round_=2))).voted
+    assert only(Collected, copy.receive(add(1, round=2))).voted
 
 
 def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() -> None:
     copy = Copy()
     copy.receive(add(1))
-    at = later(NOW, ticket().lease_ms)
-    taken_over = replace(add(1, round_=2), taken=True)
+    at = later(NOW, LEASE_MS)
+    taken_over = add(1, round=2, taken=True)
     effects = copy.role.handle(leader_of("n2"), taken_over, at)
     assert only_sent(effects, Collected).voted
     (entry,) = copy.role.tickets.entries()
-    assert entry.until == later(at, ticket().lease_ms)
+    assert entry.until == later(at, LEASE_MS)
 
 
 def test_a_copy_follows_leaders_only() -> None:
@@ -120,10 +115,10 @@ def test_a_round_that_its_owner_gave_up_is_kept_no_more() -> None:
 
 def test_a_renewal_is_kept_by_a_copy_that_missed_the_grant() -> None:
     copy = Copy()
-    renewal = Extend(epoch=1, ticket=ticket(), fence=pack_fence(1, 3), number=8)
+    renewal = Extend(epoch=1, ticket=ticket_of(leader="n1"), fence=pack_fence(1, 3), number=8)
     assert copy.receive(renewal) == [Extended(epoch=1, number=8, kept=True)]
     assert copy.holds() == {ANN: pack_fence(1, 3)}
-    late = Extend(epoch=1, ticket=ticket(BEN), fence=pack_fence(1, 2), number=9)
+    late = Extend(epoch=1, ticket=ticket_of(BEN, leader="n1"), fence=pack_fence(1, 2), number=9)
     assert copy.receive(late) == [Extended(epoch=1, number=9, kept=False)]
 
 

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.leader_trio import NAMES, beat, cluster_status, lock_leader, voters
-from support.role_harness import RoleHarness
+from support.leader_trio import (
+    ANN,
+    LIVES,
+    add_ticket,
+    beat,
+    cluster_status,
+    serving_leader,
+    ticket_of,
+    voters,
+)
+from support.role_harness import RoleHarness, at
 from support.session_harness import of, one
 
 from fencelock.actors.bakery.config import (
@@ -22,9 +31,7 @@ from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
 from fencelock.actors.bakery.message import (
     NOBODY,
-    AddTicket,
     Beat,
-    Chosen,
     Collected,
     DropTicket,
     Entering,
@@ -34,13 +41,8 @@ from fencelock.actors.bakery.message import (
     TicketDropped,
 )
 from fencelock.actors.bakery.status import GUESTS_MAX, ClusterStatus
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-
-LIVES = tuple(Chosen(name, 1) for name in NAMES)
-FENCE = pack_fence(1, 1)
-WHO = Who("ann", "o")
+from fencelock.actors.message import Address, address_of
 
 
 def status() -> RoleHarness[ClusterStatus]:
@@ -103,23 +105,11 @@ class InputHarness(RoleHarness[Leader]):
     """The leader of n1, which serves in epoch 1 with n2 and n3."""
 
     def __init__(self) -> None:
-        super().__init__(lambda host: lock_leader(host=host))
-        epoch_state = self.role.epoch_state
-        epoch_state.take(Seating(1, LIVES, 10_000))
-        epoch_state.serving = True
-        epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
+        super().__init__(lambda host: serving_leader(now=at(1_000), host=host))
 
 
-def ticket(number: int = 0) -> Ticket:
-    return Ticket("x", WHO, 1, Turn(number, "n2", 1), proxy_of("n2"), 500, 500, "")
-
-
-def entering() -> Entering:
-    return Entering(epoch=1, ticket=ticket())
-
-
-def add(number: int = 1, fence: int = FENCE) -> AddTicket:
-    return AddTicket(epoch=1, ticket=ticket(number), round=1, fence=fence, taken=False)
+def entering(epoch: int = 1) -> Entering:
+    return Entering(epoch=epoch, ticket=ticket_of(number=0))
 
 
 @pytest.fixture
@@ -142,7 +132,7 @@ def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
     harness: InputHarness, sender: Address, epoch: int
 ) -> None:
     """Who leads is known by an epoch that a majority promised."""
-    assert harness.receive(sender, Entering(epoch=epoch, ticket=ticket())) == []
+    assert harness.receive(sender, entering(epoch)) == []
     assert harness.counted == ["bakery.step_of_another_epoch"]
 
 
@@ -150,10 +140,10 @@ def test_a_vote_is_given_once_and_repeated_on_request(harness: InputHarness) -> 
     """A leader votes, and only the owner of a ticket grants."""
     harness.receive(leader_of("n2"), entering())
     for _ in range(2):
-        sends = harness.receive(leader_of("n2"), add())
+        sends = harness.receive(leader_of("n2"), add_ticket(ticket_of()))
         assert one(Collected, sends, leader_of("n2")).voted
         assert {send.to for send in sends} == {leader_of("n2")}
-    drop = DropTicket(epoch=1, lock="x", who=WHO, request=1, fence=0, number=4, mine=False)
+    drop = DropTicket(epoch=1, lock="x", who=ANN, request=1, fence=0, number=4, mine=False)
     assert one(TicketDropped, harness.receive(leader_of("n2"), drop)).found
     assert of(TicketDropped, harness.receive(leader_of("n2"), drop))
     assert len(harness.role.tickets) == 0
@@ -163,10 +153,10 @@ def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputH
     """The original continues as if the ticket were its own."""
     harness.receive(leader_of("n2"), entering())
     collected = Collected(
-        epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1
+        epoch=1, lock="x", who=ANN, request=1, round=1, voted=True, ahead=None, highest=1, known=1
     )
     assert harness.receive(leader_of("n3"), collected) == []
-    highest = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=9, held=0, known=0)
+    highest = MaxTicket(epoch=1, lock="x", who=ANN, request=1, highest=9, held=0, known=0)
     assert harness.receive(leader_of("n3"), highest) == []
     assert "bakery.late_answer" in harness.counted
     (entry,) = harness.role.tickets.entries()

@@ -9,15 +9,15 @@ from __future__ import annotations
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only, present
-from support.leader_trio import ANN, FENCE, NOW, LeaderTrio, merge, put_hold
+from support.leader_trio import ANN, FENCE, NOW, LeaderTrio, add_ticket, merge, put_hold, ticket_of
 
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import Terms, leader_of
-from fencelock.actors.bakery.message import AddTicket, Collected
+from fencelock.actors.bakery.message import Collected
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who
-from fencelock.actors.message import Address, Instant, later
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.message import Instant, later
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.violation import ViolationError
 
@@ -25,14 +25,9 @@ LEASE_MS = 1_000
 AGES_MS = 600_000
 
 
-def ticket(request: int = 1, owner: str = "ann") -> Ticket:
-    proxy = Address("n2/proxy")
-    return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), proxy, 500, 500, "")
-
-
 def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:
     table = TicketTable()
-    put_hold(table, ticket(request), fence, now)
+    put_hold(table, ticket_of(request=request), fence, now)
     return table
 
 
@@ -68,24 +63,20 @@ def test_only_a_later_rounds_hold_of_a_request_that_ended_here_lives(
 def test_a_leader_confirms_a_hold_to_who_takes_it_over_only_under_a_lease_that_lasts() -> None:
     """The lease is over, and no sweep has removed the hold yet."""
     trio = LeaderTrio()
-    trio.deliver(leader_of("n2"), "n1", asked_to_vote(round_=1, taken=False))
+    trio.deliver(leader_of("n2"), "n1", add_ticket(ticket_of()))
     trio.now = later(trio.now, LEASE_MS)
     trio.under_way.clear()
-    trio.deliver(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
+    trio.deliver(leader_of("n3"), "n1", add_ticket(ticket_of(), round=2, taken=True))
     assert only(Collected, (one for _, to, one in trio.under_way if to == "n3")).voted
     (entry,) = trio.leaders["n1"].tickets.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert entry.until == later(trio.now, LEASE_MS)
 
 
-def asked_to_vote(*, round_: int, taken: bool) -> AddTicket:
-    return AddTicket(epoch=1, ticket=ticket(), round=round_, fence=FENCE, taken=taken)
-
-
 def test_a_request_that_was_over_here_does_not_wait_again() -> None:
     table = expired()
-    assert table.put(ticket(), "n2", NOW, None) is None
-    assert table.put(ticket(request=2), "n2", NOW, None) is not None
+    assert table.put(ticket_of(), "n2", NOW, None) is None
+    assert table.put(ticket_of(request=2), "n2", NOW, None) is not None
 
 
 @pytest.mark.parametrize(("request_", "fence"), [(1, 0), (0, FENCE)])
@@ -120,16 +111,16 @@ def test_a_leader_that_missed_a_drop_learns_of_it_with_the_tables_and_revives_no
     newcomer = TicketTable()
     merge(newcomer, stale, knows)
     assert phases(newcomer) == []
-    assert newcomer.tombstones.is_over(ticket(), FENCE)
+    assert newcomer.tombstones.is_over(ticket_of(), FENCE)
     (dropped,) = merge(stale, knows)
-    assert (dropped.ticket, phases(stale)) == (ticket(), [])
+    assert (dropped.ticket, phases(stale)) == (ticket_of(), [])
 
 
 def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over() -> None:
     newcomer = TicketTable()
     merge(newcomer, expired())
     assert newcomer.counters_of("x").fence == FENCE
-    assert newcomer.is_outdone(ticket(), FENCE - 1)
+    assert newcomer.is_outdone(ticket_of(), FENCE - 1)
 
 
 def test_a_table_reports_what_ended_last_and_not_all_that_ever_did() -> None:
@@ -194,7 +185,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, others: int) -> int:
     """Return at how many entries a leader looks that ends ten, among so many others."""
     table = TicketTable()
     for number in range(others + 10):
-        asked = ticket()._replace(lock=f"x{number}", who=Who(f"c{number % (others // 10)}", "ann"))
+        asked = ticket_of(Who(f"c{number % (others // 10)}", "ann"), lock=f"x{number}")
         entry = present(table.put(asked, "n2", NOW, None))
         table.set_until(entry, later(NOW, LEASE_MS if number >= others else AGES_MS))
     looked_at: list[TicketEntry] = []
@@ -220,22 +211,9 @@ def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
 def test_a_released_hold_leaves_nothing_to_look_at_later() -> None:
     table = TicketTable()
     for number in range(1_000):
-        put_hold(table, ticket(request=number + 1), FENCE + number)
+        put_hold(table, ticket_of(request=number + 1), FENCE + number)
         table.drop("x", ANN, number + 1, 0)
     assert (table.ends.at, table.sessions, len(table)) == ({}, {}, 0)
-
-
-def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
-    table = TicketTable()
-    for session in ("a", "b"):
-        for number in range(3):
-            asked = ticket()._replace(lock=f"{number}", who=Who(session, "ann"))
-            assert table.put(asked, "n2", NOW, None) is not None
-    found = table.of_session("a", 10)
-    assert [entry.ticket.who.session for entry in found] == ["a"] * 3
-    for entry in found:
-        table.remove(entry)
-    assert table.of_session("a", 10) == []
 
 
 def test_time_that_is_changed_moves_what_is_over_then() -> None:

@@ -11,26 +11,33 @@ from typing import Any
 import pytest
 from support.expect import checked, present
 from support.judged import assert_seen, clean, demand_met, seen_in
-from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
+from support.leader_trio import (
+    ANN,
+    FENCE,
+    NAMES,
+    NOW,
+    LeaderTrio,
+    add_ticket,
+    lock_request,
+    ticket_of,
+)
 from support.planted_bugs import Patch, plant, returning
 
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of, proxy_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.max_lease import OwnBound
 from fencelock.actors.bakery.message import (
     HoldRenewed,
-    Lock,
     Locked,
     LockFailed,
     RenewHold,
-    Unlock,
     UnlockAll,
     Unlocked,
 )
 from fencelock.actors.bakery.table import TicketPhase, TicketTable, Tombstones
-from fencelock.actors.bakery.ticket import RequestKey, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket import RequestKey, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketStep
 from fencelock.actors.deadline_queue import STALE_MAX
 from fencelock.actors.effect import Effects, Send
@@ -248,15 +255,7 @@ def test_a_leader_that_granted_a_request_keeps_it_whichever_leader_ranks_first()
     trio.lock("n2")
     trio.settle()
     (granted,) = trio.received(Locked)
-    ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
-    turn = Turn(granted.fence, "n1", 1)
-    add = messages.AddTicket(
-        epoch=1,
-        ticket=ticket._replace(turn=turn._replace(number=9)),
-        round=9,
-        fence=pack_fence(1, 9),
-        taken=False,
-    )
+    add = add_ticket(ticket_of(number=9, leader="n1"), pack_fence(1, 9), round=9)
     trio.deliver(leader_of("n1"), "n2", add)
     assert [type(message).__name__ for _, _, message in trio.under_way] == ["Owned"]
     (entry,) = trio.leaders["n2"].tickets.entries()
@@ -270,8 +269,7 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
     attempt = present(trio.leaders["n3"].attempts.own.get(RequestKey("x", ANN, 1)))
     assert attempt.held == FENCE
     trio.under_way.clear()
-    ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
-    add = messages.AddTicket(epoch=1, ticket=ticket, round=1, fence=pack_fence(1, 9), taken=False)
+    add = add_ticket(ticket_of(number=9, leader="n1"), pack_fence(1, 9))
     trio.deliver(leader_of("n1"), "n3", add)
     assert [type(message).__name__ for _, _, message in trio.under_way] == ["Owned"]
     assert attempt.entry.fence == FENCE
@@ -295,12 +293,11 @@ def test_a_release_by_fence_also_ends_the_copy_of_a_leader_that_knows_only_the_r
     """The leader that gets the release did not vote. Another names the request, and all drop it."""
     trio = LeaderTrio()
     trio.hold("n2", "n3", owner="n3")
-    waits = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
-    assert trio.leaders["n1"].tickets.put(waits, "n1", NOW, None) is not None
-    trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=5, waiting=False))
+    assert trio.leaders["n1"].tickets.put(ticket_of(leader="n3"), "n1", NOW, None) is not None
+    trio.unlock("n1")
     trio.settle()
     assert [trio.entries(name) for name in NAMES] == [[], [], []]
-    assert trio.received(Unlocked) == [Unlocked(number=5, found=True)]
+    assert trio.received(Unlocked) == [Unlocked(number=1, found=True)]
     assert all(trio.leaders[name].tickets.tombstones.of("x", ANN).dropped == 1 for name in NAMES)
 
 
@@ -328,26 +325,24 @@ def answer_of_n1(trio: LeaderTrio, step: Any) -> Any:
     return answer
 
 
-def extend(trio: LeaderTrio) -> messages.Extend:
-    ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
-    return messages.Extend(epoch=1, ticket=ticket, fence=FENCE, number=1)
+EXTEND = messages.Extend(epoch=1, ticket=ticket_of(), fence=FENCE, number=1)
 
 
 def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
     trio = expired_at_n1()
-    assert checked(messages.Extended, answer_of_n1(trio, extend(trio))).kept
+    assert checked(messages.Extended, answer_of_n1(trio, EXTEND)).kept
     assert trio.entries("n1") == [(TicketPhase.HOLDING, "n2")]
 
 
 def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
     trio = expired_at_n1()
     table = trio.leaders["n1"].tickets
-    ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), proxy_of("n1"), 500, 500, "")
+    ben = ticket_of(Who("c", "ben"), 8, "n1")
     entry = present(table.put(ben, "n1", NOW, None))
     table.vote(entry, FENCE + 1, NOW)
-    assert not checked(messages.Extended, answer_of_n1(trio, extend(trio))).kept
+    assert not checked(messages.Extended, answer_of_n1(trio, EXTEND)).kept
     table.drop("x", ben.who, 1, 0)
-    assert not checked(messages.Extended, answer_of_n1(trio, extend(trio))).kept
+    assert not checked(messages.Extended, answer_of_n1(trio, EXTEND)).kept
 
 
 @pytest.mark.parametrize(("last", "voted"), [(0, True), (FENCE + 1, False)])
@@ -356,15 +351,13 @@ def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
 ) -> None:
     trio = expired_at_n1()
     trio.leaders["n1"].tickets.note("x", 0, last)
-    ticket = extend(trio).ticket
-    add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=True)
+    add = add_ticket(ticket_of(), round=5, taken=True)
     assert checked(messages.Collected, answer_of_n1(trio, add)).voted is voted
 
 
 def test_a_step_that_takes_nothing_over_is_answered_that_it_ended() -> None:
     trio = expired_at_n1()
-    ticket = extend(trio).ticket
-    add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
+    add = add_ticket(ticket_of(), round=5)
     assert isinstance(answer_of_n1(trio, add), messages.TicketEnded)
     assert not trio.under_way
 
@@ -399,9 +392,7 @@ def test_claims_of_one_session_are_dropped_without_a_look_at_the_others() -> Non
     trio = LeaderTrio()
     table = trio.leaders["n1"].tickets
     for number in range(50):
-        other = Ticket(
-            f"y{number}", Who("d", "ann"), 1, Turn(1, "n2", 1), proxy_of("n2"), 500, 500, ""
-        )
+        other = ticket_of(Who("d", "ann"), 1, lock=f"y{number}")
         assert table.put(other, "n2", NOW, None) is not None
     trio.hold("n1", "n2")
     trio.ask("n1", UnlockAll(session="c", number=4))
@@ -431,19 +422,9 @@ def test_a_hold_released_long_before_it_was_due_is_not_kept_until_then() -> None
         each.epoch_state.bound.begin(1, 2 * MINUTES_MS)
     most = 0
     for request in range(1, 1_500):
-        message = Lock(
-            lock="x",
-            who=ANN,
-            request=request,
-            wait_ms=None,
-            hold_ms=MINUTES_MS,
-            grace_ms=1_000,
-            label="",
-        )
-        trio.ask("n1", message)
+        trio.ask("n1", lock_request(request=request, hold_ms=MINUTES_MS, grace_ms=1_000))
         trio.settle()
-        unlock = Unlock(lock="x", who=ANN, request=request, fence=0, number=request, waiting=False)
-        trio.ask("n1", unlock)
+        trio.unlock("n1", 0, request=request)
         trio.settle()
         most = max(most, len(leader.attempts.due.heap))
     assert len(trio.received(Locked)) == len(trio.received(Unlocked)) == 1_499

@@ -12,10 +12,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.leader_trio import lock_leader
+from support.leader_trio import (
+    ANN,
+    FENCE,
+    LIVES,
+    NOW,
+    add_ticket,
+    lock_request,
+    merge,
+    put_hold,
+    serving_leader,
+    ticket_of,
+)
 from support.planted_bugs import as_plant, plant
 
-from fencelock.actors.bakery.config import election_of, leader_of, proxy_of
+from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -24,36 +35,26 @@ from fencelock.actors.bakery.message import (
     DropTicket,
     Entering,
     Extend,
-    Lead,
-    Lock,
     Locked,
     MaxTicket,
     Seating,
     Unlock,
     Yield,
 )
-from fencelock.actors.bakery.message import Table as TablePart
-from fencelock.actors.bakery.state_transfer import Import
 from fencelock.actors.bakery.table import TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Record, RequestKey, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket import RequestKey, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, later
 
-ANN, BEN = Who("c", "ann"), Who("c", "ben")
-NOW = Instant(10**12)
-FENCE = pack_fence(1, 7)
-LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
+BEN = Who("c", "ben")
 
 
 class TwoOwners:
     """A leader, mostly n1, the first of three; it serves and is trusted."""
 
-    def __init__(self, node: str = "n1") -> None:
-        self.leader = lock_leader(node, life=int(node[1:]))
-        epoch_state = self.leader.epoch_state
-        epoch_state.take(Seating(1, LIVES, 10_000))
-        epoch_state.serving, epoch_state.trusted_at = True, NOW
+    def __init__(self, one: Chosen = LIVES[0]) -> None:
+        self.leader = serving_leader(one)
         self.table = self.leader.tickets
         self.attempts = self.leader.attempts
         self.requests = self.leader.requests
@@ -62,10 +63,7 @@ class TwoOwners:
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
         """Let n1 own request 1 of ``who``, with its number drawn and a fence under which another
         leader held it."""
-        asked = Lock(
-            lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
-        )
-        self.attempts.open(proxy_of("n1"), asked, NOW)
+        self.attempts.open(proxy_of("n1"), lock_request(who), NOW)
         self.attempts.on_max("n2", entered(who, held), NOW)
         return present(self.attempts.own.get(RequestKey("x", who, 1)))
 
@@ -82,21 +80,13 @@ def sent_messages(effects: Effects) -> list[Any]:
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
-def ticket(who: Who = ANN, number: int = 7) -> Ticket:
-    return Ticket("x", who, 1, Turn(number, "n2", 1), proxy_of("n2"), 500, 500, "")
-
-
-def add(who: Who = ANN, number: int = 7, *, fence: int = FENCE, round_: int = 9) -> AddTicket:
-    return AddTicket(epoch=1, ticket=ticket(who, number), round=round_, fence=fence, taken=False)
+def add(who: Who = ANN, number: int = 7, **fields: Any) -> AddTicket:
+    return add_ticket(ticket_of(who, number), **{"round": 9, **fields})
 
 
 def dropped(fence: int = 0, *, mine: bool) -> DropTicket:
     request = 0 if fence else 1
     return DropTicket(epoch=1, lock="x", who=ANN, request=request, fence=fence, number=1, mine=mine)
-
-
-def table_of(life: int, record: Record) -> TablePart:
-    return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,), ended=())
 
 
 def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
@@ -108,7 +98,7 @@ def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
 
 
 def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_own() -> None:
-    bench = TwoOwners("n3")
+    bench = TwoOwners(LIVES[2])
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.receives(add())
@@ -121,7 +111,7 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
     bench = TwoOwners()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
-    bench.receives(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
+    bench.receives(Extend(epoch=1, ticket=ticket_of(), fence=FENCE, number=1))
     assert bench.attempts.own.get(attempt.entry.key) is None
     assert bench.table.of("x", ANN)[0].phase is TicketPhase.HOLDING
 
@@ -129,7 +119,7 @@ def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() ->
 def test_a_request_that_one_owner_gives_up_stays_with_another_that_has_it_too() -> None:
     bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
-    bench.receives(replace(add(fence=FENCE + 1), taken=True))
+    bench.receives(add(fence=FENCE + 1, taken=True))
     attempt.entry.owner = "n2"
     bench.receives(dropped(mine=True))
     assert bench.table.get(RequestKey("x", ANN, 1)) is attempt.entry
@@ -263,35 +253,29 @@ def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
     bench.receives(add(fence=0))
     bench.receives(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
-    assert bench.table.tombstones.is_over(ticket())
+    assert bench.table.tombstones.is_over(ticket_of())
 
 
 def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     """In a hand-over the later one may come first; and where it waits the hold is voted for."""
     bench = TwoOwners()
-    later_one = ticket(number=8)._replace(request=2)
-    bench.receives(replace(add(fence=0), ticket=later_one))
-    answers = bench.receives(replace(add(), taken=True))
+    later_one = ticket_of(number=8, request=2)
+    bench.receives(add_ticket(later_one, 0))
+    answers = bench.receives(add(taken=True))
     assert [message.voted for message in answers if isinstance(message, Collected)] == [True]
-    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
-    arriving = Import(lead, election_of("n1"), own=False)
-    tickets = TicketTable()
-    waits, holds = Record(later_one, "n3", 0, 0), Record(ticket(), "n2", FENCE, 900)
-    assert arriving.on_table("n2", table_of(2, waits))
-    assert arriving.on_table("n3", table_of(3, holds))
-    arriving.merge(tickets, NOW)
+    waits, holds, tickets = TicketTable(), TicketTable(), TicketTable()
+    waits.put(later_one, "n3", NOW, None)
+    put_hold(holds, ticket_of())
+    merge(tickets, waits, holds, own=False)
     assert tickets.of("x", ANN)[-1].fence == FENCE
 
 
 def test_a_table_keeps_the_hold_with_the_highest_fence_of_two() -> None:
     """One leader missed that ann's votes were given back before ben was granted the lock."""
-    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
-    arriving = Import(lead, election_of("n1"), own=False)
-    tickets = TicketTable()
-    stale, real = Record(ticket(), "n1", FENCE, 900), Record(ticket(BEN, 8), "n1", FENCE + 1, 900)
-    assert arriving.on_table("n3", table_of(3, real))
-    assert arriving.on_table("n2", table_of(2, stale))
-    arriving.merge(tickets, NOW)
+    stale, real, tickets = TicketTable(), TicketTable(), TicketTable()
+    put_hold(stale, ticket_of())
+    put_hold(real, ticket_of(BEN, 8), FENCE + 1)
+    merge(tickets, stale, real, own=False)
     assert tickets.of("x", BEN)[0].phase is TicketPhase.HOLDING
     assert tickets.of("x", ANN)[0].phase is TicketPhase.WAITING
 
@@ -301,7 +285,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
     bench = TwoOwners()
     bench.receives(add())
     bench.attempts.epoch_state.take(Seating(2, LIVES, 10_000))
-    other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
+    other = add(round=10, epoch=2, fence=pack_fence(2, 7))
     refused = bench.receives(other)
     assert [message.voted for message in refused if isinstance(message, Collected)] == [False]
     bench.receives(Yield(epoch=2, lock="x", who=ANN, request=1, round=11))

@@ -24,6 +24,7 @@ from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import ClusterView, LeaderSelection
 from fencelock.actors.bakery.message import (
     NOBODY,
+    AddTicket,
     Beat,
     Chosen,
     Install,
@@ -69,11 +70,7 @@ class LeaderTrio:
         self.now = NOW
         self.leaders: dict[str, Leader] = {}
         for one in LIVES:
-            leader = lock_leader(one.node, life=one.life, **options)
-            leader.epoch_state.take(Seating(1, LIVES, 10_000))
-            leader.epoch_state.serving = True
-            leader.epoch_state.trusted_at = NOW
-            self.leaders[one.node] = leader
+            self.leaders[one.node] = serving_leader(one, **options)
         self.under_way: deque[tuple[str, str, Message]] = deque()
         self.to_proxies: list[Any] = []
         """The messages to proxies."""
@@ -146,9 +143,8 @@ class LeaderTrio:
 
     def hold(self, *voters: str, owner: str = "n1") -> None:
         """Let ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
-        ticket = Ticket("x", ANN, 1, Turn(7, owner, 1), proxy_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:
-            put_hold(self.leaders[name].tickets, ticket, now=self.now)
+            put_hold(self.leaders[name].tickets, ticket_of(leader=owner), now=self.now)
 
 
 def lock_request(who: Who = ANN, **fields: Any) -> Lock:
@@ -162,6 +158,21 @@ def lock_request(who: Who = ANN, **fields: Any) -> Lock:
         grace_ms=GRACE_MS,
         label="",
     )
+    return replace(made, **fields)
+
+
+def ticket_of(who: Who = ANN, number: int = 7, leader: str = "n2", **fields: Any) -> Ticket:
+    """Return the ticket of request 1 of ``who`` for lock x, with other ``fields``.
+
+    ``leader`` drew its ``number``, 0 while it enters.
+    """
+    turn, proxy = Turn(number, leader, 1), proxy_of(leader)
+    return Ticket("x", who, 1, turn, proxy, HOLD_MS, GRACE_MS, "")._replace(**fields)
+
+
+def add_ticket(ticket: Ticket, fence: int = FENCE, **fields: Any) -> AddTicket:
+    """Return a request for votes for ``ticket`` in round 1 of epoch 1, with other ``fields``."""
+    made = AddTicket(epoch=1, ticket=ticket, round=1, fence=fence, taken=False)
     return replace(made, **fields)
 
 
@@ -190,6 +201,14 @@ def lock_leader(node: str = "n1", host: Host = HOST, **options: Any) -> Leader:
     """Return the leader role of ``node`` in its first life, with ``options`` of `Leader`."""
     given: dict[str, Any] = {"life": 1, "members": NAMES, "terms": Terms(least_ms=1), **options}
     return Leader(leader_of(node), host, node=node, **given)
+
+
+def serving_leader(one: Chosen = LIVES[0], now: Instant = NOW, **options: Any) -> Leader:
+    """Return a leader that serves epoch 1 with the others of `LIVES`, and is trusted ``now``."""
+    leader = lock_leader(one.node, life=one.life, **options)
+    leader.epoch_state.take(Seating(1, LIVES, 10_000))
+    leader.epoch_state.serving, leader.epoch_state.trusted_at = True, now
+    return leader
 
 
 def voters(own: int = 11, *, votes: bool = True, limit: EpochLimit | None = None) -> VoterRegistry:
