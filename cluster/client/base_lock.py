@@ -239,13 +239,13 @@ class BaseLock(HasHold, Generic[H]):
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
             asked = request or self._acquire
-            amount = asked.amount
+            amount = 1  # Only semaphores have others, and are never retained.
             if own.retained is not None or (self._terms is not None and not own.acquisitions):
                 yield from self._retaining(own, call, asked, wait_ms)
             else:
                 self._submit(own, call, asked, wait_ms)
                 granted: Granted = yield call
-                amount = amount or granted.count
+                amount = granted.count
             self._check_granted(own, call)
             hold = self._hold_type(channel, own, token, self._confirm)
             hold.runner = self._here()
