@@ -9,6 +9,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
@@ -58,8 +59,7 @@ Key = tuple[str, str]
 """An owner and a lock."""
 
 
-@dataclass(slots=True, eq=False)
-class OwnerState:
+class OwnerState(Struct, eq=False):
     """One owner's relation to one lock: an owner is sequential, so its last request is enough.
 
     The owner's requests about other locks are independent. An owner holds, or waits, or
