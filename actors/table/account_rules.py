@@ -29,7 +29,7 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.key import KeyHold
-from fencelock.actors.table.map import Entry, SortedKeys
+from fencelock.actors.table.map import Entry
 from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.requests import record
 from fencelock.actors.table.resource import TableObject, Wait
@@ -154,20 +154,21 @@ def _entries(table: TableState, command: Purge) -> Iterator[Entry]:
 def _objects(table: TableState, command: Purge) -> Iterator[TableObject]:
     prefix = object_name(command.kind, command.prefix)
     after = object_name(command.kind, command.after)
-    return map(table.objects.__getitem__, _named(table.names, prefix, after, command))
+    names = _exactly(prefix, table.unheld_names.within(prefix, after), command)
+    return map(table.objects.__getitem__, names)
 
 
 def _holds(table: TableState, command: Purge) -> Iterator[KeyHold]:
     session = table.key_session
-    for name in _named(session.names, command.prefix, command.after, command):
+    names = session.names.within(command.prefix, command.after)
+    for name in _exactly(command.prefix, names, command):
         hold = session.owner_states["", name].hold
         assert isinstance(hold, KeyHold)
         yield hold
 
 
-def _named(names: SortedKeys, prefix: str, after: str, command: Purge) -> Iterator[str]:
-    found = names.within(prefix, after)
-    return takewhile(prefix.__eq__, found) if command.exact else found
+def _exactly(prefix: str, names: Iterator[str], command: Purge) -> Iterator[str]:
+    return takewhile(prefix.__eq__, names) if command.exact else names
 
 
 def _note_purge(table: TableState, command: Purge, removed: int) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change, ChangesRead, ReadChanges
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, Inspect, LockStatus
-from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
+from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.session_message import ListedLock, ListedObject, ListLocks, LockList
 from fencelock.actors.message import Local
 from fencelock.actors.table.resource import TableHold, TableObject
 
 if TYPE_CHECKING:
-    from fencelock.actors.table.map import SortedKeys
     from fencelock.actors.table.state import TableState
 
 CONTENDERS_SHOWN_MAX = 1_000
@@ -31,9 +30,6 @@ LOCKS_SHOWN_MAX = 100
 PAGE_BYTES_MAX = 64 << 10
 """Size above which a page of a list takes no more lines (bytes): to make one takes some 3 ms, in
 which others wait."""
-
-AFTER_KIND = chr(ord(KIND_END) + 1)
-"""A kind that this follows comes after all names of that kind."""
 
 
 class DescribeLocks(Local):
@@ -118,7 +114,7 @@ def size_of(contender: Contender) -> int:
 
 
 def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
-    names = merge(table.held_names.within("", ""), _unheld(table, "", ""))
+    names = merge(table.held_names.within("", ""), table.unheld_names.within("", ""))
     statuses: list[LockStatus] = []
     left = SHOWN_BYTES_MAX
     for name in islice(names, LOCKS_SHOWN_MAX):
@@ -134,7 +130,7 @@ def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
 
 def list_locks(table: TableState, query: ListLocks) -> LockList:
     if query.unheld:
-        names = _unheld(table, query.prefix, query.after)
+        names = table.unheld_names.within(query.prefix, query.after)
         found = (_listed_object(table.objects[name]) for name in names)
         objects, more = page_of(
             found, PAGE_BYTES_MAX, lambda one: len(one.lock.encode()) + 16, query.most
@@ -159,24 +155,6 @@ def _listed_lock(table: TableState, name: str) -> ListedLock:
     resource = table.resources[name]
     holder = _holder(next(iter(resource.holds)), name, table.time_ms)
     return ListedLock(name, holder, resource.waiting)
-
-
-def _unheld(table: TableState, prefix: str, after: str) -> Iterator[str]:
-    """Return the names above ``after`` of what nobody can hold, as `HeldNames.within` does."""
-    if KIND_END in prefix:
-        return table.names.within(prefix, after)
-    kinds = _kinds_in(table.names)
-    found = (table.names.within(object_name(kind, prefix), after) for kind in kinds)
-    return chain.from_iterable(found)
-
-
-def _kinds_in(names: SortedKeys) -> Iterator[str]:
-    """Return the kinds of ``names``, in order; each name has one."""
-    name = next(names.after(""), None)
-    while name is not None:
-        kind = kind_of(name)
-        yield kind
-        name = next(names.after(kind + AFTER_KIND), None)
 
 
 def read_changes(table: TableState, query: ReadChanges) -> ChangesRead:

@@ -18,10 +18,10 @@ from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost,
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold, Deadlines, begin_leased
-from fencelock.actors.table.held_names import HeldNames
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.key import KeyHold, begin_key, end_key, key_session
-from fencelock.actors.table.map import Maps, SortedKeys
+from fencelock.actors.table.map import Maps
+from fencelock.actors.table.object_names import ObjectNames
 from fencelock.actors.table.poison import skipped_in
 from fencelock.actors.table.resource import (
     Awaited,
@@ -83,7 +83,7 @@ class TableState:
         resources: what is held or awaited by claims, by name.
         held_names: the names of those ``resources`` that are held.
         objects: the objects that nobody can hold, by name.
-        names: the names of all ``objects``.
+        unheld_names: the names of all ``objects``.
         maps: all maps.
         key_session: the session of the holds that belong to no client.
         marked: the sum of the marks of all ``objects``, of all entries of ``maps``, and of the
@@ -123,9 +123,9 @@ class TableState:
         self.sessions = Sessions(self.accounts)
         self.key_session = key_session()
         self.resources: dict[str, Resource] = {}
-        self.held_names = HeldNames()
+        self.held_names = ObjectNames()
         self.objects: dict[str, TableObject] = {}
-        self.names = SortedKeys()
+        self.unheld_names = ObjectNames()
         self.maps = Maps()
         self.marked = 0
         self.timeouts = Timeouts()
@@ -305,7 +305,7 @@ class TableState:
         self.changing = True
         assert one.name not in self.objects
         self.objects[one.name] = one
-        self.names.add(one.name)
+        self.unheld_names.add(one.name)
         self.marked += one.mark()
         one.account.objects += 1  # charges-add-up
 
@@ -321,7 +321,7 @@ class TableState:
         self.changing = True
         assert not one.queue
         del self.objects[one.name]
-        self.names.remove(one.name)
+        self.unheld_names.remove(one.name)
         self.marked -= one.mark()
         one.account.objects -= 1  # charges-add-up
         self.accounts.leave(one.account)
@@ -557,7 +557,7 @@ class TableState:
                 if name in recent:  # Nearly always: a call would cost every end 1 %.
                     del recent[name]
                 else:
-                    self.held_names.remove_sorted(name)
+                    self.held_names.remove(name)
             fence += 1
         if shared:
             self.serve(objects, out)

@@ -1,9 +1,9 @@
-"""The names of everything that is held, in order, for the pages that people read.
+"""The names of objects in order, for the pages that people read and for purges.
 
-Most holds end before anybody reads a page. So a name is first *recent*, which costs a grant and an
-end next to nothing, and is sorted only when somebody reads, or when recent names are many. So no
-read walks over all names, and none has many names to sort. When the names are sorted has no effect
-that can be seen: what is held depends on the log alone.
+Most holds end before anybody reads a page. So the name of what is held is first *recent*, which
+costs a grant and an end next to nothing, and is sorted only when somebody reads, or when recent
+names are many. So no read walks over all names, and none has many names to sort. When the names are
+sorted has no effect that can be seen: what is held depends on the log alone.
 
 Each kind has its own order, since a prefix without a kind is that of the plain names of all kinds.
 """
@@ -20,11 +20,11 @@ RECENT_MAX = 4_096
 """Number of recent names above which they are sorted, which takes some 4 ms."""
 
 
-class HeldNames:
+class ObjectNames:
     """A set of names.
 
     Attributes:
-        recent: the names that are not sorted yet. Each name enters the set here, and if it leaves
+        recent: the names that are not sorted yet. A name may enter the set here, and if it leaves
             soon, it leaves it here too.
 
     """
@@ -34,13 +34,16 @@ class HeldNames:
         self._sorted: dict[str, SortedKeys] = {}
         """The other names, by kind. Kinds are few: the table refuses those that clients invent."""
 
-    def remove_sorted(self, name: str) -> None:
-        """Remove a name that is not recent any more."""
+    def add(self, name: str) -> None:
+        self._sorted.setdefault(kind_of(name), SortedKeys()).add(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a name that is not recent, or not any more."""
         self._sorted[kind_of(name)].remove(name)
 
     def settle(self) -> None:
         for name in self.recent:
-            self._sorted.setdefault(kind_of(name), SortedKeys()).add(name)
+            self.add(name)
         self.recent.clear()
 
     def within(self, prefix: str, after: str) -> Iterator[str]:
