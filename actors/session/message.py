@@ -38,10 +38,16 @@ class EndWait(Local):
     EASES = True
 
 
+SURVEY_MS = 2_000
+"""How long a survey waits for an endpoint, unless its caller has less time (ms)."""
+
+
 class Survey(Local):
     """Ask every endpoint to describe itself, with or without its roles. Answered by `Surveyed`."""
 
     roles: bool = False
+    within_ms: int = SURVEY_MS
+    """How long to wait for an endpoint that is silent (ms)."""
 
 
 class Surveyed(Local):

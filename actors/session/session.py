@@ -141,9 +141,6 @@ from fencelock.actors.session.state import Broadcast, SessionState
 if TYPE_CHECKING:
     from random import Random
 
-SURVEY_MS = 2_000
-"""How long a survey, such as that of ``fencelock status``, waits for an endpoint (ms)."""
-
 TTL_MS = 15_000
 """Default time for which the holds of a dead client stay taken (ms)."""
 
@@ -439,7 +436,7 @@ def on_survey(state: SessionState, user: Address, survey: Survey, now: Instant) 
             None,
             endpoint,
             now,
-            limit_ms=SURVEY_MS,
+            limit_ms=survey.within_ms,
             survey=number,
         )
         missing[endpoint] = state.in_flight.number

@@ -54,6 +54,9 @@ def status(
 ) -> None:
     """Show [bold]which nodes are ready[/bold], who leads, and who holds what.
 
+    A node that is silent for 2 s, or for half of --timeout if that is less, is
+    shown without an answer.
+
     Exits with 0 if the cluster serves, with 1 if no node answers, and with 3 if
     it has no leader or no majority, or if its nodes do not belong together.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -45,7 +46,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Message
-from fencelock.actors.session.message import Survey, Surveyed
+from fencelock.actors.session.message import SURVEY_MS, Survey, Surveyed
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.operation import Operation, operation
 from fencelock.cluster.client.owner import operator_named
@@ -54,6 +55,10 @@ from fencelock.cluster.client.settings import Read, check_text_type, checked
 A = TypeVar("A")
 L = TypeVar("L", ListedLock, ListedObject)
 R = TypeVar("R", LockList, MapList, RecordList, UsageRead)
+
+SILENT_SHARE = 2 / 3
+"""Part of the time that is left in which a node must describe itself. The other replies would be
+lost if the survey itself ended too late."""
 
 
 class Administration(BaseClient):
@@ -300,7 +305,8 @@ class Administration(BaseClient):
 
         With ``roles`` a `NodeStatus` also describes the node's roles.
 
-        A node that is silent for 2 s, or known to be down, is missing.
+        A node that is silent for 2 s, or known to be down, is missing. If less time is left, see
+        `reply_by`, a node is given two thirds of it.
 
         Raises:
             UnavailableError: no node answered.
@@ -364,7 +370,9 @@ class Administration(BaseClient):
         return tuple(found)
 
     def _surveying(self, roles: bool) -> Operation[Surveyed]:
-        surveyed: Surveyed = yield from self._channel.ask(Survey(roles=roles))
+        within_ms = math.ceil(min(SURVEY_MS, self._channel.left_s() * SILENT_SHARE * 1000))
+        survey = Survey(roles=roles, within_ms=within_ms)
+        surveyed: Surveyed = yield from self._channel.ask(survey)
         if not surveyed.statuses:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
         return surveyed

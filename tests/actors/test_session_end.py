@@ -134,6 +134,13 @@ def test_a_survey_does_not_wait_for_an_endpoint_that_is_down_or_silent(
     assert unkept.role.session_state.in_flight.pending == {}
 
 
+def test_a_survey_waits_for_a_silent_endpoint_as_long_as_it_is_told(unkept: UnkeptSession) -> None:
+    unkept.receive(ANN, Survey(within_ms=500))
+    unkept.receive(A, node_status("a", 1))
+    assert of(Surveyed, unkept.run(400)) == []
+    assert one(Surveyed, unkept.run(300), ANN).silent == ("b",)
+
+
 def test_closing_releases_cancels_and_answers_when_all_is_confirmed(unkept: UnkeptSession) -> None:
     unkept.held()
     unkept.acquire(BEN, lock="y")

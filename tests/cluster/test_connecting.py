@@ -23,9 +23,10 @@ from fencelock import AcquireCancelledError, ConfigError, UnavailableError, aio
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.session.message import EndpointChanged, Wait, Waiting
 from fencelock.cluster.client.callback_executor import ThreadExecutor
-from fencelock.cluster.client.connection import notify
+from fencelock.cluster.client.connection import alias_of, notify
 from fencelock.cluster.client.waiting import report, why_unreached
 from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.testing.faults import LinkFaults
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, lose, partition
 
@@ -292,3 +293,16 @@ def test_an_undecided_acquire_logs_why_and_keeps_its_time(records: Records) -> N
     text = logged(records, logging.WARNING, "lock 'x': waiting for ").getMessage()
     assert "no node answers. Tried tcp://127.0.0.1:1: cannot be reached (connection ref" in text
     client.close()
+
+
+def test_a_survey_ends_in_time_and_names_the_node_that_is_silent(cluster: LocalCluster) -> None:
+    silent = cluster.addresses.replace("127.0.0.1", "localhost")
+    with fencelock.connect([cluster.addresses, silent]) as client:
+        assert client.survey().silent == ()
+        whole: Any = client
+        LinkFaults(whole._connection.links).cut_off.add(alias_of(1))
+        began = time.monotonic()
+        client.reply_by(began + 1)
+        surveyed = client.survey()
+    assert ([node.node for node in surveyed.statuses], surveyed.silent) == (["local"], (silent,))
+    assert time.monotonic() - began < 1
