@@ -284,30 +284,6 @@ def test_sizes_of_records_are_bounds(table: LockTable) -> None:
             assert size <= snapshot.bytes_of(entry)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        ({"session": 99}, "no session 99"),
-        ({"version": 99}, "not given yet"),
-        ({"ticket": 1}, "with ticket 1"),
-        ({"value": bytes(VALUE_BYTES_MAX + 1)}, "bytes"),
-        ({"key": "x" * 300}, "300 bytes"),
-        ({}, "twice"),
-    ],
-    ids=str,
-)
-def test_a_wrong_entry_of_a_snapshot_is_refused(
-    table: LockTable, ann: Writer, wrong: dict[str, Any], text: str
-) -> None:
-    table.next_ticket()
-    ann.put()
-    (part,) = table.snapshot()
-    entry = part.entries[0]._replace(**wrong)
-    entries = (entry,) if wrong else (entry, entry)
-    with pytest.raises(ValueError, match=text):
-        LockTable.restore((replace(part, entries=entries),))
-
-
 def test_different_entries_have_different_numbers(table: LockTable) -> None:
     def numbers(**fields: Any) -> tuple[int, ...]:
         one = table_of_three()

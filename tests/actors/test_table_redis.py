@@ -491,18 +491,6 @@ def test_a_field_beyond_limits_is_refused(table: LockTable, command: ChangeKeys,
     assert table.resources == {}
 
 
-def test_a_snapshot_that_contradicts_itself_is_refused(table: LockTable) -> None:
-    outcomes(table, set_nx("k"))
-    (part,) = table.snapshot()
-    (record,) = (one for one in part.owner_states if one.lock == "k")
-    for wrong in ({"key": None}, {"session": 1}, {"hold": None}):
-        owner_states = tuple(
-            record._replace(**wrong) if one is record else one for one in part.owner_states
-        )
-        with pytest.raises(ValueError, match="the snapshot has a wrong key 'k'"):
-            LockTable.restore((replace(part, owner_states=owner_states),))
-
-
 def test_a_snapshot_does_not_change_when_a_key_does(table: LockTable) -> None:
     """Its parts are made one by one, while requests change the table."""
     outcomes(table, wait("k", b"v", 500))

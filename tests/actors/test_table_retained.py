@@ -103,25 +103,6 @@ def test_objects_that_cannot_be_retained_are_refused_with_a_reason(
     assert table.resources == {}
 
 
-def test_a_snapshot_with_a_span_that_cannot_be_is_refused(table: LockTable) -> None:
-    applied(table, retain())
-    applied(table, retain(B))
-    (part,) = table.snapshot()
-    holds, waits = part.owner_states
-    assert holds.hold is not None
-    assert waits.wait is not None
-    for changed in (
-        replace(part, head=part.head._replace(fence=9)),
-        replace(part, owner_states=(holds._replace(hold=holds.hold._replace(span=-1)), waits)),
-        replace(part, owner_states=(holds, waits._replace(locks=("a", "b")))),
-        replace(
-            part, owner_states=(holds, waits._replace(wait=waits.wait._replace(span=SPAN_MAX + 1)))
-        ),
-    ):
-        with pytest.raises(ValueError, match="wrong span of lock 'a'"):
-            LockTable.restore((changed,))
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_repeated_recalls_take_turns_at_random(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(retained, "RECALLS_MAX", 1)

@@ -18,12 +18,14 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
-from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.pool import GivePermits, TakePermits
+from fencelock.actors.api.pool import TakePermits
+from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
 from fencelock.actors.api.semaphore import (
     PERMITS_MAX,
     SEMAPHORE,
@@ -227,24 +229,14 @@ EVERYTHING: list[Any] = [
     TakePermits(pool="P", size=3, amount=2, session="t.2", request=6),
     AcquirePermits(semaphore="Q", permits=3, amount=1, session="s.1", request=16),
     ResizeSemaphore(semaphore="Q", permits=3, size=4, session="s.1", request=17),  # Of a holder.
+    PutEntry(map="m", entry_key="k", value=b"v", ttl_ms=900, session="u.3", request=1),
+    ChangeKeys(
+        keys=("k",), action=KeyAction.SET, states=(KeyState.FREE,), session="u.3", request=2
+    ),
+    AcquireRetained(lock="r", span=10, session="s.1", request=18),
+    AcquireRetained(lock="r", span=10, session="t.2", request=7),
 ]
-GO_ON: list[Any] = [
-    ResizeSemaphore(semaphore="Q", permits=3, size=4, session="s.1", request=17),
-    AcquirePermits(semaphore="S", permits=3, amount=3, session="t.2", request=1),
-    api.Release(lock=SEMAPHORE_S, fence=1, session="s.1", request=12),
-    Downgrade(rwlock="R", fence=2, session="s.1", request=13),
-    api.Release(lock=RWLOCK_R, fence=2, session="s.1", request=14),
-    api.Release(lock=object_name(SEVERAL, "a"), fence=3, session="s.1", request=15),
-    api.Release(lock="c", fence=5, session="u.3", request=2),
-    CountDown(latch="L", count=2, session="s.1", request=6),
-    CountDown(latch="L", count=2, session="u.3", request=3),
-    AwaitBarrier(barrier="B", parties=3, session="u.3", request=4),
-    AddToCounter(counter="C", amount=7, session="s.1", request=9),
-    AddToCounter(counter="C", amount=1, session="u.3", request=5),
-    TakePermits(pool="P", size=3, amount=2, session="s.1", request=10),
-    GivePermits(pool="P", amount=1, session="u.3", request=6),
-]
-"""Requests for objects of every kind, new ones and repetitions."""
+"""Requests for objects of every kind."""
 
 
 @pytest.fixture
@@ -256,31 +248,8 @@ def every(table: LockTable) -> LockTable:
 
 
 @pytest.mark.parametrize(
-    ("field", "at", "wrong"),
-    [
-        ("latches", 0, {"left": 3}),
-        ("latches", 0, {"left": 0, "ticket": 99, "due_ms": 70}),
-        ("latches", 1, {"due_ms": None}),
-        ("barriers", 0, {"parties": 2}),
-        ("barriers", 0, {"lock": "barrier\x1fX"}),
-        ("counters", 0, {"value": 0}),
-        ("counters", 0, {"value": -(1 << 63)}),
-        ("pools", 0, {"size": 0}),
-        ("pools", 0, {"taken": -1}),
-        ("pools", 0, {"taken": 1 << 31}),
-    ],
+    "field", ["latches", "barriers", "counters", "pools", "replies", "entries"]
 )
-def test_a_snapshot_with_an_object_that_cannot_be_is_refused(
-    every: LockTable, field: str, at: int, wrong: dict[str, Any]
-) -> None:
-    (part,) = every.snapshot()
-    records = list(getattr(part, field))
-    records[at] = records[at]._replace(**wrong)
-    with pytest.raises(ValueError, match="the snapshot has"):
-        LockTable.restore((replace(part, **{field: tuple(records)}),))
-
-
-@pytest.mark.parametrize("field", ["latches", "barriers", "counters", "pools", "replies"])
 def test_a_snapshot_with_a_record_twice_is_refused(every: LockTable, field: str) -> None:
     (part,) = every.snapshot()
     records = getattr(part, field)
@@ -295,49 +264,40 @@ def test_a_snapshot_with_an_unused_latch_is_refused(every: LockTable) -> None:
         LockTable.restore((replace(part, latches=(*part.latches, unused)),))
 
 
-@pytest.mark.parametrize(
-    ("lock", "wrong", "text"),
-    [
-        *(
-            (SEMAPHORE_S, wrong, "semaphore")
-            for wrong in (
-                {"amount": 0},
-                {"amount": -1},
-                {"amount": PERMITS_MAX + 1},
-                {"times": 0},
-                {"capacity": 0},
-                {"capacity": 4},
-            )
-        ),
-        ("c", {"amount": 2}, "2 of 1 held of lock 'c'"),
-    ],
-)
-def test_a_snapshot_with_a_hold_that_cannot_be_is_refused(
-    every: LockTable, lock: str, wrong: dict[str, Any], text: str
-) -> None:
-    (part,) = every.snapshot()
-    owner_states = tuple(
-        one._replace(hold=one.hold._replace(**wrong)) if one.hold and one.lock == lock else one
-        for one in part.owner_states
-    )
-    assert owner_states != part.owner_states
-    with pytest.raises(ValueError, match=text):
-        LockTable.restore((replace(part, owner_states=owner_states),))
+CLAIMANTS: dict[str, Callable[[ClaimantRecord], bool]] = {
+    "hold": lambda one: one.hold is not None and one.lock == SEMAPHORE_S,
+    "hold of c": lambda one: one.hold is not None and one.lock == "c",
+    "retained": lambda one: one.hold is not None and one.lock == "r",
+    "key": lambda one: one.lock == "k",
+    "wait": lambda one: one.wait is not None,
+    "retained wait": lambda one: one.wait is not None and one.lock == "r",
+    "idle": lambda one: one.hold is None and one.wait is None,
+}
 
 
-def with_changed(part: TablePart, field: str, at: int, **wrong: Any) -> TablePart:
-    """Return ``part`` with other fields of one record, or of the claim in it."""
+SECOND = {"sessions": ("sessions", 1), "open latch": ("latches", 1)}
+"""Kinds whose first record is another one: that of the doors, or of a latch that waits."""
+
+
+def with_changed(part: TablePart, kind: str, wrong: dict[str, Any]) -> TablePart:
+    """Return ``part`` with other fields of the first record of a kind, or of the claim in it."""
+    if kind == "head":
+        return replace(part, head=part.head._replace(**wrong))
+    field, at = SECOND.get(kind, (kind, 0))
+    if kind in CLAIMANTS:
+        field = "owner_states"
+        at = next(at for at, one in enumerate(part.owner_states) if CLAIMANTS[kind](one))
     records: list[Any] = list(getattr(part, field))
-    record = records[at]
-    claim = {"hold": record.hold, "wait": record.wait} if field == "owner_states" else {}
-    for name in [name for name in wrong if name in claim]:
-        wrong[name] = claim[name]._replace(**wrong[name])
-    records[at] = record._replace(**wrong)
+    fields = {
+        name: getattr(records[at], name)._replace(**value) if isinstance(value, dict) else value
+        for name, value in wrong.items()
+    }
+    records[at] = records[at]._replace(**fields)
     return replace(part, **{field: tuple(records)})
 
 
 @pytest.mark.parametrize(
-    ("field", "wrong", "text"),
+    ("kind", "wrong", "text"),
     [
         ("head", {"opened": 2}, "wrong session"),
         ("head", {"tickets": 0}, "tickets that are not in"),
@@ -359,6 +319,13 @@ def with_changed(part: TablePart, field: str, at: int, **wrong: Any) -> TablePar
         ("hold", {"hold": {"lease": LeaseRecord(1 << 62, 0, 0, 9, 1, 0, 9)}}, "wrong times"),
         ("hold", {"locks": ("c", "d")}, "wrong locks"),
         ("hold", {"lock": object_name(LATCH, "L")}, "which nobody can hold"),
+        ("hold", {"hold": {"amount": 0}}, "semaphore"),
+        ("hold", {"hold": {"amount": -1}}, "semaphore"),
+        ("hold", {"hold": {"amount": PERMITS_MAX + 1}}, "semaphore"),
+        ("hold", {"hold": {"times": 0}}, "semaphore"),
+        ("hold", {"hold": {"capacity": 0}}, "semaphore"),
+        ("hold", {"hold": {"capacity": 4}}, "semaphore"),
+        ("hold of c", {"hold": {"amount": 2}}, "2 of 1 held of lock 'c'"),
         ("wait", {"wait": {"ticket": -1}}, "tickets that are not in"),
         ("wait", {"wait": {"amount": 0}}, "wrong wait"),
         ("wait", {"wait": {"due_ms": 1 << 62}}, "wrong times"),
@@ -367,34 +334,41 @@ def with_changed(part: TablePart, field: str, at: int, **wrong: Any) -> TablePar
         ("latches", {"lock": "L"}, "wrong or second"),
         ("latches", {"keep_ms": 1 << 62}, "wrong latch"),
         ("barriers", {"generation": 99}, "wrong barrier"),
+        ("latches", {"left": 3}, "the snapshot has"),
+        ("latches", {"left": 0, "ticket": 99, "due_ms": 70}, "the snapshot has"),
+        ("open latch", {"due_ms": None}, "the snapshot has"),
+        ("barriers", {"parties": 2}, "the snapshot has"),
+        ("barriers", {"lock": "barrier\x1fX"}, "the snapshot has"),
+        ("counters", {"value": 0}, "wrong counter"),
+        ("counters", {"value": -(1 << 63)}, "wrong counter"),
+        ("pools", {"size": 0}, "wrong pool"),
+        ("pools", {"taken": -1}, "wrong pool"),
+        ("pools", {"taken": 1 << 31}, "wrong pool"),
+        ("retained", {"hold": {"span": -1}}, "wrong span of lock 'r'"),
+        ("retained wait", {"wait": {"span": SPAN_MAX + 1}}, "wrong span of lock 'r'"),
+        ("retained wait", {"locks": ("r", "a")}, "wrong span of lock 'r'"),
+        ("head", {"fence": 9}, "wrong span of lock 'r'"),
+        ("key", {"key": None}, "wrong key 'k'"),
+        ("key", {"session": 1}, "wrong key 'k'"),
+        ("key", {"hold": None}, "wrong key 'k'"),
+        ("entries", {"session": 99}, "no session 99"),
+        ("entries", {"version": 99}, "not given yet"),
+        ("entries", {"value": bytes(VALUE_BYTES_MAX + 1)}, "bytes"),
+        ("entries", {"key": "x" * 300}, "300 bytes"),
+        ("entries", {"due_ms": None}, "with ticket 10"),
         ("entries", {"ticket": 1}, "ticket 1 twice"),
         ("entries", {"ticket": 99}, "tickets that are not in"),
         ("entries", {"due_ms": 1 << 62}, "expires at"),
         ("histories", {"changes": ()}, "without changes"),
     ],
 )
-def test_a_snapshot_whose_numbers_contradict_each_other_is_refused(
-    every: LockTable, field: str, wrong: dict[str, Any], text: str
+def test_a_snapshot_with_a_record_that_cannot_be_is_refused(
+    every: LockTable, kind: str, wrong: dict[str, Any], text: str
 ) -> None:
     """Otherwise a member would stop later, at each start, when something falls due."""
-    put = PutEntry(map="m", entry_key="k", value=b"v", ttl_ms=900, owner="o", request=1)
-    every.apply(5, replace(put, session="u.3"))
     (part,) = every.snapshot()
-    if field == "head":
-        changed = replace(part, head=part.head._replace(**wrong))
-    elif field in {"hold", "wait", "idle"}:
-        at = next(
-            at
-            for at, one in enumerate(part.owner_states)
-            if (field == "hold") is (one.hold is not None and one.lock == SEMAPHORE_S)
-            and (field == "wait") is (one.wait is not None)
-            and (field == "idle") is (one.hold is None and one.wait is None)
-        )
-        changed = with_changed(part, "owner_states", at, **wrong)
-    else:
-        changed = with_changed(part, field, 0, **wrong)
     with pytest.raises(ValueError, match=text):
-        LockTable.restore((changed,))
+        LockTable.restore((with_changed(part, kind, wrong),))
 
 
 @pytest.mark.parametrize(
