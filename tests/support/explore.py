@@ -253,19 +253,13 @@ class Explorer:
         self._begin, _ = self.moves.first(roles)
         self._index = {self._begin: 0}
 
-    def explore(self, *, states_max: int, depth_max: int = 1_000_000) -> Exploration:
-        """Search until nothing is new, a bound is reached, or a violation is found.
-
-        Args:
-            states_max: the limit of states to visit.
-            depth_max: the limit of steps from the beginning.
-
-        """
+    def explore(self, *, states_max: int) -> Exploration:
+        """Search until nothing is new, so many states were visited, or a violation is found."""
         found = self.found
         frontier = [self._begin]
         try:
             self._judge(self._begin)
-            while frontier and len(self._index) < states_max and found.depth < depth_max:
+            while frontier and len(self._index) < states_max:
                 frontier = self._level(frontier, states_max)
         except _Found:
             pass
