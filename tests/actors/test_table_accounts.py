@@ -27,6 +27,7 @@ from fencelock.actors.api.map import MAP, PutEntry
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import REDIS_KEY, object_name
 from fencelock.actors.api.session_message import ListRecords, Open, Records
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import account_rules, snapshot
 from fencelock.actors.table.account import SHARE, WHOLE, Account, Accounts
 from fencelock.actors.table.account_rules import list_maps, read_usage
@@ -99,6 +100,23 @@ def test_a_refusal_names_the_quota_the_value_the_limit_and_the_next_step(
         f'("fencelock keys quota {name} --entries N")'
     )
     assert not why(log.put(TILL, "b"))
+
+
+def test_a_session_beyond_the_quota_of_its_key_is_refused() -> None:
+    log = Log()
+    log.limit("shop", Quota(sessions=1))
+    first, second, other = (
+        log.table.apply(0, Open(session=session, ttl_ms=10_000))
+        for session in ("shop@1", "shop@2", "till@2")
+    )
+    assert not why(first)  # It is open already.
+    assert "the quota sessions is 1" in why(second)
+    assert not why(other)
+
+
+def test_an_account_that_no_key_can_have_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"account .* 257"):
+        SetQuota(account="x" * 257, quota=Quota(), operator="a", request=1).check()
 
 
 def test_a_key_below_a_lowered_quota_may_make_its_own_entries_smaller() -> None:
