@@ -5,31 +5,23 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from fencelock.actors.api.account import Purge, Purged, QuotaSet, SetQuota
-from fencelock.actors.api.backup_message import BackupPart, LockQuery, ReadBackup
-from fencelock.actors.api.membership_message import (
-    ChangeMembers,
-    MembersChanged,
-    MembersRead,
-    ReadMembers,
-)
+from fencelock.actors.api.account import Purge, SetQuota
+from fencelock.actors.api.backup_message import LockQuery, ReadBackup
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     AcquireRequest,
     CancellableRequest,
     Describe,
-    Granted,
     Inspect,
     LockReply,
     LockStatus,
-    NodeStatus,
     Reason,
     Refused,
-    Released,
     ReleaseRequest,
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
-from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.api.request import TableReply
+from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.request import Reply
 from fencelock.actors.api.session_message import (
     HAVE_DEADLINES,
     CloseSession,
@@ -39,7 +31,6 @@ from fencelock.actors.api.session_message import (
     ListRecords,
     Renew,
     Renewed,
-    SessionClosed,
 )
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, ms_between, role_of
@@ -48,25 +39,6 @@ from fencelock.actors.session.requests import LockKey, Pending, UserRequest, loc
 if TYPE_CHECKING:
     from fencelock.actors.session.endpoints import Endpoints
     from fencelock.actors.session.state import SessionState
-
-SessionReply = (
-    Granted
-    | Released
-    | UpdateReply
-    | Renewed
-    | Refused
-    | NodeStatus
-    | Evicted
-    | SessionClosed
-    | QuotaSet
-    | Purged
-    | MembersRead
-    | MembersChanged
-    | BackupPart
-    | TableReply
-)
-"""Replies that end a request."""
-
 
 CHECKED_MAX = 4_096
 """Valid lock keys that are cached: most are used again and again."""
@@ -189,7 +161,7 @@ def _owner(lock_key: LockKey) -> str:
     return f"{titled(lock_key.lock)}: {lock_key.who}"
 
 
-def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
+def is_reply_to(pending: Pending, reply: Reply) -> bool:
     """Return whether ``reply`` is a possible reply to the request of ``pending``."""
     request, lock_key = pending.request, pending.lock_key
     if not (isinstance(request, reply.REPLIES_TO) or isinstance(reply, Refused)):

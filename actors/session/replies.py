@@ -22,6 +22,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.request import Reply
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -29,7 +30,7 @@ from fencelock.actors.session import holds
 from fencelock.actors.session.endpoints import note_life, note_node, prefer_leader
 from fencelock.actors.session.holds import EXPIRED, GONE, Acquisition, ClientHold, let_go, lose
 from fencelock.actors.session.lease import SessionLease
-from fencelock.actors.session.refusals import Rejection, SessionReply, is_reply_to, lost
+from fencelock.actors.session.refusals import Rejection, is_reply_to, lost
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
@@ -61,9 +62,7 @@ OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
 EARLIER = "it is unknown whether an earlier copy of this request took effect"
 
 
-def on_reply(
-    state: SessionState, sender: Address, reply: SessionReply, now: Instant
-) -> list[Effect]:
+def on_reply(state: SessionState, sender: Address, reply: Reply, now: Instant) -> list[Effect]:
     """Pass ``reply`` to the user, once; drop it if no request waits for it."""
     effects, pending = _expected(state, sender, reply, now)
     if pending is None:
@@ -73,7 +72,7 @@ def on_reply(
 
 
 def _expected(
-    state: SessionState, sender: Address, reply: SessionReply, now: Instant
+    state: SessionState, sender: Address, reply: Reply, now: Instant
 ) -> tuple[list[Effect], Pending | None]:
     """Return the request to which ``reply`` replies, or None, and the effects of its arrival."""
     session_lease, unanswered = state.session_lease, state.in_flight.pending
@@ -382,9 +381,7 @@ def _rest_of(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effec
     return [*effects, *state.in_flight.go_on(lock_key, now)]
 
 
-def _on_late(
-    state: SessionState, sender: Address, reply: SessionReply, now: Instant
-) -> list[Effect]:
+def _on_late(state: SessionState, sender: Address, reply: Reply, now: Instant) -> list[Effect]:
     """Drop a reply that no request waits for. If it is a grant, cancel it where that is needed.
 
     A pending cancel gives a grant back, too. Another is needed in two cases. Without sessions, a

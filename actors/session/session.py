@@ -121,7 +121,6 @@ from fencelock.actors.session.message import (
 )
 from fencelock.actors.session.refusals import (
     Rejection,
-    SessionReply,
     check_claim,
     check_release,
     check_request,
@@ -159,18 +158,11 @@ Event = (
     | Survey
     | WatchCluster
     | Undecided
-    | SessionReply
-    | Cancelled
-    | Alive
-    | Opened
-    | Ended
+    | Reply
     | HoldLost
     | ConfirmHold
     | Unlocking
     | Recall
-    | ProbeReply
-    | ClusterUp
-    | ClusterDown
     | LinkUp
     | LinkDown
     | LinkRefused

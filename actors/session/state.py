@@ -6,13 +6,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest, refused
+from fencelock.actors.api.request import Reply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, later
 from fencelock.actors.session.endpoints import Endpoints, Probing
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
-from fencelock.actors.session.refusals import Rejection, SessionReply
+from fencelock.actors.session.refusals import Rejection
 from fencelock.actors.session.requests import LockKey, Pending, SessionRequests, lock_key_named
 from fencelock.actors.session.upkeep import ClusterPoll
 
@@ -110,7 +111,7 @@ class SessionState(Struct):
             lock_key = lock_key_named(lock_key.lock, "")
         self.unreported.add(lock_key, hold.fence, times, detail)
 
-    def reply(self, pending: Pending, reply: SessionReply) -> list[Effect]:
+    def reply(self, pending: Pending, reply: Reply) -> list[Effect]:
         """Reply to the user, with the owner and number it sent; do nothing if no user waits."""
         user, request = pending.user, pending.request
         if user is None:
