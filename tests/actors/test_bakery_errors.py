@@ -140,7 +140,7 @@ def test_failed_names_what_is_missing(tmp_path: Path) -> None:
         with pytest.raises(fencelock.UnavailableError) as caught:
             client.lock("nobody").acquire()
         waiting = "waiting for n2, n3: a new cluster begins when all its members have met once"
-        assert waiting in str(caught.value)
+        assert f"bakery grants nothing now: {waiting}" in str(caught.value)
         assert '"obtention" under [bakery]' in str(caught.value)
 
 

@@ -26,7 +26,7 @@ from support.real_nodes import until
 from support.role_harness import only_sent, sent
 
 import fencelock
-from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason
+from fencelock.actors.api.message import Describe, Granted, NodeStatus
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -192,14 +192,6 @@ def test_two_members_of_three_found_no_group(seed: int) -> None:
     harness.world.power_on("n2")
     assert harness.granted(second).fence > 0
     assert harness.answers(Granted, first) == []
-
-
-def test_a_client_learns_which_member_a_new_cluster_waits_for() -> None:
-    harness = town_of(1)
-    harness.start("n1", "n3")
-    refused = harness.refused(harness.acquire("n1", wait_ms=500))
-    assert refused.reason is Reason.UNAVAILABLE
-    assert "bakery grants nothing now: waiting for n2: a new cluster begins" in refused.detail
 
 
 def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:

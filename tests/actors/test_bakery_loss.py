@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, TERMS, ClusterHarness
 from support.leader_trio import member, seats
 
 from fencelock.actors.api.message import Granted, Release, Released
@@ -15,6 +15,7 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.message import Chosen, Member, Seating
 from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.node.topology import ProtocolSettings
 
 LONG_MS = 60_000
 
@@ -61,9 +62,10 @@ def test_two_leaders_lost_at_once_are_waited_out_and_reported() -> None:
     assert granted.fence > held.fence
 
 
-def test_leaders_of_a_minority_grant_nothing() -> None:
+@pytest.mark.parametrize("settings", [TERMS, NO_COPIES], ids=["copies", "no copies"])
+def test_leaders_of_a_minority_grant_nothing(settings: ProtocolSettings) -> None:
     """Two leaders of three, cut off from the other three members."""
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, settings).start().ready()
     leaders = harness.serving()
     cut_off = leaders[:2]
     harness.cut(cut_off)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.counting import count_contenders
 from support.expect import present
-from support.lamport_scene import LoneProcess, got, posts, release, to_proxy, welcome
+from support.lamport_scene import LoneProcess, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
@@ -16,16 +16,6 @@ from fencelock.actors.lamport.process import AHEAD_PROBE_MS, PROOF_MS
 from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, QueryLock
 
 # Judging others.
-
-
-def test_a_tie_goes_to_the_lesser_node(joined: LoneProcess) -> None:
-    joined.requested(1, 5)
-    joined.receive("a", messages.Request(lock="x", stamp=5))
-    assert to_proxy(joined.receive("c", messages.Request(lock="x", stamp=5))) == []
-
-    assert [waiter.node for waiter in joined.look().waiters] == ["b", "c"]
-    let_in = joined.receive("a", messages.Release(lock="x", request=5, stamp=7))
-    assert to_proxy(let_in) == [got(1, 5)]  # And (5, "c") was later than (5, "b").
 
 
 def test_a_release_of_another_request_removes_nothing(joined: LoneProcess) -> None:
