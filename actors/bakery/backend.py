@@ -284,7 +284,7 @@ class BakeryBackend(MembersBackend):
         return [*confirmed, Observe("bakery.cancel_unconfirmed")]
 
     def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
-        self._drop_waits(lambda session: session == request.session)
+        self._end_waits(lambda session: session == request.session)
         name, until = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0), later(now, ANSWER_MS)
         return self._begin(InFlightRequest(name, sender, request, now, until=until), now)
 
@@ -318,15 +318,14 @@ class BakeryBackend(MembersBackend):
         about = self.in_flight.about(name.lock, name.who)
         return [pending for pending in about if pending.name.kind is Kind.LOCK]
 
-    def _drop_waits(self, chosen: Callable[[str], bool]) -> int:
-        waits = self._waits_where(lambda pending: chosen(pending.name.who.session))
-        for pending in waits:
-            self.in_flight.end(pending)
-        return len(waits)
-
-    def _waits_where(self, chosen: Callable[[InFlightRequest], bool]) -> list[InFlightRequest]:
-        waits = self.in_flight.by_number.values()
-        return [one for one in waits if one.name.kind is Kind.LOCK and chosen(one)]
+    def _end_waits(self, chosen: Callable[[str], bool]) -> list[InFlightRequest]:
+        """End and return the waits of the sessions that are ``chosen``."""
+        requests = self.in_flight.by_number.values()
+        waits = [one for one in requests if one.name.kind is Kind.LOCK]
+        ended = [wait for wait in waits if chosen(wait.name.who.session)]
+        for wait in ended:
+            self.in_flight.end(wait)
+        return ended
 
     def _from_leader(self, handler: Handler) -> Handler:
         """Return ``handler``, which gets only possible replies of nodes that can be leaders."""
@@ -600,17 +599,14 @@ class BakeryBackend(MembersBackend):
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
         silent = set(clients)
-        gone = self._drop_waits(lambda session: client_of(session) in silent)
+        gone = len(self._end_waits(lambda session: client_of(session) in silent))
         return [Observe("proxy.wait_of_silent_client_ended", gone)] if gone else []
 
     def cancel_waits(self, clients: list[str], now: Instant) -> Effects:
         """End the waits of clients whose key was removed, and have the leaders drop them."""
-        removed, effects = set(clients), list[Effect]()
-        for wait in self._waits_where(lambda wait: client_of(wait.name.who.session) in removed):
-            self.in_flight.end(wait)
-            if wait.sent:
-                effects += self._undo(wait, now)
-        return effects
+        removed = set(clients)
+        ended = self._end_waits(lambda session: client_of(session) in removed)
+        return [effect for wait in ended if wait.sent for effect in self._undo(wait, now)]
 
     def gather_status(self, now: Instant) -> Effects:
         self.tickets = None

@@ -85,24 +85,34 @@ class Electorate(NamedTuple):
     def is_quorum(self, nodes: Collection[str]) -> bool:
         return self.reached(dict.fromkeys(nodes, 0)) is not None
 
+    @property
+    def membership(self) -> Membership:
+        return Membership(self.number, self.members)
+
+    @property
+    def before(self) -> Membership:
+        return Membership(self.number - 1, self.former)
+
     def settled(self) -> Electorate:
         """Return the electorate once its seating is in force."""
         return self._replace(former=())
 
     def with_member(self, member: Member) -> Electorate:
-        return self._next(Membership(self.number, self.members).with_member(member))
+        return self._next(self.membership.with_member(member))
 
     def without(self, name: str) -> Electorate:
-        return self._next(Membership(self.number, self.members).without(name))
+        return self._next(self.membership.without(name))
 
     def _next(self, membership: Membership) -> Electorate:
         return Electorate(membership.number, membership.members, self.members)
 
-    def is_next_of(self, before: Electorate) -> bool:
-        """Return whether this changes one member of ``before``, which is settled."""
-        former = Membership(self.number - 1, self.former)
-        follows = former.voters == Membership(before.number, before.members).voters
-        return not before.former and follows and _is_one_change(self)
+    def is_next_of(self, known: Electorate) -> bool:
+        """Return whether this changes one member of ``known``, which is settled."""
+        follows = self.before.voters == known.membership.voters
+        return not known.former and follows and self.is_one_change()
+
+    def is_one_change(self) -> bool:
+        return self.membership.is_next_of(self.before)
 
     def as_sent(self) -> Electorate:
         """Return this electorate as messages and records have it."""
@@ -121,7 +131,7 @@ def is_sound(electorate: Electorate) -> bool:
         0 < number < NUMBER_MAX
         and bool(members)
         and all(_is_group(group) for group in (members, former))
-        and (not former or _is_one_change(electorate))
+        and (not former or electorate.is_one_change())
     )
 
 
@@ -132,18 +142,11 @@ def can_follow(later: Electorate, known: Electorate, epoch: int) -> bool:
     differ in no more voters than there are changes between them. ``known`` may have been given up
     while two groups had to agree; then what follows begins with its ``former``.
     """
-    begins = [Membership(known.number, known.members)]
-    if known.former:
-        begins.append(Membership(known.number - 1, known.former))
-    voters = Membership(later.number, later.members).voters
+    begins = [known.membership, known.before] if known.former else [known.membership]
+    voters = later.membership.voters
     return later.number <= epoch and any(
         len(voters ^ begin.voters) <= later.number - begin.number for begin in begins
     )
-
-
-def _is_one_change(electorate: Electorate) -> bool:
-    former = Membership(electorate.number - 1, electorate.former)
-    return Membership(electorate.number, electorate.members).is_next_of(former)
 
 
 def _is_group(members: tuple[Member, ...]) -> bool:
