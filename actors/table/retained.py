@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -53,36 +53,32 @@ other commands wait for these."""
 COME_BACK_MS = 200
 """Time for which a claim that does not wait is queued for a retained lock (ms)."""
 
-_fence = itemgetter(0)
 _fence_of = attrgetter("fence")
 
 
 class Spans(Struct, eq=False):
-    """The holds of one object that have a span, by fence, which is the order of their grants.
+    """The holds of one object that have a span.
 
     Attributes:
-        holds: all of them; at least one.
-        unnoted: those that are not in `Session.awaited` (noted-once).
+        holds: all of them, by fence, which is the order of their grants; at least one.
+        unnoted: those that are not in `Session.awaited` (noted-once), by fence, in any order.
 
     """
 
     holds: list[TableHold] = field(default_factory=list["TableHold"])
-    unnoted: list[TableHold] = field(default_factory=list["TableHold"])
+    unnoted: dict[int, TableHold] = field(default_factory=dict[int, "TableHold"])
 
     def add(self, hold: TableHold) -> None:
         """Add a new hold, or one of a snapshot, which comes in any order until `sort`."""
         self.holds.append(hold)
-        self.unnoted.append(hold)
+        self.unnoted[hold.fence] = hold
 
     def sort(self) -> None:
         self.holds.sort(key=_fence_of)
-        self.unnoted.sort(key=_fence_of)
 
     def remove(self, hold: TableHold) -> None:
         del self.holds[bisect_left(self.holds, hold.fence, key=_fence_of)]
-        place = bisect_left(self.unnoted, hold.fence, key=_fence_of)
-        if self.unnoted[place : place + 1] == [hold]:
-            del self.unnoted[place]
+        self.unnoted.pop(hold.fence, None)
 
     def contain(self, fence: int) -> bool:
         """Return whether ``fence`` is in one of the spans. These do not overlap (fences-rise)."""
@@ -96,13 +92,9 @@ class Spans(Struct, eq=False):
         place = bisect_right(self.holds, fence, key=_fence_of)
         return self.holds[place : place + most]
 
-    def take_unnoted(self) -> list[TableHold]:
-        taken, self.unnoted = self.unnoted, []
-        return taken
-
     def take_back(self, hold: TableHold) -> None:
         """Add one to those that are not noted, since nobody waits any more."""
-        insort(self.unnoted, hold, key=_fence_of)
+        self.unnoted[hold.fence] = hold
 
 
 def check_retained(command: AcquireRetained) -> None:
@@ -147,17 +139,19 @@ def end_span(table: Any, hold: TableHold) -> None:
     owner_state.session.retained -= 1
     awaited = owner_state.session.awaited
     if awaited is not None:
-        place = bisect_left(awaited, hold.fence, key=_fence)
-        if awaited[place : place + 1] == [(hold.fence, hold)]:
+        place = bisect_left(awaited, hold.fence, key=_fence_of)
+        if awaited[place : place + 1] == [hold]:
             del awaited[place]
 
 
-def note_awaited(hold: TableHold) -> None:
-    """Note that somebody waits for the object of an unnoted hold (none-forgotten)."""
-    session = hold.owner_state.session
-    if session.awaited is None:
-        session.awaited = []
-    insort(session.awaited, (hold.fence, hold), key=_fence)
+def note_awaited(spans: Spans) -> None:
+    """Note in the sessions of the unnoted holds that somebody waits for them (none-forgotten)."""
+    for hold in spans.unnoted.values():
+        session = hold.owner_state.session
+        if session.awaited is None:
+            session.awaited = []
+        insort(session.awaited, hold, key=_fence_of)
+    spans.unnoted.clear()
 
 
 def may_come_back(
@@ -185,8 +179,7 @@ def recall_since(resource: Resource, spans: Spans, fence: int, out: list[Result]
 
     Of very many, keep-alives recall the rest.
     """
-    for hold in spans.take_unnoted():
-        note_awaited(hold)
+    note_awaited(spans)
     for hold in spans.after(fence, RECALLS_MAX):
         out.append(_recall(hold, resource.waiting))
 
@@ -197,12 +190,12 @@ def recall_again(table: Any, session: Session, out: list[Result]) -> None:
     if not awaited:
         return
     table.changing = True
-    place, left = bisect_right(awaited, session.recalled, key=_fence), RECALLS_MAX
+    place, left = bisect_right(awaited, session.recalled, key=_fence_of), RECALLS_MAX
     for _ in range(len(awaited)):
         if not left:
             return
         place = place if place < len(awaited) else 0
-        fence, hold = awaited[place]
+        hold = awaited[place]
         resource = table.resources[hold.owner_state.lock]
         waiting = resource.waiting
         if waiting == 0:
@@ -210,7 +203,7 @@ def recall_again(table: Any, session: Session, out: list[Result]) -> None:
             resource.spans.take_back(hold)
             continue
         out.append(_recall(hold, waiting))
-        session.recalled = fence
+        session.recalled = hold.fence
         place += 1
         left -= 1
 

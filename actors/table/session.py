@@ -148,8 +148,8 @@ class Session:
             oldest first. The owner states of these are not forgotten.
         attached: the entries of maps that end with the session, by ticket.
         retained: the number of its holds that have a span of fences.
-        awaited: its holds with a span for which others wait, by fence, each with its fence. Some
-            may be here for which nobody waits any more.
+        awaited: its holds with a span for which others wait, by fence. Some may be here for which
+            nobody waits any more.
         recalled: the fence of the last of them that was recalled with a keep-alive.
 
     """
@@ -170,7 +170,7 @@ class Session:
     losses: dict[Key, int] = field(default_factory=dict[Key, int])
     attached: dict[int, Entry] = field(default_factory=dict[int, "Entry"])
     retained: int = 0
-    awaited: list[tuple[int, TableHold]] | None = None
+    awaited: list[TableHold] | None = None
     recalled: int = 0
 
     def mark(self) -> int:

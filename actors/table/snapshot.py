@@ -424,8 +424,8 @@ def _check_resources(table: TableState) -> None:
         spans = resource.spans
         if spans is not None:
             spans.sort()
-            for hold in spans.take_unnoted() if resource.queue else ():
-                note_awaited(hold)
+            if resource.queue:
+                note_awaited(spans)
         head = resource.next_wait()
         if head is not None and all(resources[one].next_wait() is head for one in head.objects):
             table.unserved[head.ticket] = head

@@ -695,10 +695,10 @@ class TableJudge:
                 assert self.grants[hold.fence] == (holder.session.id, *holder.key)
                 assert hold.count >= 1
                 if hold.details.span:
-                    noted = (fence, hold) in (holder.session.awaited or ())
+                    noted = hold in (holder.session.awaited or ())
                     assert noted or not waits  # none-forgotten
                     assert resource.spans is not None
-                    assert noted != (hold in resource.spans.unnoted)  # noted-once
+                    assert noted != (fence in resource.spans.unnoted)  # noted-once
             retained = [hold for hold in holds if hold.details.span]
             assert retained == ([] if resource.spans is None else resource.spans.holds)
             spans += len(retained)
