@@ -6,7 +6,6 @@ is imported for a line only.
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import IntEnum
 
@@ -69,21 +68,6 @@ def say(text: str, *, err: bool = False) -> None:
 def at_terminal() -> bool:
     """Return whether standard input is a terminal. It may be closed, as by a service manager."""
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-def done(plain: object, text: str | None, *, as_json: bool, failed: str = "") -> None:
-    """Print what a command has done: one JSON object, or a line for a person.
-
-    Without a ``text`` it has ``failed``: say why, and exit.
-    """
-    if as_json:
-        print(json.dumps(plain, indent=2))
-    elif text is not None:
-        say(text)
-    else:
-        say(failed, err=True)
-    if text is None:
-        sys.exit(ExitStatus.FAILED)
 
 
 class Unanswered(Exception):  # noqa: N818  (it is an outcome of a look)

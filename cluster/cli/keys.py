@@ -13,22 +13,22 @@ from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amount
 from fencelock.actors.api.name import REDIS_KEY
 from fencelock.actors.error import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, ROLES, Rights
-from fencelock.cluster.cli.exit_status import done, say
+from fencelock.cluster.cli.exit_status import say
 from fencelock.cluster.cli.formatting import counted_objects, unheld_kinds
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.objects import confirm_deletion
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present
 from fencelock.cluster.cli.serve import CONFIG, ConfigOption
 from fencelock.cluster.cli.target import (
-    ASK,
+    DO,
+    FORCE,
     LOOK,
-    AskOptions,
-    DoneJsonOption,
+    DoOptions,
+    ForceOptions,
     ListJsonOption,
     LookOptions,
     OperatorOption,
     WatchOption,
-    YesOption,
     group,
 )
 from fencelock.cluster.client.owner import operator_named
@@ -215,8 +215,7 @@ def quota(
     claims: Annotated[LimitOption, _limit("Holds and waits.")] = None,
     sessions: Annotated[LimitOption, _limit("Open sessions, one or more a client.")] = None,
     operator: OperatorOption = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """Set [bold]how much a key may have[/bold] in the cluster, or show it (only paxos).
 
@@ -246,7 +245,7 @@ def quota(
     changes = {what: limit_of(what, text) for what, text in wanted.items() if text is not None}
     if size is not None:
         changes["bytes"] = limit_of("bytes", size, sizes=True)
-    with given.connected() as asked:
+    with how.connected() as asked:
         known = {one.account: one for one in asked.usage()}
         before = known[account].quota if account in known else Quota()
         every_key = known[EVERY_KEY].limits
@@ -258,10 +257,9 @@ def quota(
             limits = known[account].limits if account in known else every_key
     verb = "now may have" if changes else "may have"
     parts = (f"{_TITLES[what]} {_shown(what, most)}" for what, most in limits._asdict().items())
-    done(
+    how.done(
         {"account": account, "limits": limits._asdict(), "quota": quotas._asdict()},
         f"{called(account)} {verb}: {'; '.join(parts)}.",
-        as_json=as_json,
     )
 
 
@@ -335,13 +333,7 @@ def _cells(account: str, used: Amounts, limits: Amounts) -> list[str]:
 
 
 @app.command()
-def purge(
-    name: NameArgument,
-    yes: YesOption = False,
-    operator: OperatorOption = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
-) -> None:
+def purge(name: NameArgument, how: ForceOptions = FORCE) -> None:
     """Delete [bold]what outlived a key's clients[/bold]: map entries, latches and the like.
 
     Only what is charged to this key is deleted, as `fencelock keys usage` shows
@@ -359,22 +351,21 @@ def purge(
       [cyan]fencelock keys purge shop --key keys/alice.key[/cyan]
 
     """
-    with given.connected() as asked:
-        if not yes:
+    with how.doing.connected() as asked:
+        if not how.yes:
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)
             what = f"{entries:,} map entries, {objects:,} of {counted_objects()} of key {name}"
             what += ", and all that it has detached, or holds or waits for through Redis doors"
             confirm_deletion(what)
-        who = operator_named(operator)
+        who = operator_named(how.operator)
         deleted = {
             kind: asked.purge(Purge(kind=kind, prefix="", operator=who, account=name))
             for kind in (*sorted(unheld_kinds()), REDIS_KEY)
         }
     parts = (f"{kind}: {count:,}" for kind, count in deleted.items() if kind != REDIS_KEY)
-    done(
+    how.doing.done(
         {"key": name, "deleted": deleted},
         f"Deleted what key {name} had. {', '.join(parts)}. Detached holds, and holds and waits "
         f"through Redis doors: {deleted[REDIS_KEY]:,}.",
-        as_json=as_json,
     )

@@ -23,7 +23,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import ConfigError, LockTimeoutError, NotHeldError
 from fencelock.cluster.cli.completion import ObjectArgument, complete_session, listed
-from fencelock.cluster.cli.exit_status import at_terminal, done, say
+from fencelock.cluster.cli.exit_status import say
 from fencelock.cluster.cli.formatting import (
     address,
     as_plain,
@@ -42,15 +42,12 @@ from fencelock.cluster.cli.formatting import (
 )
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
-    ASK,
+    FORCE,
     LOOK,
-    AskOptions,
-    DoneJsonOption,
+    ForceOptions,
     ListJsonOption,
     LookOptions,
-    OperatorOption,
     WatchOption,
-    YesOption,
     group,
 )
 from fencelock.cluster.log import printable
@@ -285,13 +282,10 @@ def release(
             "has another fence and is not released.",
         ),
     ],
-    operator: OperatorOption = None,
-    yes: YesOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Take a retained lock without asking its client for it.")
     ] = False,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: ForceOptions = FORCE,
 ) -> None:
     """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
 
@@ -316,24 +310,22 @@ def release(
       [cyan]fencelock release semaphore:printers --fence 18[/cyan]
 
     """
-    if not yes and not at_terminal():
-        raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
-    with given.connected() as asked:
+    how.check_confirmable("fencelock who")
+    with how.doing.connected() as asked:
         lock = object_named(name)
-        status = None if yes and force else asked.status(lock)
+        status = None if how.yes and force else asked.status(lock)
         held = () if status is None else status.all_holders
         kept = next((one for one in held if one.fence == fence and one.span), None)
         if status is not None and kept is not None and not force:
             _recall(asked, status, kept)
-            former, how = kept, "given back by"
+            former, was = kept, "given back by"
         else:
-            if not yes and status is not None:
+            if not how.yes and status is not None:
                 _confirm(asked, status, fence)
-            former, how = _evicted(asked, lock, fence, operator), "taken from"
-    done(
+            former, was = _evicted(asked, lock, fence, how.operator), "taken from"
+    how.doing.done(
         {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)},
-        f"{name} was {how} {in_full(former)}, who held it under fence {fence}.",
-        as_json=as_json,
+        f"{name} was {was} {in_full(former)}, who held it under fence {fence}.",
     )
 
 
@@ -421,7 +413,6 @@ def sessions(
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             raise ConfigError(f"write the options after `sessions {ctx.invoked_subcommand}`")
         return
-
     none = "No session is open."
     given.show(
         lambda asked: listing(asked.sessions(), sessions_table, none, as_json=as_json), watch=watch
@@ -438,10 +429,7 @@ def close(
             autocompletion=complete_session,
         ),
     ],
-    yes: YesOption = False,
-    operator: OperatorOption = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: ForceOptions = FORCE,
 ) -> None:
     """End a session [bold]by force[/bold], with all its locks: the next waiters get them.
 
@@ -457,14 +445,13 @@ def close(
       [cyan]fencelock sessions close client-1f.17 --operator alice[/cyan]
 
     """
-    if not yes and not at_terminal():
-        raise ConfigError("nobody is here to confirm: look with `fencelock sessions`, add --yes")
-    with given.connected() as asked:
-        if not yes:
+    how.check_confirmable("fencelock sessions")
+    with how.doing.connected() as asked:
+        if not how.yes:
             _confirm_closing(asked.sessions(), handle)
-        closed = asked.close_session(handle, operator)
+        closed = asked.close_session(handle, how.operator)
     text = f"Session {handle} ({closed.label}) was closed. Its holds and waits: {closed.claims}."
-    done(as_plain(closed), text, as_json=as_json)
+    how.doing.done(as_plain(closed), text)
 
 
 def _confirm_closing(found: tuple[ListedSession, ...], handle: str) -> None:

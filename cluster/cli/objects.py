@@ -31,7 +31,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
-from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, done, say
+from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say
 from fencelock.cluster.cli.formatting import duration, plural
 from fencelock.cluster.cli.lock import (
     AS_USUAL,
@@ -44,15 +44,16 @@ from fencelock.cluster.cli.locks import held_table, listing, objects_table
 from fencelock.cluster.cli.screen import Column, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
+    DO,
+    FORCE,
     LOOK,
     NONE_GIVEN,
     AskOptions,
-    DoneJsonOption,
+    DoOptions,
+    ForceOptions,
     ListJsonOption,
     LookOptions,
-    OperatorOption,
     TargetOptions,
-    YesOption,
     connected_to,
     group,
 )
@@ -186,9 +187,7 @@ def lead(
 
 
 @election_app.command("leader")
-def leader(
-    name: ElectionArgument, given: AskOptions = ASK, as_json: DoneJsonOption = False
-) -> None:
+def leader(name: ElectionArgument, how: DoOptions = DO) -> None:
     """Print the [bold]value[/bold] of the present leader. Exits with 1 if nobody leads.
 
     For example:
@@ -196,10 +195,10 @@ def leader(
       [cyan]curl http://$(fencelock election leader scheduler)/jobs[/cyan]
 
     """
-    with given.connected() as asked:
+    with how.connected() as asked:
         found = asked.election(name).leader()
-    value, none = None if found is None else found.value, f"nobody leads {name}"
-    done(_led(name, found), value, failed=none, as_json=as_json)
+    value = None if found is None else found.value
+    how.done(_led(name, found), value, failed=f"nobody leads {name}")
 
 
 @election_app.command("watch")
@@ -375,10 +374,7 @@ def delete_entries(
         bool, typer.Option("--maps", help="All entries of all maps whose names begin with MAP.")
     ] = False,
     charged_to: KeyNameOption = None,
-    yes: YesOption = False,
-    operator: OperatorOption = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: ForceOptions = FORCE,
 ) -> None:
     """Delete [bold]one entry[/bold] of a map, or many of them in small steps.
 
@@ -398,22 +394,22 @@ def delete_entries(
         raise ConfigError("give one KEY, or --prefix, or --all, or --maps")
     if entry_key is not None and charged_to is not None:
         raise ConfigError("--charged-to selects among several entries: leave it out with KEY")
-    with given.connected() as asked:
+    with how.doing.connected() as asked:
         if entry_key is not None:
             count = int(asked.map(name).delete(entry_key))
         else:
-            if not yes:
+            if not how.yes:
                 _confirm_entries(asked, name, prefix, maps_below=maps_below, charged_to=charged_to)
             purge = Purge(
                 kind=MAP,
                 prefix=name,
-                operator=operator_named(operator),
+                operator=operator_named(how.operator),
                 exact=not maps_below,
                 entry_prefix=prefix or "",
                 account=charged_to,
             )
             count = asked.purge(purge)
-    _report(count, f"map {name}" if not maps_below else f"maps under {name}", as_json=as_json)
+    _report(count, f"map {name}" if not maps_below else f"maps under {name}", how.doing)
 
 
 def _confirm_entries(
@@ -436,8 +432,8 @@ def confirm_deletion(what: str, charged_to: str | None = None) -> None:
     confirm("Delete?", declined="Nothing was deleted.")
 
 
-def _report(count: int, of: str, *, as_json: bool) -> None:
-    done({"of": of, "deleted": count}, f"Deleted {count:,} of {of}.", as_json=as_json)
+def _report(count: int, of: str, doing: DoOptions) -> None:
+    doing.done({"of": of, "deleted": count}, f"Deleted {count:,} of {of}.")
 
 
 def _staying_app(
@@ -483,16 +479,13 @@ def _staying_app(
         ] = None,
         every: Annotated[bool, typer.Option("--all", help="All of the cluster.")] = False,
         charged_to: KeyNameOption = None,
-        yes: YesOption = False,
-        operator: OperatorOption = None,
-        given: AskOptions = ASK,
-        as_json: DoneJsonOption = False,
+        how: ForceOptions = FORCE,
     ) -> None:
         if (name is not None) + (prefix is not None) + every != 1:
             raise ConfigError("give one NAME, or --prefix, or --all")
-        with given.connected() as asked:
+        with how.doing.connected() as asked:
             within = name or prefix or ""
-            if not yes:
+            if not how.yes:
                 found = named(asked, within)
                 if name is not None:
                     found = tuple(one for one in found if plain_name(one.lock) == name)
@@ -503,12 +496,12 @@ def _staying_app(
             purge = Purge(
                 kind=kind,
                 prefix=within,
-                operator=operator_named(operator),
+                operator=operator_named(how.operator),
                 exact=name is not None,
                 account=charged_to,
             )
             count = asked.purge(purge)
-        _report(count, f"{noun} {within}".rstrip(), as_json=as_json)
+        _report(count, f"{noun} {within}".rstrip(), how.doing)
 
     app.command(
         "list",
@@ -549,8 +542,7 @@ def count_down(
     name: LatchArgument,
     count: CountOption,
     by: Annotated[int, typer.Option("--by", min=1, help="By how much to lower the count.")] = 1,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """[bold]Lower the count[/bold] of a latch, and print what is left.
 
@@ -561,10 +553,10 @@ def count_down(
       [cyan]fencelock latch down migrated/7 --count 3[/cyan]
 
     """
-    with given.connected() as asked:
+    with how.connected() as asked:
         left = asked.latch(name, count).count_down(by)
     text = f"{left} of {count} left" if left else "open"
-    done({"latch": name, "left": left, "of": count}, text, as_json=as_json)
+    how.done({"latch": name, "left": left, "of": count}, text)
 
 
 @latch_app.command("wait")
@@ -594,9 +586,7 @@ def wait_for_latch(
 
 
 @counter_app.command("get")
-def get_counter(
-    name: CounterArgument, given: AskOptions = ASK, as_json: DoneJsonOption = False
-) -> None:
+def get_counter(name: CounterArgument, how: DoOptions = DO) -> None:
     """Print the [bold]value[/bold] of a counter: 0 if nobody has used it.
 
     For example:
@@ -604,17 +594,16 @@ def get_counter(
       [cyan]fencelock counter get invoices[/cyan]
 
     """
-    with given.connected() as asked:
+    with how.connected() as asked:
         value = asked.counter(name).get()
-    done({"counter": name, "value": value}, str(value), as_json=as_json)
+    how.done({"counter": name, "value": value}, str(value))
 
 
 @counter_app.command("add")
 def add_to_counter(
     name: CounterArgument,
     by: Annotated[int, typer.Option("--by", help="What to add; it may be negative.")] = 1,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """[bold]Add[/bold] to a counter, and print the new value.
 
@@ -623,9 +612,9 @@ def add_to_counter(
       [cyan]number=$(fencelock counter add invoices)[/cyan]
 
     """
-    with given.connected() as asked:
+    with how.connected() as asked:
         value = asked.counter(name).add(by)
-    done({"counter": name, "value": value}, str(value), as_json=as_json)
+    how.done({"counter": name, "value": value}, str(value))
 
 
 @counter_app.command("set", context_settings={"ignore_unknown_options": True})
@@ -635,8 +624,7 @@ def set_counter(
     expected: Annotated[
         int | None, typer.Option("--if", help="Only if this is the present value.")
     ] = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """[bold]Set[/bold] a counter, and print the new value. Exits with 1 if --if is not met.
 
@@ -645,14 +633,14 @@ def set_counter(
       [cyan]fencelock counter set invoices 1000 --if 0[/cyan]
 
     """
-    with given.connected() as asked:
+    with how.connected() as asked:
         counter = asked.counter(name)
         if expected is None:
             counter.set(value)
         elif not counter.compare_and_set(expected, value):
             say(f"{name} is not {expected}: nothing was changed", err=True)
             raise typer.Exit(ExitStatus.FAILED)
-    done({"counter": name, "value": value}, str(value), as_json=as_json)
+    how.done({"counter": name, "value": value}, str(value))
 
 
 @map_app.command("put")
@@ -678,8 +666,7 @@ def put_entry(
         int | None,
         typer.Option("--version", min=1, max=INT_MAX, help="Only if the entry has this version."),
     ] = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """[bold]Put[/bold] a value under a key, and print the new version.
 
@@ -697,7 +684,7 @@ def put_entry(
     if if_absent and version is not None:
         raise ConfigError("--if-absent and --version exclude each other: leave one out")
     data = sys.stdin.buffer.read() if value == STDIN else os.fsencode(value)
-    with given.connected() as asked:
+    with how.connected() as asked:
         entries = asked.map(name)
         if if_absent:
             new = entries.put_if_absent(entry_key, data, ttl=ttl)
@@ -705,11 +692,10 @@ def put_entry(
             new = entries.replace(entry_key, data, version=version, ttl=ttl)
         else:
             new = entries.put(entry_key, data, ttl=ttl)
-    done(
+    how.done(
         {"map": name, "key": entry_key, "version": new},
         None if new is None else str(new),
         failed=f"map {name} has an entry {entry_key!r}: nothing was changed",
-        as_json=as_json,
     )
 
 

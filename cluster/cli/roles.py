@@ -22,8 +22,8 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.completion import complete_node, complete_role
-from fencelock.cluster.cli.exit_status import done, say
-from fencelock.cluster.cli.target import ASK, AskOptions, DoneJsonOption
+from fencelock.cluster.cli.exit_status import say
+from fencelock.cluster.cli.target import ASK, DO, AskOptions, DoOptions
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, merged, space_time, text_of
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def ask(
     fields: Annotated[
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Its fields.")
     ] = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """[bold]Ask a role[/bold] of a node, and print its reply.
 
@@ -73,9 +72,9 @@ def ask(
 
     """
     message = _request(request, fields or [])
-    with given.connected() as client:
-        reply: Any = client.ref(role).ask(message, timeout=given.timeout)
-    if as_json:
+    with how.connected() as client:
+        reply: Any = client.ref(role).ask(message, timeout=how.given.timeout)
+    if how.as_json:
         typer.echo(json.dumps(msgspec.to_builtins(_named(reply)), indent=2))
         return
     facts: tuple[Fact, ...] = ()
@@ -129,8 +128,7 @@ def log(
             help="The roles to trace at level TRACE, separated by commas; all: every role.",
         ),
     ] = None,
-    given: AskOptions = ASK,
-    as_json: DoneJsonOption = False,
+    how: DoOptions = DO,
 ) -> None:
     """Show or change what a node [bold]logs[/bold], until it stops.
 
@@ -148,13 +146,12 @@ def log(
     if level is not None and level not in LOG_LEVELS:
         raise ConfigError(f"--level is {level}, and must be one of {', '.join(LOG_LEVELS)}")
     request = SetLog(level=level or "", roles=None if trace is None else _roles_in(trace))
-    with given.connected() as client:
-        now: LogSetting = client.ref(f"{node}/log").ask(request, timeout=given.timeout)
+    with how.connected() as client:
+        now: LogSetting = client.ref(f"{node}/log").ask(request, timeout=how.given.timeout)
     roles = f", traced roles: {', '.join(now.roles) or 'all'}" if now.level == "TRACE" else ""
-    done(
+    how.done(
         {"node": node, "level": now.level, "trace": list(now.roles)},
         f"{node} logs from level {now.level} on{roles}",
-        as_json=as_json,
     )
 
 

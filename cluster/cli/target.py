@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
-from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
-from fencelock.cluster.cli.exit_status import ExitStatus, Unanswered, say
+from fencelock.actors.error import ConfigError, FencelockError, UnavailableError, WrongClusterError
+from fencelock.cluster.cli.exit_status import ExitStatus, Unanswered, at_terminal, say
 from fencelock.cluster.cli.options import option
 
 if TYPE_CHECKING:
@@ -24,12 +25,10 @@ SURVEY_SHARE = 0.25
 
 
 WatchOption = Annotated[bool, option("--watch", help="Show it again every second, until Ctrl-C.")]
+ListJsonOption = Annotated[bool, option("--json", help="Print one JSON array.")]
 OperatorOption = Annotated[
     str | None, option("--operator", help="Your name, for the record. Default: USER@HOST.")
 ]
-DoneJsonOption = Annotated[bool, option("--json", help="Print what was done as one JSON object.")]
-ListJsonOption = Annotated[bool, option("--json", help="Print one JSON array.")]
-YesOption = Annotated[bool, option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def group(name: str, text: str | None = None, *, no_args_is_help: bool = True) -> typer.Typer:
@@ -102,6 +101,50 @@ class AskOptions(NamedTuple):
 
 
 ASK = AskOptions()
+
+
+class DoOptions(NamedTuple):
+    """The options of a command that does one thing, and prints what came of it."""
+
+    given: AskOptions = ASK
+    as_json: Annotated[bool, option("--json", help="Print what was done as one JSON object.")] = (
+        False
+    )
+
+    def connected(self) -> AbstractContextManager[Client]:
+        return self.given.connected()
+
+    def done(self, plain: object, text: str | None, *, failed: str = "") -> None:
+        """Print what the command has done: one JSON object, or a line for a person.
+
+        Without a ``text`` it has ``failed``: say why, and exit.
+        """
+        if self.as_json:
+            print(json.dumps(plain, indent=2))
+        elif text is not None:
+            say(text)
+        else:
+            say(failed, err=True)
+        if text is None:
+            sys.exit(ExitStatus.FAILED)
+
+
+DO = DoOptions()
+
+
+class ForceOptions(NamedTuple):
+    """The options of a command that takes or deletes what others have, once that is confirmed."""
+
+    yes: Annotated[bool, option("--yes", "-y", help="Do not ask for confirmation.")] = False
+    operator: OperatorOption = None
+    doing: DoOptions = DO
+
+    def check_confirmable(self, look: str) -> None:
+        if not self.yes and not at_terminal():
+            raise ConfigError(f"nobody is here to confirm: look with `{look}`, then add --yes")
+
+
+FORCE = ForceOptions()
 
 
 class LookOptions(NamedTuple):

@@ -130,7 +130,7 @@ def test_a_misspelt_kind_is_reported(client: fencelock.Client) -> None:
 def test_a_hold_of_an_object_is_released_once_it_is_confirmed(
     client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
+    monkeypatch.setattr("fencelock.cluster.cli.target.at_terminal", lambda: True)
     semaphore = client.semaphore("pencils", permits=3)
     first, second = semaphore.acquire(2), semaphore.acquire(1)
     assert first

@@ -49,7 +49,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeClient:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
+    monkeypatch.setattr("fencelock.cluster.cli.target.at_terminal", lambda: True)
 
 
 def run(*arguments: str, says: str = "") -> Result:
