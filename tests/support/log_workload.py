@@ -7,15 +7,14 @@ than it reports.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Spawn, Wake
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -36,20 +35,19 @@ from fencelock.actors.paxos.event import (
     Skipped,
     SlotOutcomes,
 )
-from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
-from fencelock.actors.paxos.message import Declined, Figure, Propose
+from fencelock.actors.paxos.message import Declined, Propose
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.paxos_machine import Register
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
 
 SCRIBE = "scribe"
-PART_BYTES = 16
 AGE_MS = 400
 """The greatest age of a local read (ms)."""
 
@@ -74,19 +72,13 @@ class Dip(Timer):
     """It is time to write or to read."""
 
 
-class LogCounter:
-    """A `Machine` that counts commands and keeps a hash of them all, in order."""
+class LogCounter(Register):
+    """A `Register` that takes every command, appends each, and has no sessions."""
 
-    def __init__(self) -> None:
-        self.faults: list[Fault] = []
-        self.count = 0
-        self.hash = b""
+    PART_BYTES = 64
 
     def admits(self, command: bytes) -> bool:
         return True
-
-    def version_of(self, command: bytes) -> int:
-        return 1
 
     def is_patient(self, command: bytes, *, undecided: bool) -> bool:
         """Return False: each is answered at once."""
@@ -95,55 +87,15 @@ class LogCounter:
     def advance(self, time_ms: int) -> Sequence[Message]:
         return ()
 
-    def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
-        """Do each of ``commands``: none of them raises."""
-        return self.apply(time_ms, commands)
-
-    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
-        """Count ``commands``; the outcome of each is the count so far."""
-        return [(self.counted(command),) for command in commands]
-
-    def counted(self, command: bytes) -> Counted:
-        self.count += 1
-        self.hash = hashlib.blake2b(self.hash + command, digest_size=16).digest()
-        return Counted(number=self.count)
-
-    def due_ms(self, before: int | None = None) -> int | None:
-        """Return None: nothing is ever due."""
-        return None
+    def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
+        """Append ``command``; the outcome is the number of commands so far."""
+        self.lengthen(command)
+        return (Counted(number=self.position),)
 
     def read(self, query: Event) -> Event:
         """Answer `HowMany`."""
         assert isinstance(query, HowMany)
-        return SoMany(count=self.count)
-
-    def changed_since(self, version: int) -> tuple[int, tuple[str, ...]]:
-        """Return nothing: there is nothing to watch."""
-        return version, ()
-
-    def changed_keys(self, name: str, version: int) -> tuple[str, ...]:
-        """Return nothing, as `changed_since`."""
-        return ()
-
-    def snapshot(self) -> Iterator[Part | None]:
-        """Return hash and count in small parts, after some work."""
-        content = self.hash.ljust(16, b"-") + b"%d" % self.count
-        parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
-        return iter((None, *map(EncodedPart, parts)))
-
-    def restore(self, chunks: Sequence[bytes]) -> None:
-        content = b"".join(chunks)
-        if not content[16:].isdigit():
-            raise ValueError(f"{content!r} is no tally")
-        self.hash, self.count = content[:16], int(content[16:])
-
-    def digest(self) -> bytes:
-        return self.hash
-
-    def fingerprint(self) -> Fingerprint:
-        """Return the hash of all commands, which is the whole state."""
-        state = state_of((self.count, int.from_bytes(self.hash)))
-        return Fingerprint(state, 0, (Figure("commands", self.count),))
+        return SoMany(count=self.position)
 
 
 Heeded = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import chain
 from random import Random
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.message import (
@@ -39,9 +39,6 @@ from fencelock.verification.simulation.workload import Finish
 
 OPENING = b"extend"
 """The first command of a leadership: every session lives for its whole time from now."""
-
-CHUNK_BYTES = 200
-"""So small that a snapshot has several parts, which may come from several snapshots."""
 
 
 class Appended(Message, tag=0xFE01):
@@ -110,6 +107,9 @@ class Register:
     client sends one request at a time; requests older than its last do nothing.
     """
 
+    PART_BYTES: ClassVar = 200
+    """So small that a snapshot has several parts, which may come from several snapshots."""
+
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         self.time_ms = 0
@@ -174,9 +174,7 @@ class Register:
         self.sessions = {name: (now + ttl, ttl) for name, (_, ttl) in self.sessions.items()}
 
     def append(self, request: AppendRequest, command: bytes) -> Appended:
-        self.position += 1
-        self.chain = sha256(self.chain + command).digest()
-        self.made += int.from_bytes(self.chain[:7])
+        self.lengthen(command)
         last = Appended(
             client=request.client,
             number=request.number,
@@ -185,6 +183,12 @@ class Register:
         )
         self.last[request.client] = last
         return last
+
+    def lengthen(self, command: bytes) -> None:
+        """Add one more entry to the list."""
+        self.position += 1
+        self.chain = sha256(self.chain + command).digest()
+        self.made += int.from_bytes(self.chain[:7])
 
     def due_ms(self, before: int | None = None) -> int | None:
         return min((due for due, _ in self.sessions.values()), default=None)
@@ -203,7 +207,8 @@ class Register:
     def snapshot(self) -> Iterator[Part | None]:
         """Freeze the state, and return it in small parts, with work between them."""
         text = self.frozen()
-        parts = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]
+        size = self.PART_BYTES
+        parts = [text[at : at + size] for at in range(0, len(text), size)]
         return iter((None, *map(EncodedPart, parts)))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
