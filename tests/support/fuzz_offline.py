@@ -7,7 +7,7 @@ import pkgutil
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from enum import IntEnum
 from functools import cache, partial
 from random import Random
@@ -26,16 +26,12 @@ from fencelock.actors.api.role_request import (
     ReadState,
 )
 from fencelock.actors.api.session_message import Open, Opened
-from fencelock.actors.bootstrap_message import Founding
-from fencelock.actors.message import NS_PER_MS, REGISTRY, Address, Instant, Message, address_of
+from fencelock.actors.message import NS_PER_MS, REGISTRY, Address, Message, address_of
 from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.message import Accept, Commit, Diverged, Pledged, Slots
-from fencelock.actors.role import Role
-from fencelock.actors.role_message import LinkUp, RoleNotice
 from fencelock.actors.table.rules import COMMANDS
 from fencelock.actors.table.wire import TablePart
-from fencelock.cluster.host.gateway import Gateway, Pace, turn
-from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler
+from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.storage.directory import JournalDamagedError
 from fencelock.cluster.node.storage.record import (
@@ -47,12 +43,13 @@ from fencelock.cluster.node.storage.record import (
     entries_of,
     scan,
 )
-from fencelock.cluster.node.topology import NodeContext, make_roles_of
+from fencelock.cluster.node.topology import make_roles_of
 from fencelock.transport.admission import Dropped, FrameValidator
 from fencelock.transport.cbor import INT_MIN, FrameTooLargeError, MalformedFrameError
 from fencelock.transport.codec import decode, encode
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.listener import Arrival
+from fencelock.verification.simulation.network import CLUSTER
+from fencelock.verification.simulation.world import World
 
 PACKAGE = "fencelock."
 """Tests define messages of their own, which no node knows."""
@@ -225,7 +222,6 @@ def variants_of(kinds: Sequence[type[Message]], values: Values) -> Iterator[Mess
 
 NODES = ("n1", "n2", "n3")
 CLIENT = "client-1f"
-CLUSTER = "c"
 FORMING_MS = 4_000
 """Virtual time in which a cluster forms and elects (ms)."""
 
@@ -263,63 +259,10 @@ class Findings:
         return "\n\n".join(f"{place}\n{trace}" for place, trace in self.by_place.items())
 
 
-class FuzzedScheduler(Scheduler):
-    """Production's scheduler, whose roles are not registered, and whose faults are findings."""
-
-    def note_fault(self, doing: str, error: Exception) -> None:
-        """Raise what a node would only log."""
-        raise RoleFailedError(doing) from error
-
-    def _register(self, role: Role[Any]) -> None:
-        pass
-
-    def _write_notice(self, notice: RoleNotice) -> None:
-        pass
-
-    def _failed(self, role_slot: Any, event: Any, sender: Address, error: Exception) -> Exception:
-        return RoleFailedError(f"{role_slot.address} failed on {event!r} of {sender}")
-
-
-class MemoryLinks:
-    """Links between nodes in one process: every frame is encoded, and read by its receiver."""
-
-    cluster = CLUSTER
-    waiting = ()
-    has_events = False
-
-    def __init__(self, node: str, cluster: MemoryCluster) -> None:
-        self.node = node
-        self._cluster = cluster
-        self.validator = FrameValidator(node, CLUSTER, client=False, members=set(NODES) - {node})
-        self.arrived: deque[Arrival] = deque()
-
-    @property
-    def group(self) -> int:
-        return self.validator.group
-
-    def join(self, group: int) -> None:
-        self.validator.group = group
-
-    def receive_members(self, most: int) -> list[Arrival]:
-        return [self.arrived.popleft() for _ in range(min(most, len(self.arrived)))]
-
-    def take(self, link: str, raw: bytes) -> None:
-        frame = self.validator.admit(link, raw)
-        if not isinstance(frame, Dropped):
-            self.arrived.append((link, frame))
-
-    def send(self, link: str, frame: Frame) -> None:
-        self._cluster.carry(self.node, link, encode_frame(frame))
-
-    def connect(self, node: str, endpoint: str) -> None:
-        pass
-
-    def disconnect(self, node: str) -> None:
-        pass
-
-
-class MemoryCluster:
+class FuzzedWorld(World):
     """Three nodes of a protocol in virtual time, and a client with a session.
+
+    Frames that a node would drop do not reach it: no honest node sends any in a `World`.
 
     Args:
         protocol: the protocol.
@@ -328,81 +271,62 @@ class MemoryCluster:
     """
 
     def __init__(self, protocol: str, random: Random) -> None:
-        self.time_ns = 10**12
+        super().__init__(random.getrandbits(62))
         self.replies: deque[Message] = deque(maxlen=100)
         self._random = random
         self._client = FrameValidator(CLIENT, CLUSTER, client=True)
-        self.nodes: dict[str, FuzzedScheduler] = {}
-        self.links: dict[str, MemoryLinks] = {}
-        self.gateways: dict[str, Gateway] = {}
+        self.validators = {
+            node: FrameValidator(node, CLUSTER, client=False, members=set(NODES) - {node})
+            for node in NODES
+        }
+        self._arriving: list[tuple[str, str, bytes]] = []
         endpoints = {node: f"tcp://127.0.0.1:{4_000 + n}" for n, node in enumerate(NODES)}
+        make_roles = make_roles_of(protocol)
         for node in NODES:
-            scheduler = FuzzedScheduler(node, lambda role_slot: None, Counter(), self._now)
-            self.nodes[node] = scheduler
-            links: Any = MemoryLinks(node, self)
-            self.links[node] = links
-            self.gateways[node] = Gateway(scheduler, links, frozenset(NODES) - {node})
-            context = NodeContext(
-                node=node,
-                nodes=NODES,
-                endpoints=endpoints,
-                boot=random.getrandbits(62),
-                random=Random(random.getrandbits(62)),
-                first_stamp=1_700_000_000_000_000,
-                journal_id=random.getrandbits(62),
-                founding=Founding.ONCE,
+            self.add(
+                node,
+                lambda context: make_roles(replace(context, endpoints=endpoints)),
+                member=True,
             )
-            scheduler.open(make_roles_of(protocol)(context))
-            for other in NODES:
-                if other != node:
-                    scheduler.tell_all(LinkUp(node=other))
-        self.run(FORMING_MS)
+        self.power_on_all()
+        self.pass_time(FORMING_MS)
         self.session = CLIENT
         for node in NODES:
             self.ask(node, Open(session=CLIENT, ttl_ms=60_000, request=1))
-        self.run(FORMING_MS // 4)
+        self.pass_time(FORMING_MS // 4)
         opened = [reply for reply in self.replies if isinstance(reply, Opened)]
         self.serves = bool(opened)
         if opened:
             self.session = opened[0].assigned
 
-    def _now(self) -> Instant:
-        return Instant(self.time_ns)
+    def joined(self, node: str, group: int) -> None:
+        self.validators[node].group = group
+        self.may_found = False
 
     def ask(self, node: str, message: Message) -> None:
         there, here = address_of(node, "proxy"), address_of(CLIENT, "x")
         raw = encode_frame(Frame(CLUSTER, 0, 0, (Envelope(there, here, message),)), check=False)
-        self.links[node].take(CLIENT, raw)
+        self.take(node, CLIENT, raw)
 
-    def carry(self, source: str, link: str, raw: bytes) -> None:
-        if link in self.links:
-            self.links[link].take(source, raw)
-        elif link == CLIENT:
-            frame = self._client.admit(source, raw)
-            if isinstance(frame, Frame):
-                self.replies.extend(envelope[2] for envelope in frame.envelopes)
+    def take(self, node: str, link: str, raw: bytes) -> None:
+        """Let a frame of ``link`` arrive at ``node`` when time passes, unless it is dropped."""
+        if not isinstance(self.validators[node].admit(link, raw), Dropped):
+            self._arriving.append((node, link, raw))
 
-    def step(self) -> None:
-        """Let some time pass, and each node have turns until none has anything to do."""
-        self.time_ns += STEP_MS * NS_PER_MS
-        busy = True
-        rounds = 0
-        while busy and rounds < 50:
-            busy = False
-            rounds += 1
-            for node, scheduler in self.nodes.items():
-                links: Any = self.links[node]
-                due = scheduler.timers and scheduler.timers[0][0] <= self.time_ns
-                if links.arrived or due or scheduler.idle_ms() == 0:
-                    busy = True
-                    for _ in turn(scheduler, self.gateways[node], links, _PACE):
-                        for _, record in scheduler.records:
-                            if isinstance(record, Message):
-                                encode(record)
+    def carry(self, source: str, boot: int, to: str, frame: bytes) -> None:
+        if to == CLIENT:
+            read = self._client.admit(source, frame)
+            if isinstance(read, Frame):
+                self.replies.extend(envelope[2] for envelope in read.envelopes)
+        elif to in self.nodes and not isinstance(self.validators[to].admit(source, frame), Dropped):
+            super().carry(source, boot, to, frame)
 
-    def run(self, time_ms: int) -> None:
-        for _ in range(time_ms // STEP_MS):
-            self.step()
+    def pass_time(self, ms: int = STEP_MS) -> None:
+        """Let the frames that were taken arrive, and some time pass."""
+        arriving, self._arriving = self._arriving, []
+        for node, link, raw in arriving:
+            self.nodes[node].arrive(link, 1, raw)
+        self.run(self.time + ms * NS_PER_MS)
 
     def values(self) -> Values:
         """Return plausible values of fields."""
@@ -431,11 +355,9 @@ class MemoryCluster:
             "body": encode(self._random.choice(ROLE_REQUESTS)()),
         }
 
-    def roles(self, node: str) -> list[Address]:
-        return list(self.nodes[node].roles)
+    def roles(self, node: str) -> dict[Address, RoleSlot]:
+        return self.nodes[node].scheduler.roles
 
-
-_PACE = Pace(lambda: 0)
 
 RECORDS = (Pledged, Commit, Accept, Slots, Diverged)
 """Records of the log."""
@@ -450,10 +372,9 @@ def member_messages(
     protocol: str, given: Iterable[Message], seed: int
 ) -> Iterator[tuple[str, str, Message]]:
     """Yield each message with roles that accept it, and with likely senders."""
-    cluster = MemoryCluster(protocol, Random(seed))
+    cluster = FuzzedWorld(protocol, Random(seed))
     accepts = {
-        address.partition("/")[2]: slot.accepts
-        for address, slot in cluster.nodes["n1"].roles.items()
+        address.partition("/")[2]: slot.accepts for address, slot in cluster.roles("n1").items()
     }
     for message in given:
         for role, kinds in accepts.items():
@@ -531,36 +452,35 @@ class OfflineFuzzer:
                     sent.append(message)
                     self._send(cluster, message, peers=peers)
                 composer.values = cluster.values()
-                if not self._feed(f"roles of {protocol}", sent, cluster.step):
+                if not self._feed(f"roles of {protocol}", sent, cluster.pass_time):
                     break  # The node has ended.
 
-    def _formed(self, protocol: str) -> MemoryCluster:
-        cluster = MemoryCluster(protocol, self.random)
+    def _formed(self, protocol: str) -> FuzzedWorld:
+        cluster = FuzzedWorld(protocol, self.random)
         self.served[protocol] += cluster.serves
         return cluster
 
-    def _send(self, cluster: MemoryCluster, message: Message, *, peers: bool) -> None:
+    def _send(self, cluster: FuzzedWorld, message: Message, *, peers: bool) -> None:
         random = self.random
         node = random.choice(NODES)
         link = random.choice([one for one in NODES if one != node]) if peers else CLIENT
-        links = cluster.links[node]
         accepting = [
             address
-            for address, slot in cluster.nodes[node].roles.items()
+            for address, slot in cluster.roles(node).items()
             if type(message) in slot.accepts
         ]
-        to = random.choice(accepting or cluster.roles(node)) if peers else f"{node}/proxy"
+        to = random.choice(accepting or list(cluster.roles(node))) if peers else f"{node}/proxy"
         there = Address(str(to))
         name = there.partition("/")[2] if peers else "x"
         senders = [address_of(link, name), address_of(link, "leader"), address_of(link, "proxy")]
         envelope = Envelope(there, random.choice(senders) if peers else senders[0], message)
         try:
-            group = links.group if peers else 0
+            group = cluster.validators[node].group if peers else 0
             raw = encode_frame(Frame(CLUSTER, group, 1, (envelope,)), check=False)
         except FrameTooLargeError:
             return
         what = (link, there, message)
-        self._feed("frame of a role", what, partial(links.take, link, raw))
+        self._feed("frame of a role", what, partial(cluster.take, node, link, raw))
 
     def commands(self, most: int) -> None:
         """Apply fuzzed commands to a table, as the log carries them."""
