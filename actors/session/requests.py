@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.backup_message import LockQuery, ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
@@ -22,7 +21,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.request import Request, TableQuery, is_watch
-from fencelock.actors.api.session_message import CloseSession, Evict, Renew
+from fencelock.actors.api.session_message import OperatorCommand, Renew
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.timing import PROBE_AFTER_MS
@@ -110,10 +109,8 @@ class CancelKey(NamedTuple):
 LOCK_KEYS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-NodeRequest = Describe | CloseSession | SetQuota | Purge | ReadMembers | ChangeMembers | ReadBackup
-"""Requests that are about no object of the table."""
-
-UserRequest = CancellableRequest | ReleaseRequest | Renew | Evict | TableQuery | NodeRequest
+NodeRequest = OperatorCommand | Describe | ReadMembers | ChangeMembers | ReadBackup
+UserRequest = CancellableRequest | ReleaseRequest | Renew | TableQuery | NodeRequest
 """All requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
