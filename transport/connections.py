@@ -19,6 +19,7 @@ from typing import Any
 
 import zmq
 
+from fencelock.actors.repeated import Repetitions
 from fencelock.transport.descriptors import (
     BarredAddresses,
     Borrowed,
@@ -161,7 +162,7 @@ class Connections:
         """The time to listen again (s), 0 while listening."""
         self._due = 0.0
         self._logged = 0.0
-        self._address_logged = 0.0
+        self._address_lines = Repetitions()
         self.tend_ms: int | None = None
         self._refused = 0
         """Connections ended for lack of room since the last line in the log."""
@@ -306,9 +307,7 @@ class Connections:
 
     def _note_address_full(self, address: str) -> None:
         self._count("wire.address_full", 1)
-        now = time.monotonic()
-        if now - self._address_logged >= LOG_S:
-            self._address_logged = now
+        if self._address_lines.add("", time.monotonic_ns()):
             logger.warning(
                 "%s: %s connections from %s, the quota of one address; more are closed "
                 "([limits] connections)",

@@ -56,6 +56,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from fencelock.actors.repeated import Repetitions
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_queue import SENDERS_MAX
@@ -117,9 +118,6 @@ SILENT_BYTES, DEAF_BYTES = 1 << 10, 4 << 10
 SILENT_S, DEAF_S = 0.2, 1.0
 """See the module. The kernel of a client that does not read still receives more than that for it,
 unless its buffer was made small."""
-
-LOG_S = 10.0
-"""Shortest interval between log lines (s)."""
 
 LARGE_BYTES = 4 << 10
 """Replies up to this size are no part of a quota (bytes): the queue of a link bounds their
@@ -236,8 +234,7 @@ class HeldBytes:
         self._held = 0
         self.ended: deque[Ended] = deque()
         """The connections that were ended, until `tend`."""
-        self._unlogged = 0
-        self._logged = -LOG_S
+        self._lines = Repetitions()
         self._stops = threading.Event()
         self._used_ns = 0
         self._thread = threading.Thread(target=self._run, name="fencelock-held-bytes", daemon=True)
@@ -285,20 +282,17 @@ class HeldBytes:
         barred = set[str]()
         while self.ended:
             self._count("wire.held_closed", 1)
-            self._unlogged += 1
             last = self.ended.popleft()
             if last.unfinished:
                 barred.add(last.peer[0])
-            now = time.monotonic()
-            if now - self._logged >= LOG_S:
+            if count := self._lines.add("", time.monotonic_ns()):
                 logger.warning(
                     "%s: closed %s connections that took too much memory, the latest from %s: %s",
                     self._endpoint,
-                    self._unlogged,
+                    count,
                     last.peer,
                     last.why,
                 )
-                self._logged, self._unlogged = now, 0
         return barred
 
     def close(self) -> None:
@@ -519,7 +513,7 @@ class UnreadReplies:
         self._looked: dict[str, float] = {}
         """The time of the last look at all connections of an owner (s)."""
         self.blocked = 0
-        self._logged = -LOG_S
+        self._lines = Repetitions()
 
     def take(self, client: str, descriptor: int, size: int) -> bool:
         """Count a reply of ``size`` bytes; return False if it must be dropped."""
@@ -590,9 +584,7 @@ class UnreadReplies:
             self._looked.pop(reader.owner, None)
 
     def _log(self, owner: str) -> None:
-        now = time.monotonic()
-        if now - self._logged >= LOG_S:
-            self._logged = now
+        if self._lines.add("", time.monotonic_ns()):
             logger.warning(
                 "%r does not read its replies: %s KiB wait, the quota is %s KiB; more are "
                 "dropped, and frames of clients that do not read",
