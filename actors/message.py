@@ -79,8 +79,8 @@ def ms_between(earlier: Instant, later: Instant) -> int:
 
 
 PART_BYTES_MAX = 128
-"""Maximum length of the node and of the role in an address inside a message (bytes): replies are
-sent there, so a frame must carry it."""
+"""Maximum length of the id of a node, the name of a role, and the id of a cluster (bytes). With
+``#`` and a boot id, that of a node must fit a ZeroMQ routing id of 255 bytes."""
 
 ANY_NODE = "*"
 """Stands for the node that reads the frame; no node has this id."""

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct, ValidationError, convert, defstruct
 from fencelock.actors.api.name import INT_MAX, forbidden_in, is_allowed
 from fencelock.actors.message import (
     ANY_NODE,
+    PART_BYTES_MAX,
     REGISTRY,
     Address,
     Int64,
@@ -61,16 +62,6 @@ _SHORT_ARRAYS = range(0x81, 0x98)
 """First bytes of arrays of 1 to 23 items. The next byte is the first item."""
 _SMALL_INTS = range(24)
 """Integers that are their own encoding."""
-
-CLUSTER_BYTES_MAX = 128
-"""Limit of a cluster's id, which is a name that an operator types."""
-
-NODE_BYTES_MAX = 128
-"""Limit of a node's id: with ``#`` and a boot id it must fit a ZeroMQ routing id of 255 bytes."""
-
-ROLE_BYTES_MAX = 128
-"""Limit of a role's name, with the counter and boot id that make it unique."""
-
 
 NAMES_KEPT = 16_384
 """Limit of remembered addresses, which are not checked again: for more clients than a node
@@ -333,21 +324,22 @@ def check_received_address(address: str) -> None:
     _check_name_of(check_address, address)
 
 
-def check_name(what: str, name: str, limit: int) -> None:
+def check_name(what: str, name: str) -> None:
     size = len(name.encode(errors="replace"))
-    if not 1 <= size <= limit:
-        raise ValueError(f"{what} {shown(name)} has {size} bytes, 1 to {limit} are allowed")
+    if not 1 <= size <= PART_BYTES_MAX:
+        allowed = f"1 to {PART_BYTES_MAX} are allowed"
+        raise ValueError(f"{what} {shown(name)} has {size} bytes, {allowed}")
     if not is_allowed(name):
         raise ValueError(f"{what} {shown(name)} has {forbidden_in(name)}, which is not allowed")
 
 
 def check_cluster(cluster: str) -> None:
-    check_name("cluster id", cluster, CLUSTER_BYTES_MAX)
+    check_name("cluster id", cluster)
 
 
 def check_node(node: str) -> None:
     """Refuse a node id that cannot be part of an address and of a routing id."""
-    check_name("node id", node, NODE_BYTES_MAX)
+    check_name("node id", node)
     if node == ANY_NODE or "/" in node or "#" in node:
         raise ValueError(f"node id {shown(node)} may not be '*', nor have '/' or '#'")
 
@@ -356,5 +348,5 @@ def check_address(address: str) -> None:
     node, slash, role = address.partition("/")
     if not slash or "/" in role:
         raise ValueError(f"address {shown(address)} is not of the form node/role")
-    check_name("node id", node, NODE_BYTES_MAX)
-    check_name("role", role, ROLE_BYTES_MAX)
+    check_name("node id", node)
+    check_name("role", role)
