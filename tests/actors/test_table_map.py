@@ -265,15 +265,6 @@ def test_a_snapshot_has_the_maps_in_bounded_parts(table: LockTable) -> None:
     assert copy.histories.version == table.histories.version
 
 
-def test_a_snapshot_is_of_the_instant_at_which_it_was_begun(table: LockTable) -> None:
-    ann = filled(table)
-    whole, frozen = table.snapshot(), table.freeze()
-    for number in range(12):
-        ann.put(f"{number}", b"later")
-        ann.delete(f"{number}", map="Nü")
-    assert tuple(part.thaw() for part in frozen if part is not None) == whole
-
-
 def test_sizes_of_records_are_bounds(table: LockTable) -> None:
     filled(table)
     for part in table.snapshot():

@@ -9,36 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support import planted_bugs as bugs
 from support.planted_bugs import (
-    AnyDigest,
     Plant,
-    a_deadline_never_becomes_earlier,
-    a_gap_is_not_seen,
-    a_hold_frees_one_permit,
-    a_latch_is_kept,
-    a_latch_passes_at_1,
-    a_party_leaves_without_the_others,
-    a_smaller_size_is_not_counted,
-    a_sum_stays_at_the_limit,
-    a_try_overtakes_the_queue,
-    an_upgrade_is_counted,
-    any_value_is_expected,
-    any_value_is_reserved,
-    any_value_is_the_expected_one,
     as_plant,
     demand_found,
-    ends_are_not_noted,
-    force_keeps_the_fence,
-    guards_are_not_checked,
     hold_of,
     instead,
     nothing,
-    one_fence_for_all,
-    only_a_lone_waiter_passes,
-    only_the_first_is_freed,
-    repetitions_count,
-    serves_the_queue,
-    smaller_claims_overtake,
     with_fields,
     without,
 )
@@ -242,7 +220,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),
     "expiry frees nothing": (TableState, "close", closing_forgets("hold", CloseReason.EXPIRED)),
     "a wait that timed out stays": (TableState, "end_wait", timed_out_wait_stays),
-    "a retry is applied again": (requests, "begin", repetitions_count),
+    "a retry is applied again": (requests, "begin", bugs.repetitions_count),
     "any fence releases": (RULES, Release, release_as("fence")),
     "any owner releases": (RULES, Release, release_as("session", "owner", "fence")),
     "a snapshot without memos": (
@@ -311,14 +289,18 @@ def waits_of_a_closed_session_block(
 
 
 PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a smaller claim overtakes the head": (Resource, "next_wait", instead(smaller_claims_overtake)),
+    "a smaller claim overtakes the head": (
+        Resource,
+        "next_wait",
+        instead(bugs.smaller_claims_overtake),
+    ),
     "a drain overtakes the queue": (Resource, "admits", instead(a_drain_overtakes_the_queue)),
-    "a smaller size frees as many": (Resource, "resize", a_smaller_size_is_not_counted),
+    "a smaller size frees as many": (Resource, "resize", bugs.a_smaller_size_is_not_counted),
     "claims that are too large wait on": (RULES, ResizeSemaphore, too_large_claims_wait_on),
     "a drain takes one permit": (RULES, AcquirePermits, a_drain_takes_one_permit),
-    "a try overtakes the queue": (Resource, "admits", instead(a_try_overtakes_the_queue)),
+    "a try overtakes the queue": (Resource, "admits", instead(bugs.a_try_overtakes_the_queue)),
     "one permit is never given": (Resource, "admits", instead(one_permit_is_never_given)),
-    "a hold frees one permit": (Resource, "remove", a_hold_frees_one_permit),
+    "a hold frees one permit": (Resource, "remove", bugs.a_hold_frees_one_permit),
     "a repeated acquire counts again": (requests, "_repeat", a_repeated_acquire_counts_again),
     "any capacity is accepted": (RULES, AcquirePermits, any_capacity_is_accepted),
     "who waited behind a closed session waits on": (
@@ -349,8 +331,12 @@ def a_writer_that_reads_frees_the_rest(
 
 
 RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a reader passes a waiting writer": (Resource, "admits", instead(a_try_overtakes_the_queue)),
-    "a reader becomes a writer": (requests, "_enter_again", an_upgrade_is_counted),
+    "a reader passes a waiting writer": (
+        Resource,
+        "admits",
+        instead(bugs.a_try_overtakes_the_queue),
+    ),
+    "a reader becomes a writer": (requests, "_enter_again", bugs.an_upgrade_is_counted),
     "a downgrade lets no reader in": (
         TableState,
         "give_back",
@@ -385,8 +371,8 @@ def waiters_of_a_lock_are_lost(sound: Any, table: TableState, wait: Wait, capaci
 SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "it waits in the first queue only": (TableState, "enqueue", waits_in_one_queue),
     "the waiters of a lock are lost": (TableState, "enqueue", waiters_of_a_lock_are_lost),
-    "fences are given twice": (TableState, "grant", one_fence_for_all),
-    "only the first lock is given back": (Resource, "remove", only_the_first_is_freed),
+    "fences are given twice": (TableState, "grant", bugs.one_fence_for_all),
+    "only the first lock is given back": (Resource, "remove", bugs.only_the_first_is_freed),
     "a snapshot without locks": (snapshot, "_claimant_record", with_fields(locks=())),
 }
 
@@ -416,9 +402,9 @@ def nothing_is_noted(histories: Histories) -> list[Any]:
 
 
 ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "the end of a term is no change": (TableState, "_note_leader", ends_are_not_noted),
+    "the end of a term is no change": (TableState, "_note_leader", bugs.ends_are_not_noted),
     "a change comes twice": (Histories, "read", a_change_comes_twice),
-    "a gap is not seen": (Histories, "_drop_first", a_gap_is_not_seen),
+    "a gap is not seen": (Histories, "_drop_first", bugs.a_gap_is_not_seen),
     "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
     "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
     "a snapshot without changes": (Histories, "noted", instead(nothing_is_noted)),
@@ -456,11 +442,11 @@ def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) 
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated count counts again": (requests, "begin_update", repetitions_count),
-    "only a lone waiter passes": (TableState, "reply_to_wait", only_a_lone_waiter_passes),
-    "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(4)),
-    "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(1 / 4)),
-    "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
+    "a repeated count counts again": (requests, "begin_update", bugs.repetitions_count),
+    "only a lone waiter passes": (TableState, "reply_to_wait", bugs.only_a_lone_waiter_passes),
+    "a latch is gone too late": (latch, "_latch_of", bugs.a_latch_is_kept(4)),
+    "a latch is gone too early": (latch, "_latch_of", bugs.a_latch_is_kept(1 / 4)),
+    "a latch passes at 1": (latch, "has_room", bugs.a_latch_passes_at_1),
     "a latch that was never counted down stays": (Latch, "note_end", instead(nothing)),
     "a snapshot without latches": (snapshot, "_rest", without(LatchRecord)),
 }
@@ -491,10 +477,14 @@ def any_number_of_parties_is_accepted(
 
 
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated arrival counts again": (requests, "begin_update", repetitions_count),
+    "a repeated arrival counts again": (requests, "begin_update", bugs.repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
     "a try breaks nothing": (Barrier, "remove", a_try_breaks_nothing),
-    "a party leaves without the others": (Barrier, "remove", a_party_leaves_without_the_others),
+    "a party leaves without the others": (
+        Barrier,
+        "remove",
+        bugs.a_party_leaves_without_the_others,
+    ),
     "any number of parties is accepted": (
         requests,
         "begin_update",
@@ -511,10 +501,10 @@ def a_counter_at_0_stays(sound: Any, table: TableState, one: Any) -> None:
 
 
 COUNTER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated change counts again": (requests, "begin_update", repetitions_count),
-    "guards are not checked": (counter, "holds_guard", guards_are_not_checked),
-    "a sum beyond the limits": (counter, "_change", a_sum_stays_at_the_limit),
-    "any value is the expected one": (counter, "_change", any_value_is_the_expected_one),
+    "a repeated change counts again": (requests, "begin_update", bugs.repetitions_count),
+    "guards are not checked": (counter, "holds_guard", bugs.guards_are_not_checked),
+    "a sum beyond the limits": (counter, "_change", bugs.a_sum_stays_at_the_limit),
+    "any value is the expected one": (counter, "_change", bugs.any_value_is_the_expected_one),
     "a counter at 0 stays": (TableState, "drop", a_counter_at_0_stays),
     "a snapshot without counters": (snapshot, "_rest", without(CounterRecord)),
 }
@@ -552,7 +542,7 @@ def a_give_beyond_what_is_taken_gives_all(
 
 
 POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a repeated take counts again": (requests, "begin_update", repetitions_count),
+    "a repeated take counts again": (requests, "begin_update", bugs.repetitions_count),
     "permits end with a session": (TableState, "close", what_is_taken_is_given_back_at_the_end),
     "all waits are served": (Pool, "serve", all_waits_are_served),
     "a wait that ends serves no other": (Pool, "note_end", instead(nothing)),
@@ -596,11 +586,11 @@ def a_receipt_is_not_looked_at(
 
 
 KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a repeated change counts again": (requests, "begin_update", repetitions_count),
-    "any value is expected": (redis, "_state_of", any_value_is_expected),
-    "any value is reserved": (redis, "_state_of", any_value_is_reserved),
-    "a deadline never becomes earlier": (KeyHold, "move", a_deadline_never_becomes_earlier),
-    "force keeps the fence": (redis, "_is_new", force_keeps_the_fence),
+    "a repeated change counts again": (requests, "begin_update", bugs.repetitions_count),
+    "any value is expected": (redis, "_state_of", bugs.any_value_is_expected),
+    "any value is reserved": (redis, "_state_of", bugs.any_value_is_reserved),
+    "a deadline never becomes earlier": (KeyHold, "move", bugs.a_deadline_never_becomes_earlier),
+    "force keeps the fence": (redis, "_is_new", bugs.force_keeps_the_fence),
     "keys end with a session": (TableState, "close", keys_end_with_a_session_of_a_door),
     "the queue comes before force": (TableState, "take", a_queue_comes_before_force),
     "a receipt is not looked at": (
@@ -622,9 +612,9 @@ def a_door_changes_what_is_detached(
 
 
 HANDOVER_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "any secret attaches": (key, "digest_of", instead(AnyDigest)),
+    "any secret attaches": (key, "digest_of", instead(bugs.AnyDigest)),
     "a door changes it": (redis, "_state_of", a_door_changes_what_is_detached),
-    "the queue is served": (Resource, "kept", instead(serves_the_queue)),
+    "the queue is served": (Resource, "kept", instead(bugs.serves_the_queue)),
 }
 
 PLANTED: dict[str, tuple[Any, ...]] = {

@@ -489,12 +489,3 @@ def test_a_field_beyond_limits_is_refused(table: LockTable, command: ChangeKeys,
         command.check_new()
     assert applied(table, command) == ["n1/5f.1 INVALID"]
     assert table.resources == {}
-
-
-def test_a_snapshot_does_not_change_when_a_key_does(table: LockTable) -> None:
-    """Its parts are made one by one, while requests change the table."""
-    outcomes(table, wait("k", b"v", 500))
-    frozen, digest = table.freeze(), table.digest()
-    outcomes(table, set_nx("k", b"v", 900))
-    parts = tuple(part.thaw() for part in frozen if part is not None)
-    assert LockTable.restore(parts).digest() == digest

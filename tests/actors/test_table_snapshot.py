@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.expect import present
 from support.programs import run_to_end
 from support.table_comparison import AllComposer, log_of, steps_of
-from support.table_scene import restored, status_of
+from support.table_scene import restored
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import AwaitBarrier
@@ -85,37 +84,6 @@ def busy() -> LockTable:
         api.KeepAlive(session="t.2"),
     )
     return table
-
-
-def test_a_restored_table_is_the_table() -> None:
-    """Rule snapshots-are-complete: owner, count, fence, queue, deadlines, versions."""
-    table = busy()
-    table.advance(250)
-    copy = restored(table)
-    assert status_of(copy, "L") == status_of(table, "L")
-    assert next(wait.due_ms for wait in present(copy.awaited("L")).waits) == 750
-    assert copy.due_ms() == table.due_ms() == 750
-    assert copy.forced() == table.forced()
-
-
-def test_a_snapshot_does_not_change_when_the_table_does() -> None:
-    """Rule snapshots-are-complete."""
-    table = busy()
-    snapshot = table.snapshot()
-    before = [encode(part) for part in snapshot]
-    table.apply(900, release("a", 8, 2))
-    table.apply(900, End(session="s.1"))
-    assert [encode(part) for part in snapshot] == before
-    assert LockTable.restore(snapshot).digest() == busy().digest()
-
-
-def test_parts_that_are_encoded_late_are_of_the_instant_at_which_the_table_was_frozen() -> None:
-    table = busy()
-    before = [encode(part) for part in table.snapshot()]
-    frozen = [part for part in table.freeze() if part is not None]
-    table.apply(900, release("a", 8, 2))
-    table.apply(900, End(session="s.1"))
-    assert [encode(part.thaw()) for part in frozen] == before
 
 
 def test_a_large_table_is_cut_into_parts_that_fit() -> None:
@@ -231,7 +199,12 @@ EVERYTHING: list[Any] = [
     ResizeSemaphore(semaphore="Q", permits=3, size=4, session="s.1", request=17),  # Of a holder.
     PutEntry(map="m", entry_key="k", value=b"v", ttl_ms=900, session="u.3", request=1),
     ChangeKeys(
-        keys=("k",), action=KeyAction.SET, states=(KeyState.FREE,), session="u.3", request=2
+        keys=("k",),
+        action=KeyAction.SET,
+        states=(KeyState.FREE,),
+        value=b"v",
+        session="u.3",
+        request=2,
     ),
     AcquireRetained(lock="r", span=10, session="s.1", request=18),
     AcquireRetained(lock="r", span=10, session="t.2", request=7),
@@ -245,6 +218,24 @@ def every(table: LockTable) -> LockTable:
     for command in EVERYTHING:
         table.apply(5, replace(command, owner="o"))
     return table
+
+
+def test_a_snapshot_is_of_the_instant_at_which_it_was_begun(every: LockTable) -> None:
+    """Rule snapshots-are-complete: requests change the table while parts are made one by one."""
+    whole, frozen, digest = every.snapshot(), every.freeze(), every.digest()
+    before = [encode(part) for part in whole]
+    key = ChangeKeys(keys=("k",), action=KeyAction.SET, states=(KeyState.EQUAL,), expected=b"v")
+    put = PutEntry(map="m", entry_key="k", value=b"later")
+    for number, command in enumerate((replace(key, value=b"later"), put), 8):
+        every.apply(800, replace(command, session="u.3", owner="o", request=number))
+    later = every.snapshot()
+    assert later[0].owner_states != whole[0].owner_states
+    assert later[0].entries != whole[0].entries
+    for session in [*every.sessions.by_id]:
+        every.apply(900, End(session=session))
+    assert [encode(part) for part in whole] == before
+    assert tuple(part.thaw() for part in frozen if part is not None) == whole
+    assert LockTable.restore(whole).digest() == digest
 
 
 @pytest.mark.parametrize(

@@ -11,42 +11,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support import planted_bugs as bugs
 from support.expect import with_long
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
-from support.planted_bugs import (
-    AnyDigest,
-    Patch,
-    Plant,
-    a_deadline_never_becomes_earlier,
-    a_gap_is_not_seen,
-    a_hold_frees_one_permit,
-    a_latch_is_kept,
-    a_latch_passes_at_1,
-    a_party_leaves_without_the_others,
-    a_smaller_size_is_not_counted,
-    a_sum_stays_at_the_limit,
-    a_try_overtakes_the_queue,
-    acquiring_again_reports_the_whole,
-    an_upgrade_is_counted,
-    any_value_is_expected,
-    any_value_is_reserved,
-    any_value_is_the_expected_one,
-    as_plant,
-    ends_are_not_noted,
-    force_keeps_the_fence,
-    guards_are_not_checked,
-    instead,
-    nothing,
-    one_fence_for_all,
-    only_a_lone_waiter_passes,
-    only_the_first_is_freed,
-    repetitions_count,
-    returning,
-    serves_the_queue,
-    smaller_claims_overtake,
-    taken_unchecked,
-    the_time_without_a_leader_counts,
-)
+from support.planted_bugs import Patch, Plant, as_plant, instead, nothing, returning
 
 from fencelock.actors.api.latch import CountDown
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
@@ -565,28 +533,28 @@ def takes_the_last_fence(table: TableState, _: OwnerState) -> None:
     table.fence -= 1
 
 
-COUNTS_TWICE: Patch = (requests, "begin_update", repetitions_count)
+COUNTS_TWICE: Patch = (requests, "begin_update", bugs.repetitions_count)
 
-UNCHECKED: Patch = (Resource, "grant", instead(taken_unchecked))
-NO_GAP_OF_LEADERS: Patch = (LockTable, "shift", instead(the_time_without_a_leader_counts))
+UNCHECKED: Patch = (Resource, "grant", instead(bugs.taken_unchecked))
+NO_GAP_OF_LEADERS: Patch = (LockTable, "shift", instead(bugs.the_time_without_a_leader_counts))
 OLD_READS: Patch = (Queries, "take", old_reads)
 
 PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
     ("semaphores", SEMAPHORES): {
-        "overtakes": ("order", 0, (Resource, "next_wait", instead(smaller_claims_overtake))),
+        "overtakes": ("order", 0, (Resource, "next_wait", instead(bugs.smaller_claims_overtake))),
         "one too many": ("capacity", 3, (Resource, "admits", instead(one_too_many)), UNCHECKED),
-        "frees one": ("progress", 3, (Resource, "remove", a_hold_frees_one_permit)),
+        "frees one": ("progress", 3, (Resource, "remove", bugs.a_hold_frees_one_permit)),
         "smaller": (
             "capacity: 2",
             0,
-            (Resource, "resize", a_smaller_size_is_not_counted),
+            (Resource, "resize", bugs.a_smaller_size_is_not_counted),
             UNCHECKED,
         ),
         "too large": ("size", 0, (TableState, "end_wait", too_large_claims_wait_on)),
         "counts twice": ("was granted", 7, (TableHold, "answer", twice)),
     },
     ("read/write locks", RWLOCKS): {
-        "overtakes": ("order", 0, (Resource, "admits", instead(a_try_overtakes_the_queue))),
+        "overtakes": ("order", 0, (Resource, "admits", instead(bugs.a_try_overtakes_the_queue))),
         "writes beside readers": (
             "capacity",
             0,
@@ -594,7 +562,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             UNCHECKED,
         ),
         "downgrade": ("progress", 0, (TableState, "give_back", instead(a_downgrade_loses_permits))),
-        "upgrade": ("upgrade", 5, (requests, "_enter_again", an_upgrade_is_counted)),
+        "upgrade": ("upgrade", 5, (requests, "_enter_again", bugs.an_upgrade_is_counted)),
     },
     ("several locks", LOCK_ALL): {
         "head of one queue": (
@@ -603,8 +571,8 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             (TableState, "serve", instead(granted_at_the_first_head)),
             UNCHECKED,
         ),
-        "frees the first": ("progress", 2, (Resource, "remove", only_the_first_is_freed)),
-        "one fence": ("fences", 9, (TableState, "grant", one_fence_for_all)),
+        "frees the first": ("progress", 2, (Resource, "remove", bugs.only_the_first_is_freed)),
+        "one fence": ("fences", 9, (TableState, "grant", bugs.one_fence_for_all)),
     },
     ("deadlines", DEADLINES): {
         "new leader": ("early: HoldLost", 4, NO_GAP_OF_LEADERS),
@@ -617,44 +585,44 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "again": (
             "relied on: HoldLost",
             3,
-            (LeasedHold, "acquire_again", instead(acquiring_again_reports_the_whole)),
+            (LeasedHold, "acquire_again", instead(bugs.acquiring_again_reports_the_whole)),
             (holds, "is_known", returning(False)),
         ),
         "no grace": ("early: HoldLost", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
     },
     ("handovers", HANDOVERS): {
         "detached locks end late": ("late: ", 1, (TableState, "first_due", keys_end_late)),
-        "any secret": ("attach: ", 0, (key, "digest_of", instead(AnyDigest))),
+        "any secret": ("attach: ", 0, (key, "digest_of", instead(bugs.AnyDigest))),
         "serves the queue": (
             "between: ",
             0,
-            (Resource, "kept", instead(serves_the_queue)),
+            (Resource, "kept", instead(bugs.serves_the_queue)),
             UNCHECKED,
         ),
         "ends early": ("early: ", 0, (KeyHold, "move", deadlines_are_early(100))),
     },
     ("latches", LATCHES): {
         "counts twice": ("once", 0, COUNTS_TWICE),
-        "stays": ("release", 0, (TableState, "reply_to_wait", only_a_lone_waiter_passes)),
-        "passes at 1": ("early", 0, (latch, "has_room", a_latch_passes_at_1)),
-        "gone too early": ("count", 0, (latch, "_latch_of", a_latch_is_kept(1 / 4))),
-        "gone too late": ("count", 0, (latch, "_latch_of", a_latch_is_kept(4))),
+        "stays": ("release", 0, (TableState, "reply_to_wait", bugs.only_a_lone_waiter_passes)),
+        "passes at 1": ("early", 0, (latch, "has_room", bugs.a_latch_passes_at_1)),
+        "gone too early": ("count", 0, (latch, "_latch_of", bugs.a_latch_is_kept(1 / 4))),
+        "gone too late": ("count", 0, (latch, "_latch_of", bugs.a_latch_is_kept(4))),
         "amount": ("count", 0, (latch, "_latch_of", the_whole_count_goes)),
     },
     ("barriers", BARRIERS): {
-        "not broken": ("broken", 5, (Barrier, "remove", a_party_leaves_without_the_others)),
+        "not broken": ("broken", 5, (Barrier, "remove", bugs.a_party_leaves_without_the_others)),
         "too early": ("together", 2, (Barrier, "waiting", instead(property(one_more_has_arrived)))),
         "counts twice": ("once", 0, COUNTS_TWICE),
         "same index": ("index", 0, (barrier, "_passed", all_have_the_same_index)),
         "generations fall": ("generations", 0, (barrier, "_passed", generations_are_counted_down)),
     },
     ("elections", ELECTIONS): {
-        "no ends": ("watches", 0, (TableState, "_note_leader", ends_are_not_noted)),
+        "no ends": ("watches", 0, (TableState, "_note_leader", bugs.ends_are_not_noted)),
         "compacted": ("gaps", 3, (Histories, "read", expired_durations_are_left_out)),
         "a gap is not seen": (
             "watches",
             0,
-            (Histories, "_drop_first", a_gap_is_not_seen),
+            (Histories, "_drop_first", bugs.a_gap_is_not_seen),
             (history, "CHANGES_MAX", instead(1)),
         ),
         "a node is behind": ("watches", 2, (Histories, "read", a_node_that_is_behind_begins_anew)),
@@ -662,7 +630,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "value": ("values", 0, (Histories, "add", all_have_the_first_value)),
     },
     ("maps", MAPS): {
-        "no guard": ("guard", 3, (maps, "_meets_conditions", guards_are_not_checked)),
+        "no guard": ("guard", 3, (maps, "_meets_conditions", bugs.guards_are_not_checked)),
         "any version": ("versions", 0, (maps, "_meets_conditions", any_version)),
         "done again": ("once", 10, COUNTS_TWICE),
         "outlives its session": ("reads", 2, (Entry, "end_with_session", instead(nothing))),
@@ -670,9 +638,9 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
     },
     ("counters", COUNTERS): {
         "counts twice": ("once", 5, COUNTS_TWICE),
-        "no guard": ("guard", 3, (counter, "holds_guard", guards_are_not_checked)),
-        "any value": ("counts", 0, (counter, "_change", any_value_is_the_expected_one)),
-        "beyond the limits": ("counts", 0, (counter, "_change", a_sum_stays_at_the_limit)),
+        "no guard": ("guard", 3, (counter, "holds_guard", bugs.guards_are_not_checked)),
+        "any value": ("counts", 0, (counter, "_change", bugs.any_value_is_the_expected_one)),
+        "beyond the limits": ("counts", 0, (counter, "_change", bugs.a_sum_stays_at_the_limit)),
         "old reads": ("reads", 7, OLD_READS),
     },
     ("pools", POOLS): {
@@ -688,15 +656,15 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "the value before": ("watches", 0, (Histories, "add", the_value_before)),
     },
     ("Redis doors", REDIS_DOORS): {
-        "any value is expected": ("state: ", 1, (redis, "_state_of", any_value_is_expected)),
-        "any value is reserved": ("state: ", 1, (redis, "_state_of", any_value_is_reserved)),
-        "force keeps the fence": ("fences: ", 1, (redis, "_is_new", force_keeps_the_fence)),
+        "any value is expected": ("state: ", 1, (redis, "_state_of", bugs.any_value_is_expected)),
+        "any value is reserved": ("state: ", 1, (redis, "_state_of", bugs.any_value_is_reserved)),
+        "force keeps the fence": ("fences: ", 1, (redis, "_is_new", bugs.force_keeps_the_fence)),
         "deadlines are early": ("deadline: ", 1, (KeyHold, "move", deadlines_are_early(5))),
         "keys end late": ("late: ", 1, (TableState, "first_due", keys_end_late)),
         "deadlines only rise": (
             "deadline: ",
             1,
-            (KeyHold, "move", a_deadline_never_becomes_earlier),
+            (KeyHold, "move", bugs.a_deadline_never_becomes_earlier),
         ),
         "a new leader": ("early: ", 1, NO_GAP_OF_LEADERS),
         "a repetition counts": ("once: ", 1, COUNTS_TWICE),
