@@ -117,7 +117,10 @@ class Divergence(Local):
 
 
 class Resign(Local):
-    """To the failure detector: let another node lead, if this one does. Answered by `Resigned`."""
+    """To the failure detector: let another node lead, if this one does.
+
+    Answered by `Resigned`, once another node leads. If none does, the answer may never come.
+    """
 
     successor: str = ""
     """The node that is to lead next; empty for the one that has applied the most."""
@@ -136,7 +139,7 @@ class Suspect(Local):
 
 
 class Withdraw(Local):
-    """Failure detector to leader: another node leads, or no majority answers. Do not lead."""
+    """To the leader: no majority answers, or this node has diverged. Do not lead."""
 
 
 class Candidate(Local):
@@ -249,7 +252,7 @@ class Applied(Local):
 
 
 class ReportApplied(Local):
-    """Leader to replica: send me `Applied` now and after each slot, until I lead or step down."""
+    """Leader to replica: send me `Applied` after each slot, until I lead or step down."""
 
 
 class MinApplied(Local):
@@ -418,12 +421,6 @@ class ServeDue(Timer):
 
 class HandOverLate(Timer):
     """Stop the hand-over of ``ballot`` from waiting for slots under way."""
-
-    ballot: Ballot
-
-
-class ResignedLate(Timer):
-    """Answer the roles that asked ``ballot``'s leader to resign: the next is not known in time."""
 
     ballot: Ballot
 

@@ -54,7 +54,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.locator import Locator, LocatorEvent
 from fencelock.actors.paxos.message import NO_BALLOT, NO_REPORT, HeartbeatAck, Locate, TakeOver
-from fencelock.actors.paxos.slow_disk import REST_MS, DiskComparison
+from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.proxy.message import TimesUnfit
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, notice
@@ -95,6 +95,11 @@ DetectorEvent = (
 
 OVERTAKEN_MS = 5_000
 """A leader hands over if it could not apply for this long what another member has applied (ms)."""
+
+REST_MS = 30_000
+"""A node hands over for its disk, or since it was overtaken, at most once in this time (ms). For as
+long, it also lets all others stand for election first. If disks become slow in turn, the leader
+changes at most once per node in this time."""
 
 SPREADS = 4
 """Round trips over which elections are spread if no node led, so that two rarely coincide."""
@@ -147,7 +152,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.drift_ppm = drift_ppm
         self.listener = listener
         self.suspicion = Suspicion(self.node, self.config, random)
-        self.standing = False
         self.leadership: Leadership | None = None
         self.since = Instant(0)
         """The time at which this leadership began."""
@@ -164,8 +168,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.overtaken: tuple[int, Instant] | None = None
         """While another member has applied more than this leader: the first slot that this leader
         has not applied, and the time since which that is so."""
-        self.rests_until = Instant(0)
-        """The time before which this node does not hand over for that again."""
         self.broken: dict[str, Instant] = {}
         """The time at which a link to another member was last lost."""
         self.following = ""
@@ -206,7 +208,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case LinkDown():
                 return self._on_link_down(event, now)
             case Candidate():
-                self.standing = True
                 return [*self._follow(""), *self.suspicion.wait(now, 2 * self.timing.election_ms)]
             case Leadership():
                 return self._on_leadership(event, now)
@@ -261,11 +262,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if not seen.leads:
             return effects
         self.followed = seen.ballot
-        effects += [*self._follow(node), *self._compare_times(node, seen.timing)]
-        if self.standing:
-            self.standing = False
-            effects.append(Send(self.leader, Withdraw()))
-        return effects
+        return [*effects, *self._follow(node), *self._compare_times(node, seen.timing)]
 
     def _compare_times(self, node: str, timing: Timing) -> list[Effect]:
         differing = self.timing.differences(timing) if timing != self.timing else ""
@@ -331,7 +328,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         )
 
     def _on_leadership(self, leadership: Leadership, now: Instant) -> Effects:
-        self.standing = False
         self.leadership = leadership
         self.since = now
         self.lease = LeaderLease(self.config, self.timing.lease_ms, self.drift_ppm)
@@ -342,7 +338,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
-        self.standing = False
         self.leadership = None
         self.lease = None
         wait = self.suspicion.wait(now, self.timing.election_ms + stepped_down.pause_ms)
@@ -437,7 +432,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         This happens if phase one did not ask a member that knows these slots to be decided, and
         that member does not vote on them either: after a restart from a snapshot that is later than
         a change of members, it no longer knows that it may. The next leader's phase one asks anew.
-        A broken member may report too many, so a node does this once in `REST_MS` at most.
+        A broken member may report too many, which `REST_MS` makes harmless.
         """
         applied = self.config.applied
         before, since = self.overtaken or (0, now)
@@ -445,22 +440,27 @@ class FailureDetector(MemberRole[DetectorEvent]):
             self.overtaken = None
         elif before != applied:
             self.overtaken = applied, now
-        elif (
-            ms_between(since, now) >= OVERTAKEN_MS
-            and now >= self.rests_until
-            and (successor := self._successor(now))
-        ):
-            self.rests_until = self.suspicion.reluctant_until = later(now, REST_MS)
-            text = (
-                f"the leader hands over to {successor}: others have applied slots from {applied} "
-                f"on, and for {OVERTAKEN_MS // MS_PER_S} s it could decide none of them"
+        elif ms_between(since, now) >= OVERTAKEN_MS and (successor := self._next_leader(now)):
+            why = (
+                f"others have applied slots from {applied} on, and for {OVERTAKEN_MS // MS_PER_S} "
+                f"s it could decide none of them"
             )
-            return [
-                Send(self.leader, HandOverTo(successor=successor, client=self.address)),
-                notice(self.node, Level.INFO, text),
-                Observe("paxos.handed_over_overtaken"),
-            ]
+            return self._hand_over(successor, why, "paxos.handed_over_overtaken", now)
         return []
+
+    def _next_leader(self, now: Instant) -> str:
+        """Return the member to which this node hands over by itself; empty while it must rest."""
+        rests = self.leadership is None or now < self.suspicion.reluctant_until
+        return "" if rests else self._successor(now)
+
+    def _hand_over(self, successor: str, why: str, mark: str, now: Instant) -> list[Effect]:
+        self.suspicion.reluctant_until = later(now, REST_MS)
+        text = f"the leader hands over to {successor}: {why}"
+        return [
+            Send(self.leader, HandOverTo(successor=successor, client=self.address)),
+            notice(self.node, Level.INFO, text),
+            Observe(mark),
+        ]
 
     def _refuse_impossible(
         self, acceptor: Address, ack: HeartbeatAck, now: Instant
@@ -493,14 +493,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _on_disk_synced(self, synced: DiskSynced, now: Instant) -> Effects:
         """Hand over if this node leads and its disk is far slower than its followers'."""
         slow = self.disks.is_slow(synced.mean_us, self.config, now)
-        successor = self._successor(now) if slow and self.leadership is not None else ""
-        if not successor:
+        if not slow or not (successor := self._next_leader(now)):
             return ()
-        self.suspicion.reluctant_until = self.disks.rest(now)
-        text = f"the leader hands over to {successor}: {self.disks.describe(successor)}"
-        line = notice(self.node, Level.INFO, text)
-        handed_over = Send(self.leader, HandOverTo(successor=successor, client=self.address))
-        return [handed_over, line, Observe("paxos.handed_over_for_disk")]
+        why = self.disks.describe(successor)
+        return self._hand_over(successor, why, "paxos.handed_over_for_disk", now)
 
     def _resign(self, client: Address, now: Instant, wanted: str) -> Send:
         if self.leadership is None:

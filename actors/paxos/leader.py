@@ -20,8 +20,8 @@ What moves
     LEADING    commander         Drained, HandOverLate        FOLLOWING, and names a successor
 
 Every state but the first is left for FOLLOWING when a higher ballot preempts this one
-(`Preempted`), or when this node may not lead any more (`Withdraw`, `StopVoting`, a view without
-it).
+(`Preempted`), when another node leads (`LeaderChanged`), or when this node may not lead any more
+(`Withdraw`, `StopVoting`, a view without it).
 
 *Phase one*, by the scout. It asks the acceptors to promise the ballot, and to report their votes.
 An acceptor that has applied slots does not report them: it names the first one that it has not
@@ -120,7 +120,6 @@ from fencelock.actors.paxos.event import (
     Leadership,
     ReportApplied,
     Resigned,
-    ResignedLate,
     ScoutResend,
     SteppedDown,
     Succeed,
@@ -174,7 +173,6 @@ LeaderEvent = (
     | HandOverTo
     | Drained
     | HandOverLate
-    | ResignedLate
     | ViewChanged
     | StartVoting
     | StopVoting
@@ -230,9 +228,6 @@ class Leader(MemberRole[LeaderEvent]):
         """The last ballot that this node led, or tried to lead."""
         self.seen = recovered.promised
         """The highest known ballot of another node."""
-        self.applied = 1
-        """The first slot that this node has not applied, as the replica last reported. It reports
-        while this node stands for election or must catch up."""
         self.adopted: Adopted | None = None
         """Batches to propose once the missing decided slots are here."""
         self.scouted: tuple[View, ...] = ()
@@ -245,12 +240,10 @@ class Leader(MemberRole[LeaderEvent]):
         self.leading_node = ""
         self.handover = HandOver(self.node, self.config)
 
-    def handle(  # noqa: PLR0912  (a case for each event)
-        self, sender: Address, event: LeaderEvent, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: LeaderEvent, now: Instant) -> Effects:
         match event:
             case Applied():
-                return self._on_applied(event)
+                return self._on_applied()
             case Suspect():
                 return self._on_suspect(event)
             case Withdraw() | StopVoting():
@@ -268,8 +261,6 @@ class Leader(MemberRole[LeaderEvent]):
                 return self._on_hand_over_to(event)
             case Drained() | HandOverLate():
                 return self._hand_over(event.ballot, drained=isinstance(event, Drained))
-            case ResignedLate():
-                return self.handover.notify("") if event.ballot == self.handover.ballot else ()
             case ReadLeaders():
                 return (Send(sender, self._leadership()),)
             case ViewChanged():
@@ -329,7 +320,7 @@ class Leader(MemberRole[LeaderEvent]):
             "node": self.node,
             "config": self.config,
             "ballot": self.ballot,
-            "first": max(self.applied, self.config.first),
+            "first": self.config.applied,
             **({"hurried": True} if climbing else {}),
             **({"doubted": self.doubted} if self.doubted else {}),
         }
@@ -415,11 +406,11 @@ class Leader(MemberRole[LeaderEvent]):
         return [*ended, *hand.pass_on(drained=drained), mark]
 
     def _on_leader_changed(self, changed: LeaderChanged) -> Effects:
-        """Note which node leads; if it is another, answer the roles that wait for a successor."""
+        """Give way to another node that leads, and answer the roles that wait for a successor."""
         self.leading_node = changed.leader
         if self.leading_node in ("", self.node):
             return ()
-        return self.handover.notify(self.leading_node)
+        return [*self._on_withdraw(), *self.handover.notify(self.leading_node)]
 
     def _on_succeed(self, succeed: Succeed) -> Effects:
         """Stand at once, above the ballot of the leader that steps down."""
@@ -441,19 +432,17 @@ class Leader(MemberRole[LeaderEvent]):
     def _on_adopted(self, adopted: Adopted) -> Effects:
         if self.phase is not LeaderPhase.STANDING or adopted.ballot != self.ballot:
             return ()  # Sent by a scout before it was retired.
-        if adopted.floor <= self.applied:
+        if adopted.floor <= self.config.applied:
             return self._lead(adopted)
         self.phase = LeaderPhase.LEARNING
         self.adopted = adopted
-        lacking = Lacking(first=self.applied, target=adopted.floor, source=adopted.source)
+        lacking = Lacking(first=self.config.applied, target=adopted.floor, source=adopted.source)
         return (Send(self.catchup, lacking), Observe("paxos.leader_must_learn"))
 
-    def _on_applied(self, applied: Applied) -> Effects:
-        assert applied.slot >= self.applied
-        self.applied = applied.slot
-        if self.phase is LeaderPhase.SETTLING and self.applied >= self.settled:
+    def _on_applied(self) -> Effects:
+        if self.phase is LeaderPhase.SETTLING and self.config.applied >= self.settled:
             return [*self._stand(), Observe("paxos.settled")]
-        if self.adopted is None or self.adopted.floor > self.applied:
+        if self.adopted is None or self.adopted.floor > self.config.applied:
             return ()
         return self._lead(self.adopted)
 
@@ -464,21 +453,22 @@ class Leader(MemberRole[LeaderEvent]):
         the members, only the slots are proposed that the old view decides. Then this node stands
         for election again, in the new view.
         """
-        assert adopted.floor <= self.applied
+        applied = self.config.applied
+        assert adopted.floor <= applied
         if self._has_moved():
             return [*self._stand(), Observe("paxos.view_moved")]
         retired = self._retire()
         self.preemptions, self.doubted = 0, None
-        batches = adopted.batches[self.applied - adopted.floor :]
+        batches = adopted.batches[applied - adopted.floor :]
         changes = [place for place, batch in enumerate(batches) if change_in(batch) is not None]
         batches = batches[: changes[0] + WINDOW] if changes else batches
         self.phase = LeaderPhase.SETTLING if changes else LeaderPhase.LEADING
-        self.settled = self.applied + len(batches)
+        self.settled = applied + len(batches)
         arguments = {
             "node": self.node,
             "config": self.config,
             "ballot": self.ballot,
-            "first": self.applied,
+            "first": applied,
             "batches": batches,
         }
         commander = self._commander()
@@ -488,7 +478,7 @@ class Leader(MemberRole[LeaderEvent]):
         leadership = Leadership(
             ballot=self.ballot,
             commander=commander,
-            first=self.applied + len(batches),
+            first=applied + len(batches),
             time_ms=max((batch.time_ms for batch in batches), default=0),
         )
         return [
@@ -531,7 +521,6 @@ class HandOver:
         return [
             Send(replica_of(self.node), Drain(ballot=ballot)),
             Wake(self.config.timing.outcome_ms, HandOverLate(ballot=ballot)),
-            Wake(2 * self.config.timing.outcome_ms, ResignedLate(ballot=ballot)),
         ]
 
     def pass_on(self, *, drained: bool) -> list[Effect]:
@@ -543,7 +532,7 @@ class HandOver:
         return [*released, Send(monitor_of(self.successor), TakeOver(ballot=self.ballot))]
 
     def notify(self, leader: str) -> list[Effect]:
-        """Notify the waiting roles which node leads now; empty if unknown."""
+        """Notify the waiting roles which node leads now."""
         receivers, self.receivers = self.receivers, {}
         return [Send(client, Resigned(leader=leader)) for client in receivers]
 

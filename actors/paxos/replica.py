@@ -213,7 +213,7 @@ class Replica(MemberRole[ReplicaEvent]):
                 return self._on_propose_change(event, now)
             case ReportApplied():
                 self.reporting = True
-                return [Send(self.leader, Applied(slot=self.decided.next))]
+                return ()
             case ReportState():
                 return [self._report_state(event, now)]
             case _:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.message import NS_PER_MS, Instant, ms_between
+from fencelock.actors.message import Instant, ms_between
 from fencelock.actors.paxos.config import LogConfig
 
 SLOW_MS_MIN = 50
@@ -26,11 +26,6 @@ SLOW_FOR_MS = 600
 """A leader hands over after so many reports in a row, and after this time (ms), in which its disk
 was slow and no comparison said otherwise. A single long sync, or a pause of its process, is no
 reason."""
-
-REST_MS = 30_000
-"""A node hands over for its disk at most once in this time (ms). For as long, it also lets all
-others stand for election first. If disks become slow in turn, the leader changes at most once per
-node in this time."""
 
 
 class SyncReport(NamedTuple):
@@ -54,7 +49,6 @@ class DiskComparison:
         """The last reports of other members in this leadership."""
         self._slow_since: Instant | None = None
         self._slow_reports = 0
-        self._rests_until = Instant(0)
 
     def clear(self) -> None:
         """Forget the other members' reports: a leadership begins."""
@@ -67,7 +61,7 @@ class DiskComparison:
             self._others[member] = SyncReport(mean_us, since)
 
     def is_slow(self, mean_us: int, config: LogConfig, now: Instant) -> bool:
-        """Note a report of this node; return whether it should hand over now if it leads.
+        """Note a report of this node; return whether it should hand over if it leads.
 
         The quickest majority of each current view must be able to decide without this node.
         """
@@ -86,11 +80,7 @@ class DiskComparison:
         if -majority * SLOW_FACTOR > mean_us:
             self._slow_since = None
             return False
-        return (
-            self._slow_reports >= SLOW_REPORTS_MIN
-            and ms_between(since, now) >= SLOW_FOR_MS
-            and now >= self._rests_until
-        )
+        return self._slow_reports >= SLOW_REPORTS_MIN and ms_between(since, now) >= SLOW_FOR_MS
 
     def is_quick(self, member: str) -> bool:
         """Return whether the disk of ``member`` is not slow beside the quickest one known."""
@@ -106,8 +96,3 @@ class DiskComparison:
         own_ms, other_ms = self.own_us / 1_000, self._mean_us(successor) / 1_000
         own = f"its disk takes {own_ms:.0f} ms for a sync"
         return f"{own}, the disk of {successor} takes {other_ms:.1f} ms"
-
-    def rest(self, now: Instant) -> Instant:
-        """Return the end of the rest that begins now: until then this node hands over no more."""
-        self._rests_until = Instant(now + REST_MS * NS_PER_MS)
-        return self._rests_until

@@ -19,12 +19,12 @@ from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
     JITTER_MS,
     OVERTAKEN_MS,
+    REST_MS,
     SPREADS,
     FailureDetector,
     LeaderLease,
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
-from fencelock.actors.paxos.slow_disk import REST_MS
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.timing import TIMING
 
@@ -127,12 +127,11 @@ def test_a_candidate_is_waited_for_and_not_followed(monitor: FailureDetector) ->
     assert monitor.suspicion.deadline >= at(1 + TIMING.election_ms)
 
 
-def test_it_withdraws_from_standing_when_another_leads(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, events.Candidate(), at(1))
+def test_a_leader_that_stands_is_sent_once_more_which_node_leads(monitor: FailureDetector) -> None:
+    monitor.handle(acceptor_of("a"), ballot_seen(), at(1))
+    monitor.handle(LEADER, events.Candidate(), at(2))
 
-    assert monitor.handle(acceptor_of("a"), ballot_seen(), at(2))[-1] == Send(
-        LEADER, events.Withdraw()
-    )
+    assert monitor.handle(acceptor_of("a"), ballot_seen(), at(3))[-2:] == follow("b")
 
 
 def test_a_broken_link_to_the_leader_is_suspicious_once_its_lease_is_over_another_is_not(

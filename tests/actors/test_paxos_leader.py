@@ -136,12 +136,16 @@ def test_a_majority_makes_it_lead_and_propose_what_was_reported(leader: Leader) 
     ]
 
 
-def test_it_learns_what_others_decided_before_it_leads(leader: Leader) -> None:
+def test_it_learns_what_others_decided_before_it_leads(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suspect(leader)
 
     wait = not_counted(adopt(leader, NO_OP, BATCH, floor=4))
     assert wait == [Send(address_of("a", "catchup"), events.Lacking(first=1, target=4, source="b"))]
+    monkeypatch.setattr(CONFIG, "applied", 3)
     assert not_counted(leader.handle(REPLICA, events.Applied(slot=3), T0)) == []
+    monkeypatch.setattr(CONFIG, "applied", 5)
     leadership = not_counted(leader.handle(REPLICA, events.Applied(slot=5), T0))
 
     spawn = checked(Spawn, leadership[1])
@@ -177,13 +181,16 @@ def pause_of(effects: Effects) -> int:
     return next(message.pause_ms for message in sent(effects, events.SteppedDown))
 
 
-def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:
+@pytest.mark.parametrize("event", [events.Withdraw(), events.LeaderChanged(leader="b")])
+def test_it_withdraws_when_the_leader_lives_after_all(
+    leader: Leader, event: events.Withdraw | events.LeaderChanged
+) -> None:
     suspect(leader)
 
-    effects = not_counted(leader.handle(MONITOR, events.Withdraw(), T0))
+    effects = not_counted(leader.handle(MONITOR, event, T0))
 
     assert effects[0] == Retire(address_of("a", "scout-1"))
-    assert leader.handle(MONITOR, events.Withdraw(), T0) == ()
+    assert list(leader.handle(MONITOR, event, T0)) == []
 
 
 @pytest.mark.parametrize("ballot", [Ballot(1, Address("a/other")), Ballot(2, LEADER)])
@@ -268,14 +275,14 @@ def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -
     assert leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0) == ()
 
 
-def test_a_caller_learns_that_another_node_leads_or_that_it_takes_too_long(leading: Leader) -> None:
+def test_a_caller_learns_that_another_node_leads(leading: Leader) -> None:
     hand_over(leading)
     leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
 
     assert leading.handle(monitor_of("a"), events.LeaderChanged(leader=""), T0) == ()
     followed = leading.handle(monitor_of("a"), events.LeaderChanged(leader="c"), T0)
     assert followed == [Send(ASKER, events.Resigned(leader="c"))]
-    assert leading.handle(LEADER, events.ResignedLate(ballot=BALLOT), T0) == []
+    assert leading.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0) == []
 
 
 def answered(monitor: FailureDetector, node: str, applied: int) -> None:

@@ -20,9 +20,10 @@ from fencelock.actors.paxos.event import (
     Resign,
     Resigned,
 )
+from fencelock.actors.paxos.failure_detector import REST_MS
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck
-from fencelock.actors.paxos.slow_disk import REST_MS, SLOW_FOR_MS
+from fencelock.actors.paxos.slow_disk import SLOW_FOR_MS
 from fencelock.actors.role_message import DiskSynced, Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING

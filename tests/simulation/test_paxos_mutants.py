@@ -216,7 +216,7 @@ def votes_are_decisions(sound: Any, records: Sequence[Message]) -> Recovered:
 
 def never_learns(lead: Leader, adopted: Adopted) -> Event:
     """Propose from the first slot that is not applied here, whatever others have decided."""
-    return replace(adopted, floor=min(adopted.floor, lead.applied))
+    return replace(adopted, floor=min(adopted.floor, lead.config.applied))
 
 
 def no_holes(adopted: Adopted) -> Local:

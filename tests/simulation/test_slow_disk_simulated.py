@@ -7,7 +7,7 @@ from support.log_workload import LogWriter, logbook
 from support.planted_bugs import plant, returning
 
 from fencelock.actors.message import NS_PER_MS, address_of
-from fencelock.actors.paxos import slow_disk
+from fencelock.actors.paxos import failure_detector, slow_disk
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.nemesis import SLOW_SYNC_US
@@ -102,7 +102,7 @@ def test_a_leader_that_never_hands_over_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_disk, "REST_MS", 0)
+    monkeypatch.setattr(failure_detector, "REST_MS", 0)
     with pytest.raises(ViolationError, match="hand-overs in"):
         judge_slow_in_turn()
 
