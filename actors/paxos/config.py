@@ -512,20 +512,12 @@ class MemberRole(Role[E]):
         self.bounds = LogBounds(node, config)
 
 
+# The addresses of the roles of the log on a node.
 acceptor_of = on_each("acceptor")
-"""Returns the address of the acceptor of a node."""
-
 leader_of = on_each("leader")
-"""Returns the address of the leader of a node; its ballots carry it."""
-
 replica_of = on_each("replica")
-"""Returns the address of the replica of a node."""
-
 monitor_of = on_each("monitor")
-"""Returns the address of the failure detector of a node."""
-
+"""The failure detector."""
 members_of = on_each("members")
-"""Returns the address of the role of a node that changes the members."""
-
+"""The role that changes the members."""
 catchup_of = on_each("catchup")
-"""Returns the address of the catch-up role of a node."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate, chain
 
 from msgspec import Struct
@@ -14,21 +15,13 @@ from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.config import TIME_JUMP_MS_MAX, WINDOW, command_of
-from fencelock.actors.paxos.event import (
-    BatchDelay,
-    Gather,
-    Leadership,
-    LogTimeDue,
-    Order,
-    ProposalBatch,
-)
+from fencelock.actors.paxos.event import BatchDelay, Gather, Leadership, LogTimeDue, Order
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
     COMMAND_BYTES_MAX,
     Batch,
-    Propose,
 )
 
 BATCH_DELAY_MS = 2
@@ -216,34 +209,22 @@ class Proposals:
         """For each slot that is not known to be decided, its commands and the runs that they came
         from, in order."""
 
-    def is_full(self) -> bool:
-        return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
-
-    def add(self, propose: Propose) -> None:
-        queue = self.queue
-        if not queue or queue[-1].client != propose.client:
-            queue.append(Run(propose.client, [], []))
-        queue[-1].numbers.append(propose.number)
-        queue[-1].commands.append(propose.command)
-        self.queue_commands += 1
-        self.queue_bytes += len(propose.command)
-
-    def add_all(self, batch: ProposalBatch) -> bool:
-        """Append all commands of ``batch`` to the queue.
+    def add(self, client: Address, numbers: Sequence[int], commands: Sequence[bytes]) -> bool:
+        """Append ``commands`` of ``client`` to the queue.
 
         Return False, and add nothing, if the queue is full or a command is too large.
         """
-        sizes = list(map(len, batch.commands))
+        sizes = list(map(len, commands))
         if self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX:
             return False
         if max(sizes) > COMMAND_BYTES_MAX:
             return False
         queue = self.queue
-        if queue and queue[-1].client == batch.client:
-            queue[-1].numbers += batch.numbers
-            queue[-1].commands += batch.commands
+        if queue and queue[-1].client == client:
+            queue[-1].numbers += numbers
+            queue[-1].commands += commands
         else:
-            queue.append(Run(batch.client, [*batch.numbers], [*batch.commands]))
+            queue.append(Run(client, [*numbers], [*commands]))
         self.queue_commands += len(sizes)
         self.queue_bytes += sum(sizes)
         return True

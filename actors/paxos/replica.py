@@ -274,9 +274,8 @@ class Replica(MemberRole[ReplicaEvent]):
             return self._forward(propose)
         if self.ordering.draining:
             return (self._decline(propose, Decline.NOT_LEADER),)
-        if self.ordering.proposals.is_full():
+        if not self.ordering.proposals.add(propose.client, (propose.number,), (propose.command,)):
             return (self._decline(propose, Decline.OVERLOADED),)
-        self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
         if self._is_patient(propose.command):
@@ -316,21 +315,19 @@ class Replica(MemberRole[ReplicaEvent]):
         declined = Declined(number=propose.number, why=why, leader=self.leading_node)
         return Send(propose.client, declined)
 
-    def _on_proposal_batch(
-        self, sender: Address, proposal_batch: ProposalBatch, now: Instant
-    ) -> Effects:
+    def _on_proposal_batch(self, sender: Address, batch: ProposalBatch, now: Instant) -> Effects:
         """Give slots to the commands that this node's proxy received in this turn."""
         ordering = self.ordering
         if (
             ordering.leadership is None
             or ordering.draining
             or self.config.lower_versions
-            or not ordering.proposals.add_all(proposal_batch)
+            or not ordering.proposals.add(batch.client, batch.numbers, batch.commands)
         ):
-            return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
+            return [done for one in batch.each() for done in self._on_propose(sender, one)]
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
-        if all(map(self._is_patient, proposal_batch.commands)):
+        if all(map(self._is_patient, batch.commands)):
             return ordering.delay()
         return ordering.order(self.decided.next, now)
 

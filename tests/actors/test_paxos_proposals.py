@@ -277,7 +277,7 @@ def ordering(time_ms: int = 0, applied_ms: int = 0) -> Ordering:
 
 
 def propose(one: Ordering, number: int) -> None:
-    one.proposals.add(Propose(client=OTHER, number=number, command=b"x"))
+    one.proposals.add(OTHER, (number,), (b"x",))
 
 
 def test_all_commands_of_one_turn_share_a_slot() -> None:
