@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 from msgspec.structs import replace
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier
 from fencelock.actors.error import BrokenBarrierError, LockTimeoutError
-from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
@@ -78,33 +75,6 @@ class BaseBarrier(BaseObject):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.parties} parties>"
-
-
-B = TypeVar("B", bound=BaseBarrier)
-
-
-class BarrierFactory(BaseClient, Generic[B]):
-    """The part of a client that makes barriers."""
-
-    _barrier_type: type[B]
-
-    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
-        """Return the cyclic barrier called ``name``; sends nothing yet.
-
-        A lock of the same name is another object.
-
-        Args:
-            name: see `lock`.
-            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
-                a party that names another number is refused.
-            timeout: the default timeout of a party that waits for the others (s); see `lock`.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
-            FencelockError, TypeError, ValueError: as for `lock`.
-
-        """
-        return self._barrier_type(self._given, name, parties, timeout)
 
 
 class Barrier(BaseBarrier, InThreads):

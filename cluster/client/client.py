@@ -11,19 +11,20 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from fencelock.actors.api.latch import KEEP_MS
 from fencelock.cluster.client.administration import Administration
-from fencelock.cluster.client.barrier import AsyncBarrier, Barrier, BarrierFactory
+from fencelock.cluster.client.barrier import AsyncBarrier, Barrier
 from fencelock.cluster.client.base_client import check_template, namer
 from fencelock.cluster.client.base_lock import LockFactory
 from fencelock.cluster.client.callback_executor import LoopExecutor, ThreadExecutor
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.counter import AsyncCounter, Counter, CounterFactory
-from fencelock.cluster.client.election import AsyncElection, Election, ElectionFactory
-from fencelock.cluster.client.latch import AsyncLatch, Latch, LatchFactory
+from fencelock.cluster.client.counter import AsyncCounter, Counter
+from fencelock.cluster.client.election import AsyncElection, Election
+from fencelock.cluster.client.latch import AsyncLatch, Latch
 from fencelock.cluster.client.lazy import LazyConnection, LoopConnection, defaults
 from fencelock.cluster.client.lock import AsyncHold, AsyncLock, AsyncRLock, Hold, Lock, RLock
-from fencelock.cluster.client.lock_all import AsyncLockAll, LockAll, LockAllFactory
-from fencelock.cluster.client.map import AsyncMap, Map, MapFactory
+from fencelock.cluster.client.lock_all import AsyncLockAll, LockAll
+from fencelock.cluster.client.map import AsyncMap, Map
 from fencelock.cluster.client.operation import InTasks, InThreads, drive, drive_async
 from fencelock.cluster.client.pool import AsyncPool, Pool
 from fencelock.cluster.client.remote_ref import AsyncProxyRef, AsyncRemoteRef, RemoteRef
@@ -40,12 +41,6 @@ class Client(
     LockFactory[Lock, RLock, Hold],
     SemaphoreFactory[Semaphore, Pool],
     RWLockFactory[RWLock],
-    LockAllFactory[LockAll],
-    ElectionFactory[Election],
-    MapFactory[Map],
-    LatchFactory[Latch],
-    BarrierFactory[Barrier],
-    CounterFactory[Counter],
     Administration,
     InThreads,
 ):
@@ -62,12 +57,6 @@ class Client(
     _semaphore_type = Semaphore
     _pool_type = Pool
     _rwlock_type = RWLock
-    _lock_all_type = LockAll
-    _election_type = Election
-    _map_type = Map
-    _latch_type = Latch
-    _barrier_type = Barrier
-    _counter_type = Counter
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -105,6 +94,92 @@ class Client(
             return locked
 
         return decorate
+
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> LockAll:
+        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
+
+        They are the locks that `lock` returns by these names, 1 to 64 different ones, in their
+        order of fences. Other arguments and errors are those of `lock`.
+
+        Raises:
+            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
+                one grants several.
+
+        """
+        return LockAll(self._given, names, timeout, label)
+
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> Election:
+        """Return the election called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. Arguments and errors are those of `lock`:
+        ``timeout`` and ``label`` are those of candidates.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
+
+        """
+        return Election(self._given, name, timeout, label)
+
+    def map(self, name: str) -> Map:
+        """Return the map called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. ``name`` is as for `lock`, and so are the errors.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no maps; the text names one that has.
+
+        """
+        return Map(self._given, name)
+
+    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> Latch:
+        """Return the count-down latch called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. The first request about a latch creates it. It
+        opens once, so what it stands for, such as one release, should be in its name.
+
+        Args:
+            name: see `lock`.
+            count: the count with which the latch begins, 1 to 2,147,483,647. While the latch
+                exists, a request with another count is refused.
+            keep_s: how long the latch is kept after its count has reached 0 (s), 0 to a week.
+                Callers that come later begin a new latch, and wait.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no latches; the text names one that has.
+            FencelockError, TypeError: as for `lock`.
+
+        """
+        return Latch(self._given, name, count, keep_s)
+
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> Barrier:
+        """Return the cyclic barrier called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
+                a party that names another number is refused.
+            timeout: the default timeout of a party that waits for the others (s); see `lock`.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
+            FencelockError, TypeError, ValueError: as for `lock`.
+
+        """
+        return Barrier(self._given, name, parties, timeout)
+
+    def counter(self, name: str) -> Counter:
+        """Return the counter called ``name``; sends nothing yet.
+
+        A lock, or a map, of the same name is another object. ``name`` is as for `lock`, and so are
+        the errors.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
+
+        """
+        return Counter(self._given, name)
 
     @property
     def protocol(self) -> str:
@@ -233,12 +308,6 @@ class AsyncClient(
     LockFactory[AsyncLock, AsyncRLock, AsyncHold],
     SemaphoreFactory[AsyncSemaphore, AsyncPool],
     RWLockFactory[AsyncRWLock],
-    LockAllFactory[AsyncLockAll],
-    ElectionFactory[AsyncElection],
-    MapFactory[AsyncMap],
-    LatchFactory[AsyncLatch],
-    BarrierFactory[AsyncBarrier],
-    CounterFactory[AsyncCounter],
     Administration,
     InTasks,
 ):
@@ -254,12 +323,6 @@ class AsyncClient(
     _semaphore_type = AsyncSemaphore
     _pool_type = AsyncPool
     _rwlock_type = AsyncRWLock
-    _lock_all_type = AsyncLockAll
-    _election_type = AsyncElection
-    _map_type = AsyncMap
-    _latch_type = AsyncLatch
-    _barrier_type = AsyncBarrier
-    _counter_type = AsyncCounter
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -291,6 +354,32 @@ class AsyncClient(
             return locked
 
         return decorate
+
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> AsyncLockAll:
+        """Return several locks that are acquired together; see `fencelock.Client.lock_all`."""
+        return AsyncLockAll(self._given, names, timeout, label)
+
+    def election(
+        self, name: str, *, timeout: float | None = None, label: str = ""
+    ) -> AsyncElection:
+        """Return the election called ``name``; see `fencelock.Client.election`."""
+        return AsyncElection(self._given, name, timeout, label)
+
+    def map(self, name: str) -> AsyncMap:
+        """Return the map called ``name``; see `fencelock.Client.map`."""
+        return AsyncMap(self._given, name)
+
+    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> AsyncLatch:
+        """Return the count-down latch called ``name``; see `fencelock.Client.latch`."""
+        return AsyncLatch(self._given, name, count, keep_s)
+
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> AsyncBarrier:
+        """Return the cyclic barrier called ``name``; see `fencelock.Client.barrier`."""
+        return AsyncBarrier(self._given, name, parties, timeout)
+
+    def counter(self, name: str) -> AsyncCounter:
+        """Return the counter called ``name``; see `fencelock.Client.counter`."""
+        return AsyncCounter(self._given, name)
 
     @property
     def proxy(self) -> AsyncProxyRef:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 from fencelock.actors.api.counter import (
     COUNTER,
     VALUE_MAX,
@@ -13,7 +11,6 @@ from fencelock.actors.api.counter import (
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.error import InvalidRequestError
-from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject, guard_of
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import HasHold
@@ -126,24 +123,3 @@ class AsyncCounter(BaseCounter, InTasks):
     Its methods are those of `fencelock.Counter`, awaited. It is unknown whether a cancelled change
     takes effect.
     """
-
-
-C = TypeVar("C", bound=BaseCounter)
-
-
-class CounterFactory(BaseClient, Generic[C]):
-    """The part of a client that makes counters."""
-
-    _counter_type: type[C]
-
-    def counter(self, name: str) -> C:
-        """Return the counter called ``name``; sends nothing yet.
-
-        A lock, or a map, of the same name is another object. ``name`` is as for `lock`, and so are
-        the errors.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
-
-        """
-        return self._counter_type(self._given, name)

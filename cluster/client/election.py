@@ -11,7 +11,6 @@ from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import object_name
-from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock, H
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
@@ -121,27 +120,6 @@ def leader_of(read: ChangesRead) -> Leader | None:
 
 def _leader_in(change: Change) -> Leader | None:
     return None if change.value is None else Leader(change.value.decode(), change.fence)
-
-
-E = TypeVar("E", bound=BaseElection[Any])
-
-
-class ElectionFactory(BaseClient, Generic[E]):
-    """The part of a client that makes elections."""
-
-    _election_type: type[E]
-
-    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
-        """Return the election called ``name``; sends nothing yet.
-
-        A lock of the same name is another object. Arguments and errors are those of `lock`:
-        ``timeout`` and ``label`` are those of candidates.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
-
-        """
-        return self._election_type(self._given, name, timeout, label)
 
 
 class Candidate(BaseCandidate[Hold], Lock):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.latch import COUNT_MAX, KEEP_MS, LATCH, AwaitLatch, CountDown
+from fencelock.actors.api.latch import COUNT_MAX, LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError, LockTimeoutError
-from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
@@ -91,35 +89,6 @@ class BaseLatch(BaseObject):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._down.count}>"
-
-
-L = TypeVar("L", bound=BaseLatch)
-
-
-class LatchFactory(BaseClient, Generic[L]):
-    """The part of a client that makes latches."""
-
-    _latch_type: type[L]
-
-    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> L:
-        """Return the count-down latch called ``name``; sends nothing yet.
-
-        A lock of the same name is another object. The first request about a latch creates it. It
-        opens once, so what it stands for, such as one release, should be in its name.
-
-        Args:
-            name: see `lock`.
-            count: the count with which the latch begins, 1 to 2,147,483,647. While the latch
-                exists, a request with another count is refused.
-            keep_s: how long the latch is kept after its count has reached 0 (s), 0 to a week.
-                Callers that come later begin a new latch, and wait.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no latches; the text names one that has.
-            FencelockError, TypeError: as for `lock`.
-
-        """
-        return self._latch_type(self._given, name, count, keep_s)
 
 
 class Latch(BaseLatch, InThreads):

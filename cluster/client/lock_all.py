@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.error import InvalidRequestError
-from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import BaseHold
@@ -60,28 +59,6 @@ class BaseLockAll(BaseLock[A]):
         hold = yield from super()._entering(wait_ms, **how)
         hold.locks = self.names
         return hold
-
-
-S = TypeVar("S", bound=BaseLockAll[Any])
-
-
-class LockAllFactory(BaseClient, Generic[S]):
-    """The part of a client that makes `LockAll` objects."""
-
-    _lock_all_type: type[S]
-
-    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> S:
-        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
-
-        They are the locks that `lock` returns by these names, 1 to 64 different ones, in their
-        order of fences. Other arguments and errors are those of `lock`.
-
-        Raises:
-            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
-                one grants several.
-
-        """
-        return self._lock_all_type(self._given, names, timeout, label)
 
 
 class HoldAll(BaseHoldAll, Hold):

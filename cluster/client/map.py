@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,7 +23,6 @@ from fencelock.actors.api.map import (
 )
 from fencelock.actors.api.name import PAGE_MAX, object_name, titled
 from fencelock.actors.error import InvalidRequestError, VersionMismatchError
-from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject, guard_of
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import HasHold
@@ -357,26 +356,6 @@ class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
     It waits for each change. It goes on while nodes crash and while no node answers. Only one
     thread at a time may wait for its items. Any thread may `close` it, which ends a loop over it.
     """
-
-
-M = TypeVar("M", bound=BaseMap)
-
-
-class MapFactory(BaseClient, Generic[M]):
-    """The part of a client that makes maps."""
-
-    _map_type: type[M]
-
-    def map(self, name: str) -> M:
-        """Return the map called ``name``; sends nothing yet.
-
-        A lock of the same name is another object. ``name`` is as for `lock`, and so are the errors.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no maps; the text names one that has.
-
-        """
-        return self._map_type(self._given, name)
 
 
 class Map(BaseMap, InThreads):
