@@ -125,7 +125,6 @@ warn, inform = partial(report, "WARNING"), partial(report, "INFO")
 
 
 def json_object(text: str, **fields: object) -> str:
-    """Return a line like those of ``--log-json``."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     return json.dumps({"time": now, "level": "INFO", "message": text} | fields)
 

@@ -277,7 +277,6 @@ def founding_of(config: Config) -> Founding:
 
 
 def check_cluster_of(node: Node, data: Path | None) -> None:
-    """Check that the node has a cluster, of its folder or a new one."""
     status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
     assert isinstance(status, NodeStatus)
     if not facts_of(status, "bootstrap").get("group"):

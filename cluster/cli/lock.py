@@ -336,7 +336,6 @@ class _Teller(logging.Handler):
 
 
 def _keep(hold: Hold, left_s: float) -> None:
-    """Hold for so long, unless it is lost, and then release it."""
     lost = threading.Event()
     hold.on_lost(lambda _: lost.set())
     keeper = threading.Thread(target=_renew, args=(hold, lost), daemon=True)
@@ -433,7 +432,6 @@ def _leads_group(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _renew(hold: Hold, ended: threading.Event) -> None:
-    """Renew the hold several times within each of its durations."""
     while not ended.wait(hold.remaining / RENEWALS):
         try:
             hold.renew()

@@ -722,7 +722,6 @@ def watch_map(
 
 
 def _changes_in(item: MapChange | MapListing) -> tuple[MapChange, ...]:
-    """Return what an item of a watch has: the entries of a listing, or one change."""
     from fencelock.cluster.client.map import MapListing  # noqa: PLC0415 (sockets: not for --help)
 
     return item.entries if isinstance(item, MapListing) else (item,)

@@ -205,7 +205,6 @@ def trace(
 
 
 def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: float) -> list[Event]:
-    """Return the lines that ``nodes`` keep in the next ``seconds``."""
     events: list[Event] = []
     after: dict[str, int] = {}
     ends = time.monotonic() + seconds

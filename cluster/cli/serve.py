@@ -420,7 +420,6 @@ def init(
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that, if it is new, only its owner may read."""
     return os.open(path, flags, 0o600)
 
 

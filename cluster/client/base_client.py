@@ -87,7 +87,6 @@ class BaseClient(Connected, Notifying):
 
 
 def check_template(template: object) -> None:
-    """Return if ``template`` is the text that `locked` takes."""
     if not isinstance(template, str):
         raise TypeError(
             f"locked takes the name of a lock, and was given {template!r}: write "

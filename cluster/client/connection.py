@@ -353,7 +353,6 @@ class Connection:
         return age_ms
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
-        """End with the evicted holder of the lock ``name``."""
         check_int("fence", fence, "an int of at least 1", lambda n: 1 <= n < NUMBER_END)
         who = operator_named(operator)
         reply: Evicted = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))

@@ -414,7 +414,6 @@ def undo(channel: SessionChannel, own: Ownership, token: int) -> None:
 def renewing(
     channel: SessionChannel, own: Ownership, token: int, duration: float | None
 ) -> Operation[None]:
-    """Start the duration of the hold anew, as a hold's `renew` does."""
     hold_ms = term_ms_of("duration", duration)
     channel.check()
     check_held(channel, own, token)

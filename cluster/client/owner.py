@@ -69,7 +69,6 @@ def owner_of_task() -> str:
 
 
 def task_here() -> object:
-    """Return the identity of the running task, or None outside of tasks."""
     import asyncio  # noqa: PLC0415 (as above)
 
     try:

@@ -87,7 +87,6 @@ class SessionChannel:
             raise ClosedError("this client is closed: connect anew")
 
     def why_forked(self) -> str:
-        """Return why a forked process cannot use this client, and what to do."""
         if self.present is not None:
             return (
                 f"it belongs to process {self._pid}, which forked process {os.getpid()}: "
@@ -147,5 +146,4 @@ class SessionChannel:
 
 
 def closed_meanwhile() -> ClosedError:
-    """Return the error for a request that was open when the client was closed."""
     return ClosedError("this client was closed before an answer came")

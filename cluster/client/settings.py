@@ -271,7 +271,6 @@ def check_int(
     is_allowed: Callable[[int], bool],
     error: type[ValueError] = InvalidRequestError,
 ) -> None:
-    """Return if ``value`` is an allowed int; see `check_number`."""
     if type(value) is not int:  # A bool has no encoding as an int.
         raise TypeError(f"{field} is {value!r}, and must be {allowed}")
     check_number(field, value, allowed, is_allowed, error)
@@ -280,7 +279,6 @@ def check_int(
 def check_range(
     field: str, value: Any, least: int, most: int, error: type[ValueError] = InvalidRequestError
 ) -> None:
-    """Return if ``value`` is an int from ``least`` to ``most``; see `check_number`."""
     allowed = f"an int from {least} to {most}"
     check_int(field, value, allowed, lambda n: least <= n <= most, error)
 

@@ -93,7 +93,6 @@ class BaseWatch(Generic[T]):
         return self._next(timeout)
 
     def _next(self, timeout: float | None = None) -> Operation[T]:
-        """End with the next item; wait at most ``timeout`` (s), or without limit for None."""
         if timeout is not None:
             allowed = "a number of seconds of at least 0, or None for no limit"
             check_number("timeout", timeout, allowed, lambda s: s >= 0)

@@ -108,7 +108,6 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name=f"fencelock-{node}", daemon=True)
 
     def start(self, role_set: RoleSet) -> None:
-        """Add the roles of ``role_set`` to the scheduler and begin to run them."""
         self._closings = role_set.closings
         try:
             self._scheduler.open(role_set)
@@ -229,7 +228,6 @@ class Dispatcher:
         return value
 
     def now(self) -> Instant:
-        """Read the clock (Host)."""
         return self._scheduler.now()
 
     def perform(self, source: Address, effects: Effects) -> None:

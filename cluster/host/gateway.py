@@ -117,7 +117,6 @@ class Gateway:
         self._clock: Clock | None = None
 
     def tell_events(self) -> None:
-        """Notify the roles of all changes of links."""
         for event in self._links.events():
             self._note_link(event)
             self._scheduler.tell_all(event)
@@ -146,7 +145,6 @@ class Gateway:
         note(self._scheduler.node, level, text, event=what, peer=name)
 
     def _relink(self, effect: Connect | Disconnect | JoinGroup) -> None:
-        """Carry out an effect that changes the links of this node."""
         if isinstance(effect, JoinGroup):
             assert self._links.group in (0, effect.group)
             self._links.join(effect.group)
@@ -229,7 +227,6 @@ class Gateway:
                 self._send_halves(link, stamp, part, failure)
 
     def _find_clock(self) -> Clock | None:
-        """Return the clock of this node, or None if it has none."""
         role_slot = self._scheduler.roles.get(self._clock_at)
         if role_slot is not None:
             assert isinstance(role_slot.role, Clock)

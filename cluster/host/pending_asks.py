@@ -130,7 +130,6 @@ class AskReply(pykka.Future[Any]):
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Set ``error`` as the answer."""
         self.settle(None, error)
         self.wake()
 

@@ -142,5 +142,4 @@ def describe_all(
 
 
 def counted(counters: Counter[str]) -> tuple[Counted, ...]:
-    """Return ``counters`` by name."""
     return tuple(Counted(name, times) for name, times in sorted(counters.items()))

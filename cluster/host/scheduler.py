@@ -204,7 +204,6 @@ class Scheduler:
         role._stop()  # Pykka's own last step: registry, event, `on_stop`.
 
     def _register(self, role: Role[Any]) -> None:
-        """Register ``role`` in Pykka's registry."""
         pykka.ActorRegistry.register(role.actor_ref)
 
     def _keep_counters(self, role_slot: RoleSlot) -> None:
@@ -221,7 +220,6 @@ class Scheduler:
         return describe(role_slot, waiting, self.note_fault)
 
     def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
-        """Add ``event`` to the queue."""
         self.ready.append((role_slot, sender, event))
 
     def abandon(self, reply: AskReply) -> None:
@@ -238,7 +236,6 @@ class Scheduler:
             self.post(role_slot, reply.address, Abandon())
 
     def tell_all(self, event: Local) -> None:
-        """Post ``event`` from the host to every role that accepts its type."""
         for role_slot in list(self.roles.values()):
             if type(event) in role_slot.accepts:
                 self.post(role_slot, self.here, event)
@@ -301,7 +298,6 @@ class Scheduler:
                     self._perform_here(role_slot, effect)
 
     def ring_alarms(self) -> None:
-        """Post every timer that is due."""
         now, timers = self.now(), self.timers
         while timers and timers[0][0] <= now:
             _, _, role_slot, timer = heapq.heappop(timers)
@@ -448,15 +444,12 @@ class Scheduler:
             self.counters["host.nobody_there"] += 1
 
     def _write_notice(self, notice: RoleNotice) -> None:
-        """Write a line into the log of the node."""
         note(self.node, notice.level.name, notice.text, **dict(notice.fields))
 
     def uptime_ms(self) -> int:
-        """Return the time since the start (ms)."""
         return ms_between(self._began, self.now())
 
     def total_counters(self) -> Counter[str]:
-        """Return the counters of the host and of all roles."""
         total = Counter(self.counters)
         for role_slot in self.roles.values():
             if role_slot.counters:

@@ -208,7 +208,6 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
 
 
 def read_command(command: bytes) -> LogCommand | None:
-    """Return ``command`` decoded, None if it cannot be read."""
     try:
         read = _commands([load(command)])
     except MalformedFrameError:
