@@ -372,6 +372,7 @@ TAKEN = Evict(lock="a", fence=1, operator="eve", session="root", request=1)
         ((MINE,), acquire(2), Reason.ALREADY_HELD, "limit: held 1 times under fence 1, 1 are"),
         ((MINE, acquire(2, limit=2)), acquire(3, limit=2), Reason.LIMIT_REACHED, "held 2 times"),
         ((MINE, release(3, 1)), acquire(2), Reason.SUPERSEDED, "a later request"),
+        ((MINE, acquire(2, limit=2)), MINE, Reason.SUPERSEDED, "a later request"),
         ((MINE, TAKEN), MINE, Reason.OWNERSHIP_LOST, "has lost it; taken by 'eve (root)'"),
         ((MINE, TAKEN), release(2, 1), Reason.OWNERSHIP_LOST, "has lost it; nobody holds it"),
         ((PATS,), release(2, 1), Reason.NOT_HELD, "fence 1 was shown, which does not hold it; hel"),

@@ -23,7 +23,7 @@ from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Relea
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.pool import POOL, PermitsTaken, ResizePool, TakePermits
-from fencelock.actors.api.session_message import End, Open
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import account, requests
 from fencelock.actors.table.table import LockTable
@@ -154,20 +154,6 @@ def test_the_table_has_a_limit(
 def test_a_snapshot_can_keep_every_reply_to_an_update() -> None:
     declared = {one for one in REGISTRY.values() if issubclass(one, UpdateReply)}
     assert declared == set(get_args(KeptReply))
-
-
-# Latches
-
-
-def test_a_wait_for_a_latch_ends_by_time_by_cancel_and_with_its_session(table: LockTable) -> None:
-    for command in (wait(A, wait_ms=50), wait(B), wait(C)):
-        applied(table, command)
-    assert applied(table, wait(C, owner="x", wait_ms=0)) == ["u.3 TIMED_OUT"]
-    late = only(Refused, table.advance(50))
-    assert text_of(late) == "latch 'L': waited 50 ms; its count is 2 of 2"
-    assert applied(table, cancel(wait(B))) == ["Cancelled", "t.2 CANCELLED"]
-    assert applied(table, End(session=C)) == ["u.3 SESSION_EXPIRED", "Ended"]
-    assert left_behind(table) == NOTHING
 
 
 # Barriers
