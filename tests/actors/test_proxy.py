@@ -62,6 +62,7 @@ from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import PART_BYTES_MAX, Address
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.proxy import lock_manager
 from fencelock.actors.proxy.backend import ANNOUNCED_MAX, Backend
 from fencelock.actors.proxy.lock_manager import (
     CLAIMS_ENDED_MAX,
@@ -70,7 +71,9 @@ from fencelock.actors.proxy.lock_manager import (
     CONFIRMS_MAX,
     TRY_MS,
     TRY_QUERY_MS,
+    Key,
     LockManager,
+    LockRequests,
     TryQuery,
     WaitsDue,
 )
@@ -507,3 +510,16 @@ def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() ->
     proxy.handle(Address("n1/~ask.1"), other, T0)
     assert (len(proxy.backend), proxy.clients.by_id["ann"].usage.in_flight) == (2, 1)
     assert proxy.clients.latest is None
+
+
+def test_the_oldest_reply_is_dropped_once_too_many_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock_manager, "REPLIES_MAX", 2)
+    first, second, third = (Key("ann", "o", lock) for lock in "abc")
+    requests = LockRequests()
+
+    for number, key in enumerate((first, second, first, third), 1):
+        requests.record(key, number, api.Released(lock=key.lock, request=number))
+
+    assert {key: number for key, (number, _) in requests.replies.items()} == {first: 3, third: 4}

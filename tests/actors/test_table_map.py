@@ -22,7 +22,6 @@ from support.table_comparison import MapComposer
 from support.table_scene import A, B, lines_of, restored, table_of_three, text_of
 
 from fencelock.actors.api.map import (
-    KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     DeleteEntry,
     EntryChanged,
@@ -127,29 +126,6 @@ def test_a_key_of_a_client_must_allow_the_map_and_the_guard() -> None:
     assert put.reach == ("M", "S")
     assert DeleteEntry(map="M", entry_key="k").reach == ("M",)
     assert GetEntry(map="M", entry_key="k").reach == ListEntries(map="M").reach == ("M",)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"value": bytes(VALUE_BYTES_MAX + 1)},
-        {"key": ""},
-        {"key": "x" * (KEY_BYTES_MAX + 1)},
-        {"key": "a\nb"},
-        {"map": ""},
-        {"map": "a\x1fb"},
-        {"version": -1},
-        {"ttl_ms": 0},
-        {"ttl_ms": 1 << 40},
-        {"guard": "L", "fence": 0},
-        {"guard": "x\x1f", "fence": 1},
-        {"fence": -1},
-    ],
-    ids=str,
-)
-def test_wrong_fields_change_nothing(table: LockTable, ann: Writer, fields: dict[str, Any]) -> None:
-    assert checked(Refused, ann.put(**fields)).reason is Reason.INVALID
-    assert (table.histories.version, table.maps.count) == (0, 0)
 
 
 def test_entries_and_their_bytes_are_counted_and_bounded(
