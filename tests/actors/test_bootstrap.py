@@ -308,13 +308,6 @@ def test_a_silent_member_does_not_keep_a_registered_journal_from_voting_for_long
     assert sent(late, Join) != []  # A member that was silent may still know of a later start.
 
 
-def test_an_acknowledgement_of_an_earlier_life_does_not_count() -> None:
-    role, _ = bootstrap("b", records=[group()])
-
-    ignored = [Observe("bootstrap.ack_ignored")]
-    assert receive(role, "a", replace(ack("b", "a"), to=99)) == ignored
-
-
 def test_a_node_with_an_empty_journal_learns_of_the_group_and_never_votes_in_it() -> None:
     peer, _ = voter("a")
     lost = start_of("b", journal=8, boot=80)
@@ -423,10 +416,31 @@ def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
 # What others send
 
 
-def test_a_group_that_is_for_another_life_is_dropped() -> None:
-    role, _ = bootstrap("b")
+FROM_A = bootstrap_of("a")
 
-    assert receive(role, "a", group(to=8)) == [Observe("bootstrap.config_ignored")]
+
+@pytest.mark.parametrize(
+    ("sender", "message", "counter"),
+    [
+        (FROM_A, group(to=8), "config_ignored"),  # For another life.
+        (FROM_A, JoinAck(to=99, start=start_of("a"), follows=False), "ack_ignored"),
+        (FROM_A, Superseded(to=99, start=start_of("b", incarnation=7)), "superseded_ignored"),
+        (FROM_A, Superseded(to=20, start=start_of("c", incarnation=7)), "superseded_ignored"),
+        (FROM_A, join("a", start=Start(0, 1, 1)), "impossible_start"),
+        (FROM_A, join("a", start=Start(1, 0, 1)), "impossible_start"),
+        (FROM_A, join("a", start=Start(1, 1, 1 << 63)), "impossible_start"),
+        (FROM_A, join("a", start=Start(1, 1, 1, -1)), "impossible_start"),
+        (address_of("a", "other"), join("a"), "stranger_ignored"),
+        (bootstrap_of("z"), Found(), "stranger_ignored"),
+    ],
+)
+def test_a_message_of_a_stranger_to_another_life_or_of_an_impossible_start_is_dropped(
+    sender: Address, message: GroupMessage, counter: str
+) -> None:
+    role, _ = voter("b")
+    waiting, _ = bootstrap("b", records=[group()])
+    for one in (role, waiting):
+        assert list(one.handle(sender, message, T0)) == [Observe(f"bootstrap.{counter}")]
 
 
 def test_a_second_group_is_not_taken() -> None:
@@ -441,34 +455,6 @@ def test_a_second_group_is_not_taken() -> None:
     assert errors(receive(fresh, "a", other)) == [
         "a sent group b of a, b, c, but b belongs to group a of a, b, c: it is ignored"
     ]
-
-
-@pytest.mark.parametrize(
-    "start", [Start(0, 1, 1), Start(1, 0, 1), Start(1, 1, 1 << 63), Start(1, 1, 1, -1)]
-)
-def test_an_impossible_start_is_dropped(start: Start) -> None:
-    role, _ = bootstrap("b")
-
-    assert receive(role, "a", join("a", start=start)) == [Observe("bootstrap.impossible_start")]
-
-
-def test_strangers_are_ignored() -> None:
-    role, _ = bootstrap("b")
-
-    for sender, event in ((address_of("a", "other"), join("a")), (bootstrap_of("z"), Found())):
-        effects = role.handle(sender, event, T0)
-        assert effects == (Observe("bootstrap.stranger_ignored"),)
-
-
-def test_a_superseding_of_another_journal_or_life_is_ignored() -> None:
-    role, _ = voter("b")
-    ignored = [Observe("bootstrap.superseded_ignored")]
-
-    for message in (
-        Superseded(to=99, start=start_of("b", incarnation=7)),
-        Superseded(to=20, start=start_of("c", incarnation=7)),
-    ):
-        assert receive(role, "c", message) == ignored
 
 
 @pytest.mark.parametrize(
