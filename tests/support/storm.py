@@ -21,6 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from checked_file import CheckedFile
+
 import fencelock
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.members import NodeProcesses, configuration, stop_all
@@ -189,10 +191,6 @@ class Storm:
             lines = log.read_text(encoding="utf-8").splitlines()
             print(f"--- {log.stem}", *lines[-LOG_LINES:], sep="\n")
 
-    def ledger_of(self, lock: str) -> tuple[int, int]:
-        fence, updates = (self.folder / f"{lock}.ledger").read_text(encoding="ascii").split()
-        return int(fence), int(updates)
-
     def judge(self, watcher: fencelock.Client) -> None:
         """End the clients; check that no holds overlapped, nothing was lost, no client got an
         error, and all locks are free."""
@@ -201,12 +199,12 @@ class Storm:
             assert said["wrong"] == {}, f"client {number}: {said['wrong']} {said['details']}"
         done = sum((Counter[str](said["updates"]) for said in self.said.values()), Counter[str]())
         locks = {lock for crowd in self.crowds for lock in crowd.locks}
-        kept = {lock: self.ledger_of(lock)[1] for lock in locks}
-        assert kept == dict(done)
+        kept = {lock: CheckedFile(self.folder, lock).read() for lock in locks}
+        assert {lock: one["updates"] for lock, one in kept.items()} == dict(done)
         assert len(self.said) == len(self.crowds)
         for lock in sorted(locks):
             fence = fence_of(watcher.lock(lock).acquire(timeout=SERVED_AFTER_S))
-            assert fence > self.ledger_of(lock)[0]
+            assert fence > kept[lock]["fence"]
 
 
 @contextmanager

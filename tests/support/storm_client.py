@@ -21,6 +21,10 @@ from random import Random
 import fencelock
 from fencelock import aio
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from checked_file import CheckedFile
+
 OWNERS = 4
 """Threads or tasks that take locks, each for itself."""
 
@@ -34,44 +38,6 @@ CONNECT_S = 60.0
 DETAILS_MAX = 5
 
 
-class StormLedger:
-    """The resource of one lock: a file that refuses a fence which is not above all earlier ones.
-
-    The change is a read, a pause and a write: of two writers at once one loses its update.
-    A second file shows which client is inside.
-    """
-
-    def __init__(self, folder: Path, lock: str) -> None:
-        self._file = folder / f"{lock}.ledger"
-        self._inside = folder / f"{lock}.inside"
-
-    def read(self) -> tuple[int, int]:
-        """Return the last fence and how many updates there were."""
-        if not self._file.exists():
-            return 0, 0
-        fence, updates = self._file.read_text(encoding="ascii").split()
-        return int(fence), int(updates)
-
-    def enter(self, fence: int) -> tuple[int, list[str]]:
-        """Begin a change; return the updates before it, and what is wrong."""
-        wrong: list[str] = []
-        try:
-            os.close(os.open(self._inside, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            wrong.append("overlap")
-        last, updates = self.read()
-        if fence <= last:
-            wrong.append("fence went back")
-        return updates, wrong
-
-    def leave(self, fence: int, updates: int) -> None:
-        """End the change that began with ``updates``."""
-        aside = self._file.with_suffix(f".{os.getpid()}-{fence}")
-        aside.write_text(f"{fence} {updates + 1}", encoding="ascii")
-        aside.rename(self._file)
-        self._inside.unlink(missing_ok=True)
-
-
 class StormClient:
     """The work of one process, from threads or from tasks."""
 
@@ -82,22 +48,19 @@ class StormClient:
         self.wrong: Counter[str] = Counter()
         self.details: list[str] = []
         self.over = threading.Event()
-        self._ledgers = {lock: StormLedger(folder, lock) for lock in locks}
+        self._files = {lock: CheckedFile(folder, lock) for lock in locks}
         self._counting = threading.Lock()
 
-    def choose(self) -> tuple[str, float]:
-        """Return the next lock to take and how long to work under it (s)."""
+    def choose(self) -> str:
+        """Return the next lock to take."""
         with self._counting:
-            return self.chance.choice(self.locks), self.chance.uniform(*WORK_S)
+            return self.chance.choice(self.locks)
 
-    def begin_work(self, lock: str, fence: int) -> int:
-        updates, wrong = self._ledgers[lock].enter(fence)
-        for what in wrong:
-            self.complain(what, f"{lock} under {fence}")
-        return updates
-
-    def end_work(self, lock: str, fence: int, updates: int) -> None:
-        self._ledgers[lock].leave(fence, updates)
+    def work(self, lock: str, fence: int) -> None:
+        """Change the file of ``lock``, which is held under ``fence``."""
+        with self._counting:
+            work_s = self.chance.uniform(*WORK_S)
+        self._files[lock].append(str(os.getpid()), fence, work_s)
         with self._counting:
             self.updates[lock] += 1
             print(f"+ {lock} {fence}", flush=True)
@@ -110,6 +73,8 @@ class StormClient:
 
     def report(self) -> str:
         """Return the last line."""
+        overlaps = sum(file.findings.overlaps for file in self._files.values())
+        self.wrong += Counter(overlap=overlaps)
         counts = {"updates": self.updates, "wrong": self.wrong, "details": self.details}
         return json.dumps(counts)
 
@@ -129,16 +94,14 @@ def with_threads(client: StormClient, connect: Callable[[], fencelock.Client]) -
 
 def one_thread(client: StormClient, connection: fencelock.Client) -> None:
     while not client.over.is_set():
-        name, work_s = client.choose()
+        name = client.choose()
         lock = connection.lock(name)
         try:
             hold = lock.acquire(timeout=PATIENCE_S)
             if hold is None:
                 client.complain("timeout", f"{name} after {PATIENCE_S} s")
                 continue
-            updates = client.begin_work(name, hold.fence)
-            client.over.wait(work_s)
-            client.end_work(name, hold.fence, updates)
+            client.work(name, hold.fence)
             lock.release()
         except Exception as error:  # noqa: BLE001 (the top of a thread: whatever it is, it is reported)
             client.complain(type(error).__name__, traceback.format_exc())
@@ -157,16 +120,14 @@ async def with_tasks(client: StormClient, address: str, cluster: str) -> None:
 
 async def one_task(client: StormClient, connection: aio.Client) -> None:
     while not client.over.is_set():
-        name, work_s = client.choose()
+        name = client.choose()
         lock = connection.lock(name)
         try:
             hold = await lock.acquire(timeout=PATIENCE_S)
             if hold is None:
                 client.complain("timeout", f"{name} after {PATIENCE_S} s")
                 continue
-            updates = client.begin_work(name, hold.fence)
-            await asyncio.sleep(work_s)
-            client.end_work(name, hold.fence, updates)
+            client.work(name, hold.fence)
             await lock.release()
         except Exception as error:  # noqa: BLE001 (any error is reported, and the task continues)
             client.complain(type(error).__name__, traceback.format_exc())

@@ -34,7 +34,7 @@ from fencelock.actors.paxos.config import LOG_MAX
 from fencelock.verification.bench.members import BenchFailedError, described, leader_among
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
 
 from support.storm import LOCKS, LONG_S, Crowd, GrowingProcesses, Storm  # noqa: E402
 
