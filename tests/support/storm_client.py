@@ -127,7 +127,7 @@ async def one_task(client: StormClient, connection: aio.Client) -> None:
             if hold is None:
                 client.complain("timeout", f"{name} after {PATIENCE_S} s")
                 continue
-            client.work(name, hold.fence)
+            await asyncio.to_thread(client.work, name, hold.fence)
             await lock.release()
         except Exception as error:  # noqa: BLE001 (any error is reported, and the task continues)
             client.complain(type(error).__name__, traceback.format_exc())
