@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 from support.log_proxy_scene import REPLICA, log_proxy
-from support.log_workload import HowMany, LogCounter, SoMany
+from support.log_workload import LogCounter
 from support.role_harness import T0, at, sends, sent
 from support.table_scene import config_of, replica_of_a
 
@@ -39,6 +39,7 @@ from fencelock.actors.paxos.reads import (
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.queries import READ_MS, TURN_QUERIES_MAX, NextQueries
 from fencelock.actors.timing import TIMING
+from fencelock.verification.simulation.paxos_machine import OrderRead, ReadOrder
 
 BALLOT = Ballot(3, leader_of("a"))
 CONFIG = config_of()
@@ -47,12 +48,16 @@ ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
 
 
 def read_request(number: int = 1, age_ms: int | None = None) -> events.ReadMachine:
-    return events.ReadMachine(number=number, query=HowMany(), age_ms=age_ms)
+    return events.ReadMachine(number=number, query=ReadOrder(), age_ms=age_ms)
 
 
 def answer(number: int = 1, slot: int = 5, age_ms: int = 0, quiet_ms: int = 0) -> Send:
     reply = events.MachineRead(
-        number=number, reply=SoMany(count=0), slot=slot, age_ms=age_ms, quiet_ms=quiet_ms
+        number=number,
+        reply=OrderRead(position=0, chain=b""),
+        slot=slot,
+        age_ms=age_ms,
+        quiet_ms=quiet_ms,
     )
     return Send(ASKER, reply)
 

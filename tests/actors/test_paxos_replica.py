@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
-from support.log_workload import Counted, HowMany, LogCounter, SoMany
+from support.log_workload import Counted, LogCounter
 from support.role_harness import T0, at, sends, sent
 from support.table_scene import HERE, LISTENER, replica_of_a
 
@@ -13,6 +15,7 @@ from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import WINDOW, acceptor_of, catchup_of, leader_of
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
+from fencelock.verification.simulation.paxos_machine import OrderRead, ReadOrder
 
 BALLOT = messages.Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
@@ -258,9 +261,13 @@ def test_a_leader_that_yields_finishes_its_slots_and_declines_the_rest(leading: 
 
 def test_a_leader_that_drains_or_has_anothers_lease_answers_no_read(leading: Replica) -> None:
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
-    query = events.ReadMachine(number=1, query=HowMany(), age_ms=None)
+    query = events.ReadMachine(number=1, query=ReadOrder(), age_ms=None)
     machine_read = events.MachineRead(
-        number=1, reply=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10
+        number=1,
+        reply=OrderRead(position=1, chain=sha256(OPENING).digest()),
+        slot=2,
+        age_ms=0,
+        quiet_ms=10,
     )
     answer = Send(LISTENER, machine_read)
     leading.handle(

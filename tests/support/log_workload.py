@@ -18,10 +18,8 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
-    Event,
     Instant,
     Int64,
-    Local,
     Message,
     Timer,
     address_of,
@@ -42,7 +40,7 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.nemesis import Nemesis
-from fencelock.verification.simulation.paxos_machine import Register
+from fencelock.verification.simulation.paxos_machine import ReadOrder, Register
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
@@ -50,16 +48,6 @@ from fencelock.verification.simulation.world import World
 SCRIBE = "scribe"
 AGE_MS = 400
 """The greatest age of a local read (ms)."""
-
-
-class HowMany(Local):
-    """A query for the number of applied commands."""
-
-
-class SoMany(Local):
-    """The answer to `HowMany`."""
-
-    count: int
 
 
 class Counted(Message, tag=0xFE21):
@@ -91,11 +79,6 @@ class LogCounter(Register):
         """Append ``command``; the outcome is the number of commands so far."""
         self.lengthen(command)
         return (Counted(number=self.position),)
-
-    def read(self, query: Event) -> Event:
-        """Answer `HowMany`."""
-        assert isinstance(query, HowMany)
-        return SoMany(count=self.position)
 
 
 Heeded = (
@@ -158,7 +141,7 @@ class LogWriter(Role[Heeded]):
             propose = Propose(client=self.address, number=self.number, command=command)
             return Send(self.replica, propose)
         age_ms = self._random.choice((None, None, 0, 120, AGE_MS))
-        return Send(self.replica, ReadMachine(number=self.number, query=HowMany(), age_ms=age_ms))
+        return Send(self.replica, ReadMachine(number=self.number, query=ReadOrder(), age_ms=age_ms))
 
 
 class CounterJudge:
