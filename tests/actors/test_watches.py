@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from msgspec.structs import replace
 from support.expect import present
 from support.log_proxy_scene import ANN, REPLICA, log_proxy, messages_to, read_request
 from support.role_harness import T0, at, sends, sent
@@ -170,15 +169,11 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
 ) -> None:
     """Meanwhile the changes of other keys may be dropped."""
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
-    query = ReadChanges(lock=M, after=1, prefix="a")
-    request = events.ReadMachine(number=1, query=query, age_ms=None, watched=M)
-    reads.reads.handle(ASKER, request, at(0))
-    reads.reads.handle(ASKER, replace(request, number=2), at(0))
+    for number in (1, 2):
+        reads.watch(1, number=number, lock=M, prefix="a")
     for key in "bcdef":
-        reads.machine.table.histories.add(M, key, b"v", 0, 0)
-        assert reads.apply(10) == []
-    reads.machine.table.histories.add(M, "a1", b"v", 0, 0)
-    assert answers(reads.apply(20)) == [(1, [7]), (2, [7])]
+        assert reads.put(key) == []
+    assert answers(reads.put("a1")) == [(1, [7]), (2, [7])]
     assert reads.check(WATCH_MS) == []
 
 
@@ -472,9 +467,7 @@ def lead(table: LockTable) -> int:
 
 
 def test_reads_answered_leave_nothing_while_an_older_one_waits(reads: ReadsHarness) -> None:
-    query = ReadChanges(lock=T, after=1)
-    request = events.ReadMachine(number=1, query=query, age_ms=None, watched=T)
-    reads.reads.handle(ASKER, request, at(0))
+    reads.watch(1, lock=T)
     for number in range(2, 1_000):
         reads.watch(number - 1, number=number)
         reads.change(S, 0)
