@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from heapq import merge
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 from msgspec.json import Encoder
@@ -56,7 +55,7 @@ from fencelock.actors.table.resource import (
 from fencelock.actors.table.retained import add_span, note_awaited
 from fencelock.actors.table.rules import OBJECTS
 from fencelock.actors.table.sentences import is_sound
-from fencelock.actors.table.session import DEPARTED, OwnerState, Session
+from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 from fencelock.actors.table.wire import (
     DUE_MS_MAX,
     TIME_MS_MAX,
@@ -109,17 +108,24 @@ RECORDS: dict[str, Any] = {
 }
 """The types of the records in a `TablePart`, by field."""
 
-
-class Note(NamedTuple):
-    """An owner state as it was, a copy with a copy of its hold, and what else its record has."""
-
-    owner_state: OwnerState
-    lost: int
-    idle_ms: int
-    capacity: int
-    """The capacity of each object of its claim; 0 if nobody can hold them."""
-    lease: LeaseRecord | None
-
+Note = tuple[
+    OwnerState,
+    int,
+    bool,
+    Kept | None,
+    int,
+    int,
+    int,
+    Wait | None,
+    TableHold | None,
+    ClaimDetails,
+    int,
+    int,
+    int,
+    int,
+    LeaseRecord | None,
+]
+"""An owner state and its mutable fields: the others in order, the hold, and those of the hold."""
 
 Notes = tuple[SessionRecord, list[Note], list[Note]]
 """A session, its owner states that hold or wait, and the others from the longest idle on."""
@@ -600,11 +606,25 @@ def _capacity_of(table: TableState, claim: Claim) -> int:
 
 
 def _noted(owner_state: OwnerState, idle_ms: int = 0, lost: int = 0, capacity: int = 0) -> Note:
-    noted, hold, lease = copy(owner_state), owner_state.hold, None
-    if hold is not None:
-        noted.hold = copy(hold)
-        lease = hold.record() if isinstance(hold, DatedHold) else None
-    return Note(noted, lost, idle_ms, capacity, lease)
+    hold = owner_state.hold
+    claim = hold or owner_state.wait
+    return (
+        owner_state,
+        owner_state.request,
+        owner_state.releasing,
+        owner_state.outcome,
+        lost,
+        idle_ms,
+        capacity,
+        owner_state.wait,
+        hold,
+        PLAIN if claim is None else claim.details,
+        0 if hold is None else hold.request,
+        0 if hold is None else hold.count,
+        0 if hold is None else hold.granted_count,
+        0 if hold is None else hold.amount,
+        hold.record() if isinstance(hold, DatedHold) else None,
+    )
 
 
 def _rest(table: TableState) -> list[Record]:
@@ -632,14 +652,13 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield None
         for note in chain(merge(*runs, key=_by_name), others):
             yield _claimant_record(note)
-            outcome = note.owner_state.outcome
-            if isinstance(outcome, KeptReply):
-                yield outcome
+            if isinstance(note[3], KeptReply):
+                yield note[3]
     yield from rest
 
 
 def _by_name(note: Note) -> tuple[str, str]:
-    return note.owner_state.key
+    return note[0].owner, note[0].lock
 
 
 def _session_record(session: Session) -> SessionRecord:
@@ -655,23 +674,23 @@ def _session_record(session: Session) -> SessionRecord:
 
 
 def _claimant_record(note: Note) -> ClaimantRecord:
-    owner_state, lost, idle_ms, capacity, _ = note
-    outcome, hold, wait = owner_state.outcome, owner_state.hold, owner_state.wait
-    claim = hold or wait
-    details = PLAIN if claim is None else claim.details
+    owner_state, request, releasing, outcome, lost, idle_ms, capacity, wait, hold, details = note[
+        :10
+    ]
     denial = outcome if isinstance(outcome, Refused) else None
+    owner, lock = owner_state.key
     return ClaimantRecord(
         session=owner_state.session.number,
-        owner=owner_state.owner,
-        lock=owner_state.lock,
-        request=owner_state.request,
-        releasing=owner_state.releasing,
+        owner=owner,
+        lock=lock,
+        request=request,
+        releasing=releasing,
         freed=outcome.count if isinstance(outcome, Released) else None,
         denial=denial.reason if denial else None,
         why=denial.why if denial else None,
         lost=lost,
         idle_ms=idle_ms,
-        hold=None if hold is None else _hold_record(hold, capacity, note.lease),
+        hold=None if hold is None else _hold_record(hold, details, capacity, *note[10:]),
         wait=None if wait is None else _wait_record(wait, capacity),
         locks=details.locks,
         value=details.value,
@@ -679,18 +698,27 @@ def _claimant_record(note: Note) -> ClaimantRecord:
     )
 
 
-def _hold_record(hold: TableHold, capacity: int, lease: LeaseRecord | None) -> HoldRecord:
+def _hold_record(
+    hold: TableHold,
+    details: ClaimDetails,
+    capacity: int,
+    request: int,
+    times: int,
+    granted_count: int,
+    amount: int,
+    lease: LeaseRecord | None,
+) -> HoldRecord:
     return HoldRecord(
         fence=hold.fence,
-        label=hold.details.label,
+        label=details.label,
         since_ms=hold.since_ms,
-        request=hold.request,
-        times=hold.count,
-        granted_count=hold.granted_count,
-        amount=hold.amount,
+        request=request,
+        times=times,
+        granted_count=granted_count,
+        amount=amount,
         capacity=capacity,
         lease=lease,
-        span=hold.details.span,
+        span=details.span,
     )
 
 
