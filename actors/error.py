@@ -95,7 +95,8 @@ class VersionMismatchError(RefusedError):
 class UnavailableError(FencelockError):
     """No answer is possible now: a node that is needed, or all of them, are unreachable.
 
-    For an acquire nothing is held. The text names the node and the duration.
+    For an acquire nothing is held. The text names the node and the duration, and says if it is
+    unknown whether a change took effect.
     """
 
 
@@ -114,14 +115,6 @@ class StaleError(UnavailableError):
 
 class WrongClusterError(UnavailableError):
     """The process at the address belongs to another cluster, or speaks another version."""
-
-
-class UnknownOutcomeError(FencelockError):
-    """No answer came in time: the request may or may not have taken effect.
-
-    Do not assume either. Retry under the same request number, which the
-    cluster applies at most once, or consider the lock lost.
-    """
 
 
 class StaleFenceError(FencelockError):

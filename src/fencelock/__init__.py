@@ -77,7 +77,6 @@ __all__ = [  # noqa: F405 (as above)
     "StaleError",
     "StaleFenceError",
     "UnavailableError",
-    "UnknownOutcomeError",
     "UnsupportedError",
     "VersionMismatchError",
     "WrongClusterError",

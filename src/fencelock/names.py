@@ -103,7 +103,6 @@ from fencelock.actors.error import SessionExpiredError as SessionExpiredError
 from fencelock.actors.error import StaleError as StaleError
 from fencelock.actors.error import StaleFenceError as StaleFenceError
 from fencelock.actors.error import UnavailableError as UnavailableError
-from fencelock.actors.error import UnknownOutcomeError as UnknownOutcomeError
 from fencelock.actors.error import UnsupportedError as UnsupportedError
 from fencelock.actors.error import VersionMismatchError as VersionMismatchError
 from fencelock.actors.error import WrongClusterError as WrongClusterError
