@@ -7,6 +7,7 @@ import resource
 import socket as tcp
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_no
         before = node.came[name]
         socket.send(describe(name))
         until(lambda name=name, before=before: node.came[name] > before, node)  # type: ignore[misc]
+
+
+def test_a_poll_without_a_limit_ends_when_a_silent_connection_is_to_be_closed(
+    station: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SILENT_S", 0.2)
+    node = station("n1")
+    strangers(node, 1)
+    rescue = threading.Timer(PATIENCE_S, node.hub.ring)
+    rescue.start()
+    try:
+        while not node.counters["wire.silent_closed"] and rescue.is_alive():
+            node.hub.poll(None)
+            node.hub.events()
+        assert rescue.is_alive()
+    finally:
+        rescue.cancel()
 
 
 TOO_MANY = [
