@@ -346,7 +346,7 @@ class ReadWriteUser(LockUser):
     def handle(self, sender: Address, event: ContenderEvent, now: Instant) -> Effects:
         """Go on to the next action; a refused upgrade leaves the hold as it was."""
         if isinstance(event, Granted):
-            self.writes = self.asks_to_write or (self.acquisitions > 0 and self.writes)
+            self.writes = self.asks_to_write or (event.count > 1 and self.writes)
         elif (
             isinstance(event, Refused) and event.reason is Reason.ALREADY_HELD and self.acquisitions
         ):
