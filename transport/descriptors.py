@@ -31,7 +31,7 @@ DESCRIPTORS_MAX = 65_536
 """The limit is not raised beyond this: some programs walk through all possible descriptors."""
 
 CONNECTIONS_MAX = 10_000
-"""Limit of connections to one node: as many as it remembers clients."""
+"""Limit of connections to one node, and of senders of which frames wait (`ClientQueue`)."""
 
 CONNECTIONS_MIN = 16
 

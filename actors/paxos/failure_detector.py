@@ -106,7 +106,7 @@ SPREADS = 4
 
 
 JITTER_MS = 20
-"""The same for followers, which are already ranked (ms)."""
+"""Time over which the election of each ranked follower is spread (ms); see `Suspicion`."""
 
 
 class FailureDetector(MemberRole[DetectorEvent]):

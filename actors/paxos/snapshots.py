@@ -200,7 +200,7 @@ class Snapshots:
         """Whether the `WriteChunk` timer runs."""
         self._frozen: Iterator[Part | None] | None = None
         self.due = self._threshold()
-        """A snapshot may be due once ``grown`` is this much; see `is_due`."""
+        """Bytes applied after which a snapshot is due; see `is_due`."""
 
     @property
     def under_way(self) -> bool:
@@ -218,6 +218,7 @@ class Snapshots:
             self.due = 0
 
     def is_due(self, *, leading: bool) -> bool:
+        """Return whether a snapshot is due. A leader waits for half as many bytes more."""
         if not self.journal_bytes or self.under_way or self.writer is not None:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)

@@ -121,6 +121,7 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
 
 
 def close_session(table: TableState, command: CloseSession, out: list[Result]) -> None:
+    """End a session by force, as an operator asks, and note it for the audit."""
     command.check()
     handle, before = command.handle, table.audit.get((command.by, command.request))
     session = table.sessions.find(handle)
