@@ -30,6 +30,7 @@ from fencelock.actors.paxos.config import (
     acceptor_of,
     leader_of,
     monitor_of,
+    why_impossible,
 )
 from fencelock.actors.paxos.event import (
     Applied,
@@ -405,7 +406,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
 
     def _refuse_impossible(self, commander: Address, accept: Accept, now: Instant) -> Effects:
         """Drop what no honest leader proposes; the docstring of `config` has the bounds."""
-        slot, batch = accept.slot, accept.batch
+        slot = accept.slot
         if not 1 <= slot < accept.committed + WINDOW:
             text = (
                 f"a proposal for slot {slot}, although slots from {accept.committed} on are "
@@ -414,20 +415,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             return self.bounds.report(commander, "paxos.impossible_slot", text, now)
         if refused := self._refuse_growth(commander, accept.committed, now):
             return refused
-        latest_ms = self.config.latest_ms(slot)
-        if not 0 <= batch.time_ms <= latest_ms:
-            text = (
-                f"a proposal for slot {slot} with log time {batch.time_ms} ms, which can be "
-                f"{latest_ms} ms at most"
-            )
-            return self.bounds.report(commander, "paxos.impossible_time", text, now)
-        if batch.origin > accept.ballot:
-            text = (
-                f"a batch for slot {slot} in round {accept.ballot.round}, first proposed in the "
-                f"later round {batch.origin.round}"
-            )
-            return self.bounds.report(commander, "paxos.impossible_origin", text, now)
-        text = f"a batch of {len(batch.commands)} commands, {batch.size} bytes, for slot {slot}"
+        why = why_impossible(accept.batch, self.config.latest_ms(slot), accept.ballot)
+        text = f"a proposal for slot {slot} with {why}"
         return self.bounds.report(commander, "paxos.impossible_batch", text, now)
 
     def _refuse_far(self, commander: Address, accept: Accept, now: Instant) -> Effects:

@@ -82,7 +82,7 @@ from fencelock.actors.membership import (
     reached_by_majority,
 )
 from fencelock.actors.message import Address, Instant, on_each
-from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, Ballot, Batch, HeartbeatAck
+from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, Ballot, Batch, HeartbeatAck, fits
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import E, Host, Role
 from fencelock.actors.table.wire import LOG_VERSION
@@ -166,6 +166,25 @@ TOO_FAR = Observe("paxos.round_too_far")
 def latest_ms(applied: int, time_ms: int, slot: int) -> int:
     """Return the highest log time of ``slot`` if it is ``time_ms`` before slot ``applied``."""
     return time_ms + (max(0, slot - applied) + WINDOW + 1) * TIME_JUMP_MS_MAX
+
+
+def why_impossible(batch: Batch, latest: int, ballot: Ballot | None = None) -> str:
+    """Return why no honest leader can have proposed ``batch``; empty if one can.
+
+    Args:
+        batch: what is said to be proposed for a slot.
+        latest: the highest log time of that slot (ms), see `latest_ms`.
+        ballot: the ballot in which it is said to be proposed, None if that is unknown.
+
+    """
+    if not 0 <= batch.time_ms <= latest:
+        return f"log time {batch.time_ms} ms, which can be {latest} ms at most"
+    if not fits(batch):
+        return f"{len(batch.commands)} commands of {batch.size} bytes, more than fit into a slot"
+    if ballot is not None and batch.origin > ballot:
+        later = batch.origin.round
+        return f"a batch for round {ballot.round} that was first proposed in round {later}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

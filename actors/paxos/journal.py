@@ -15,6 +15,7 @@ from fencelock.actors.paxos.config import (
     change_in,
     latest_ms,
     split,
+    why_impossible,
 )
 from fencelock.actors.paxos.message import (
     CHUNKS_MAX,
@@ -31,7 +32,6 @@ from fencelock.actors.paxos.message import (
     Slots,
     SnapshotChunk,
     Vote,
-    fits,
 )
 from fencelock.actors.timing import TIME_MS_MAX, TIMING
 
@@ -192,16 +192,11 @@ def find_impossible(records: Sequence[Message]) -> list[ImpossibleVote]:
     for record in records:
         if not isinstance(record, Accept) or record.slot < first:
             continue
-        slot, batch, why = record.slot, record.batch, ""
-        latest = latest_ms(first, time_ms, slot)
+        slot, latest = record.slot, latest_ms(first, time_ms, record.slot)
         if slot >= reached + REACH_SLOTS:
             why = f"slot {slot}, although slots from {reached} on are undecided"
-        elif not fits(batch):
-            why = f"slot {slot}, with {len(batch.commands)} commands of {batch.size} bytes"
-        elif batch.time_ms > latest:
-            why = f"slot {slot}, with log time {batch.time_ms} ms, which can be {latest} ms at most"
-        elif batch.origin > record.ballot:
-            why = f"slot {slot}, with a batch of the later ballot {batch.origin.round}"
+        elif why := why_impossible(record.batch, latest, record.ballot):
+            why = f"slot {slot}, with {why}"
         if why:
             found.append(ImpossibleVote(record, f"{record.ballot.leader}: {why}"))
     return found
@@ -239,12 +234,10 @@ def why_unusable(records: Sequence[Message]) -> str:
                     return f"round {record.ballot.round}, and {ROUND_KEPT_MAX} is the last possible"
             case Slots():
                 for slot, batch in enumerate(record.batches, start=record.first):
-                    if (
-                        not 1 <= slot < NUMBER_MAX
-                        or not fits(batch)
-                        or _is_late(slot, batch.time_ms)
-                    ):
-                        return f"a decision for slot {slot} at log time {batch.time_ms} ms"
+                    if why := why_impossible(batch, latest_ms(1, 0, slot)):
+                        return f"a decision for slot {slot} with {why}"
+                    if not 1 <= slot < NUMBER_MAX:
+                        return f"a decision for slot {slot}, {NUMBER_MAX - 1} is the last possible"
             case SnapshotChunk():
                 chunks = 0 if record.chunk == 0 else chunks
                 sound = 1 <= record.slot < NUMBER_MAX and record.time_ms >= 0

@@ -106,6 +106,7 @@ from fencelock.actors.paxos.config import (
     change_in,
     monitor_of,
     replica_of,
+    why_impossible,
 )
 from fencelock.actors.paxos.event import (
     Adopted,
@@ -141,7 +142,6 @@ from fencelock.actors.paxos.message import (
     Release,
     TakeOver,
     Vote,
-    fits,
     shown_ballot,
 )
 from fencelock.actors.role import Facts, Host, Summary
@@ -674,16 +674,15 @@ class Scout(MemberRole[ScoutEvent]):
             return (Observe("paxos.promise_doubted"),)
         if promise.first > promise.asked or acceptor not in self.floors:
             self.floors[acceptor] = promise.first
-        possible = [vote for vote in promise.votes if self._is_possible(vote)]
-        for vote in possible:
+        effects: list[Effect] = []
+        for vote in promise.votes:
+            if why := why_impossible(vote.batch, self.config.latest_ms(vote.slot), vote.ballot):
+                effects = effects or self._report(acceptor, f"slot {vote.slot} with {why}", now)
+                continue
             best = self.votes.get(vote.slot)
             if best is None or vote.ballot > best.ballot:
                 self.votes[vote.slot] = vote
                 self.reporters[vote.slot] = acceptor
-        effects: list[Effect] = []
-        if len(possible) < len(promise.votes):
-            (first, *_) = (vote for vote in promise.votes if vote not in possible)
-            effects = self._report(acceptor, first, now)
         self.reported[acceptor] += len(promise.votes)
         if promise.more is not None and self.reported[acceptor] < REPORTED_MAX:
             self.asked[acceptor] = promise.more
@@ -703,21 +702,15 @@ class Scout(MemberRole[ScoutEvent]):
         what = "a promise with all slots applied before"
         return self.bounds.refuse_slot(acceptor, what, promise.first, now)
 
-    def _is_possible(self, vote: Vote) -> bool:
-        """Return whether an honest leader can have proposed ``vote``.
+    def _report(self, acceptor: Address, vote: str, now: Instant) -> list[Effect]:
+        """Report a vote that no honest leader can have proposed.
 
-        A vote that none can have proposed is not chosen, since no honest acceptor has it: it is
-        left out, and the promise that reports it counts.
+        It is not chosen, since no honest acceptor has it: it is left out, and the promise that
+        reports it counts.
         """
-        batch = vote.batch
-        in_time = batch.time_ms <= self.config.latest_ms(vote.slot)
-        return fits(batch) and in_time and batch.origin <= vote.ballot
-
-    def _report(self, acceptor: Address, vote: Vote, now: Instant) -> list[Effect]:
         text = (
-            f"a vote for slot {vote.slot} at log time {vote.batch.time_ms} ms, first proposed in "
-            f"round {vote.batch.origin.round}, which no honest member can have. If it repeats "
-            f"this, stop that node and run fencelock repair on it"
+            f"a vote for {vote}: no honest member can have it. If it repeats this, stop that node "
+            f"and run fencelock repair on it"
         )
         return self.bounds.report(acceptor, "paxos.impossible_vote", text, now)
 
@@ -738,7 +731,8 @@ class Scout(MemberRole[ScoutEvent]):
             hole += 1
         effects: list[Effect] = []
         if far := sorted(slot for slot in self.votes if slot >= hole + WINDOW):
-            effects = self._report(self.reporters[far[0]], self.votes[far[0]], now)
+            vote = f"slot {far[0]}, although no member of a majority voted on slot {hole}"
+            effects = self._report(self.reporters[far[0]], vote, now)
             for slot in far:
                 del self.votes[slot]
         last = max(self.votes, default=0)

@@ -92,7 +92,13 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.paxos.config import MemberArguments, MemberRole, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    MemberArguments,
+    MemberRole,
+    monitor_of,
+    replica_of,
+    why_impossible,
+)
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
     Fetched,
@@ -114,7 +120,6 @@ from fencelock.actors.paxos.message import (
     Fetch,
     Slots,
     SnapshotChunk,
-    fits,
     page_of,
 )
 from fencelock.actors.role import Host, Summary
@@ -614,8 +619,8 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if not slots.batches:
             return self._on_refusal(now)
         for slot, batch in enumerate(slots.batches, start=slots.first):
-            if not fits(batch) or batch.time_ms > self.config.latest_ms(slot):
-                text = f"slot {slot} at log time {batch.time_ms} ms, or larger than any slot"
+            if why := why_impossible(batch, self.config.latest_ms(slot)):
+                text = f"a decision for slot {slot} with {why}"
                 refused = self.bounds.report(sender, "paxos.impossible_batch", text, now)
                 return [*refused, *self._ask_another(now)]
         self.next = self.written = slots.first + len(slots.batches)
