@@ -221,6 +221,13 @@ def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: Cha
     assert bench.local(ConfirmDue(node="b")) == []
 
 
+def test_one_timer_runs_for_the_confirmation_of_several_parcels(bench: ChannelOfA) -> None:
+    effects = [*bench.receive(parcel(0)), *bench.receive(parcel(1))]
+    assert [one for one in effects if isinstance(one, Wake)] == [
+        Wake(CONFIRM_DELAY_MS, ConfirmDue(node="b"))
+    ]
+
+
 def test_many_parcels_are_confirmed_without_delay(bench: ChannelOfA) -> None:
     confirms = [
         confirm for n in range(CONFIRM_AT) for confirm in sent(bench.receive(parcel(n)), Confirm)

@@ -486,6 +486,12 @@ def grants(outcomes: list[Result]) -> list[tuple[str, str, int]]:
     return [(o.session, o.lock, o.fence) for o in outcomes if isinstance(o, api.Granted)]
 
 
+def test_the_end_of_an_expired_session_names_no_operator() -> None:
+    end = Ended(session="ann.1", detail="", reason=CloseReason.EXPIRED)
+    text = "session 'ann.1' has ended: nothing was received from its client for its TTL"
+    assert text_of(end) == text
+
+
 def test_a_closed_sessions_locks_go_to_others_and_its_waits_end(table_of_two: LockTable) -> None:
     applied(table_of_two, claim(NEXT, 1, "c"), claim(VICTIM, 2, "a"), claim(VICTIM, 3, "b", "p"))
     applied(table_of_two, claim(VICTIM, 4, "c", "q"), claim(NEXT, 5, "a"), claim(NEXT, 6, "b", "p"))
