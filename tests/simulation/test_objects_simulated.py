@@ -227,6 +227,7 @@ def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it
     "seed",
     [
         pytest.param(9_400_155, id="sessions that expire leave a key to the next log time"),
+        pytest.param(9_400_686, id="sessions that expire leave a latch to the next log time"),
         pytest.param(9_400_161, id="the first of two releases is not confirmed"),
         pytest.param(9_400_676, id="a writer loses its hold while it asks to read, too"),
     ],

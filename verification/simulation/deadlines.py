@@ -177,10 +177,12 @@ class LogTime:
         Nothing ends while log time stands still. At one log time about `ENDS_MAX` items end, and
         those of sessions that expire count among them: so these may leave some to the next.
         """
-        expired = any(
-            isinstance(one, Ended) and one.reason is CloseReason.EXPIRED for one in outcomes
-        )
-        return self.moved and not expired
+        return self.moved and not any(map(is_expiry, outcomes))
+
+
+def is_expiry(outcome: Message) -> bool:
+    """Return whether ``outcome`` is the end of a session that expired."""
+    return isinstance(outcome, Ended) and outcome.reason is CloseReason.EXPIRED
 
 
 class DeadlineLog:

@@ -17,6 +17,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.table.wire import Queued
+from fencelock.verification.simulation.deadlines import is_expiry
 from fencelock.verification.simulation.log_judge import PassJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
@@ -245,12 +246,15 @@ class JudgedLatch:
 
     Attributes:
         left: its count.
-        gone_ms: the log time at which it is removed, if its count is 0.
+        due_ms: the log time at which it is removed, if its count is 0, or the next one if sessions
+            expire then.
+        may_go_ms: the same, or earlier if it may be a latch that had opened before.
 
     """
 
     left: int = COUNT
-    gone_ms: int = 0
+    due_ms: int = 0
+    may_go_ms: int = 0
 
 
 class LatchLog(SlotSequence):
@@ -262,19 +266,21 @@ class LatchLog(SlotSequence):
         super().__init__()
         self.latches: dict[str, JudgedLatch] = {}
         self.now_ms = 0
+        self.ended_ms = 0
+        """The highest log time by which all that was due has ended."""
 
     def _judge(self, report: SlotOutcomes, /) -> None:
-        self.now_ms = max(self.now_ms, report.time_ms)
+        self._pass_time(report)
         for outcome in report.outcomes:
             match outcome:
                 case CountedDown(key=key, lock=lock, left=left):
                     if self.is_first(key, outcome):
-                        self._on_counted(key, self._latch(lock), left)
+                        self._on_counted(key, lock, left)
                 case LatchPassed(key=key, lock=lock):
                     if self.is_first(key, outcome):
                         self._on_passed(key, lock)
                 case Queued(key=key, lock=lock) if kind_of(lock) == LATCH:
-                    if not self._latch(lock).left:
+                    if not self._latch(lock, is_open=False).left:
                         raise ViolationError(f"release: {key} waits although the count is 0")
                     self.follow_queue(lock, outcome)
                 case Refused(lock=lock) if kind_of(lock) == LATCH:
@@ -286,24 +292,37 @@ class LatchLog(SlotSequence):
                 waits = self.queues[name]
                 raise ViolationError(f"release: {waits} still wait for {titled(name)} at 0")
 
-    def _latch(self, name: str) -> JudgedLatch:
+    def _pass_time(self, report: SlotOutcomes) -> None:
+        if report.time_ms > self.now_ms:
+            self.now_ms = report.time_ms
+            if not any(map(is_expiry, report.outcomes)):
+                self.ended_ms = self.now_ms
+
+    def _latch(self, name: str, *, is_open: bool) -> JudgedLatch:
+        """Return the latch, a new one if it was removed; ``is_open`` if an outcome shows it open.
+
+        At a log time at which sessions expire, only that tells.
+        """
         latch = self.latches.get(name)
-        if latch is None or (not latch.left and latch.gone_ms <= self.now_ms):
+        removed = latch is not None and not latch.left and latch.may_go_ms <= self.now_ms
+        if latch is None or (removed and not (is_open and latch.due_ms > self.ended_ms)):
             latch = self.latches[name] = JudgedLatch()
         return latch
 
-    def _on_counted(self, key: Key, latch: JudgedLatch, left: int) -> None:
+    def _on_counted(self, key: Key, name: str, left: int) -> None:
+        amount, former = self.commands[key].amount, self.latches.get(name)
+        latch = self._latch(name, is_open=not left and amount < COUNT)
         before = latch.left
-        latch.left = max(0, before - self.commands[key].amount)
+        latch.left = max(0, before - amount)
         if left != latch.left:
-            raise ViolationError(
-                f"count: {key} took {self.commands[key].amount} of {before}, and left {left}"
-            )
+            raise ViolationError(f"count: {key} took {amount} of {before}, and left {left}")
         if before and not left:
-            latch.gone_ms = self.now_ms + KEEP_MS
+            latch.due_ms = latch.may_go_ms = self.now_ms + KEEP_MS
+            if former is not None and not former.left and former.due_ms > self.ended_ms:
+                latch.may_go_ms = former.may_go_ms  # Only a count from the whole down to 0 shows.
 
     def _on_passed(self, key: Key, name: str) -> None:
-        if left := self._latch(name).left:
+        if left := self._latch(name, is_open=True).left:
             raise ViolationError(f"early: {key} passes while the count is {left}")
         self.queues[name] = [one for one in self.queues[name] if one != key]
 
