@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.descriptors import SpareDescriptors, borrow, connections_max, peer_of
+from fencelock.transport.descriptors import (
+    SpareDescriptors,
+    borrow,
+    connections_max,
+    filter_of,
+    peer_of,
+)
 from fencelock.transport.sockets import PART_BYTES_MAX, bound_router
 
 ALONE = "FENCELOCK_TEST_ALONE"
@@ -399,6 +406,11 @@ def test_spare_descriptors_are_opened_again() -> None:
     with pytest.raises(OSError, match="open files"):
         spares.spend(opening)
     spares.close()
+
+
+def test_networks_that_differ_in_any_part_have_different_filters() -> None:
+    networks = ("2001:db8:0:1::/64", "2001:db8:0:2::/64", "2001:db9:0:1::/64", "10.0.0.1/32")
+    assert len({filter_of([ip_network(one)]) for one in networks}) == len(networks)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
