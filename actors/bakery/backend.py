@@ -708,8 +708,8 @@ class Watchers:
         self.waiting.move_to_end(asker)
         if len(self.waiting) <= WATCHERS_MAX:
             return []
-        self.waiting.popitem(last=False)
-        return [Observe("proxy.watcher_displaced")]
+        displaced, former = self.waiting.popitem(last=False)
+        return [Observe("proxy.watcher_displaced"), self._answer(displaced, former)]
 
     def see(self, readiness: Readiness) -> list[Effect]:
         """Store the cluster's state; answer all waiting clients, if it is new."""

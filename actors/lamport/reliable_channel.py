@@ -68,9 +68,9 @@ class Outgoing(Generic[T]):
         unsent = self.sent < self.first + len(self.contents)
         return self.contents[-1] if unsent else None
 
-    def replace_last(self, content: T) -> None:
+    def drop_last(self) -> None:
         assert self.last_unsent() is not None
-        self.contents[-1] = content
+        self.contents.pop()
 
     def fresh(self) -> list[tuple[int, T]]:
         """Return the contents that can be sent for the first time now, and count them as sent."""
@@ -175,8 +175,12 @@ REFILL_AT = 3 * WINDOW // 4
 """A busy peer gets requests again once it has fewer unconfirmed requests and releases than this.
 Peers confirm `CONFIRM_AT` at a time, so the window does not run empty."""
 
-REPLACED = frozenset({Acknowledge, Probe})
-"""Contents of which only the stamp counts. One that is not sent yet is replaced by the next."""
+REPLACES: dict[type[Content], tuple[type[Content], ...]] = {
+    Acknowledge: (Acknowledge,),
+    Probe: (Acknowledge, Probe),
+}
+"""By content of which only the stamp counts: those that it replaces if they came last, and are not
+sent yet. A probe asks for a reply besides, so no acknowledgement replaces it."""
 
 
 Mail = Parcel | Confirm | Hello | Introduce
@@ -198,10 +202,10 @@ class ReliableChannel(Role[Received]):
     is acknowledged. To leave them unread would stop two members for good that have too much for
     each other: neither would read what the other waits to have confirmed. Instead, an
     acknowledgement that waits for room in the window is replaced if the next content is another
-    one: that is evidence for all that the former was, since only the stamp counts. So there are at
-    most as many as other contents, and the process begins nothing while a peer has a window of
-    these to confirm (`Busy`). What it has begun it ends: a release follows each request. A probe is
-    replaced in the same way.
+    one: that is evidence for all that the former was, since only the stamp counts. A probe replaces
+    acknowledgements and probes in the same way. So at most one of each waits after every other
+    content, and the process begins nothing while a peer has a window of these to confirm (`Busy`).
+    What it has begun it ends: a release follows each request.
 
     Invariants:
         delivered-is-a-prefix: Between two lives, the delivered contents are at all times a prefix
@@ -281,12 +285,16 @@ class ReliableChannel(Role[Received]):
     def _carry(self, peer: Peer, content: Content) -> list[Effect]:
         if peer.boot is None:  # When it joins, the process starts over with it.
             return [Observe("lamport.unaddressed_dropped")]
-        if type(content) in REPLACED and type(peer.outgoing.last_unsent()) is type(content):
-            peer.outgoing.replace_last(content)
-            return [Observe("lamport.replaced")]
-        peer.outgoing.push(content)
-        if type(content) not in REPLACED:
-            peer.changes.append(peer.outgoing.first + len(peer.outgoing) - 1)
+        outgoing, replaces = peer.outgoing, REPLACES.get(type(content), ())
+        waited = len(outgoing)
+        while isinstance(outgoing.last_unsent(), replaces):
+            outgoing.drop_last()
+        replaced = waited - len(outgoing)
+        outgoing.push(content)
+        if replaced:
+            return [Observe("lamport.replaced", replaced)]  # The window is full.
+        if not replaces:
+            peer.changes.append(outgoing.first + len(outgoing) - 1)
         return [*self._send_fresh(peer), *self._report_waiting(peer)]
 
     # Messages of a known life.

@@ -291,7 +291,8 @@ class PaxosBackend(MembersBackend):
                 continue  # It answers no request.
             answer: Any = outcome
             known = in_flight.by_key.get(answer.key)
-            if known is None or not isinstance(known.request, answer.REPLIES_TO):
+            replies_to = CancellableRequest if kind is Queued else answer.REPLIES_TO
+            if known is None or not isinstance(known.request, replies_to):
                 continue  # No local caller waits for this outcome, or it has the wrong type.
             if kind is Queued:
                 in_flight.known(known, now)

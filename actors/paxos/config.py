@@ -178,7 +178,7 @@ def why_impossible(batch: Batch, latest: int, ballot: Ballot | None = None) -> s
 
     """
     if not 0 <= batch.time_ms <= latest:
-        return f"log time {batch.time_ms} ms, which can be {latest} ms at most"
+        return f"log time {batch.time_ms} ms, which must be 0 to {latest} ms"
     if not fits(batch):
         return f"{len(batch.commands)} commands of {batch.size} bytes, more than fit into a slot"
     if ballot is not None and batch.origin > ballot:

@@ -119,7 +119,8 @@ class Divergence(Local):
 class Resign(Local):
     """To the failure detector: let another node lead, if this one does.
 
-    Answered by `Resigned`, once another node leads. If none does, the answer may never come.
+    Answered by `Resigned`: at once if this node does not lead, or none can lead next; otherwise
+    once another node leads. If none comes to lead, there is no answer.
     """
 
     successor: str = ""

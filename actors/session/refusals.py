@@ -103,6 +103,11 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
                 f"{about}no node confirmed within {waited} that it was taken from its holder under "
                 f"fence {fence}; asking again does no harm"
             )
+        case Purge():
+            text = (
+                f"no node confirmed within {waited} that anything was deleted; asking again does "
+                "no harm"
+            )
         case _:
             not_done = _NOT_DONE.get(type(request), "answered")
             text = f"{about}no node {not_done} within {waited}"
@@ -118,7 +123,6 @@ _NOT_DONE: dict[type[UserRequest], str] = {
     ReadMembers: "listed the members",
     ReadBackup: "sent its part of a backup",
     SetQuota: "confirmed that the quota is set",
-    Purge: "confirmed that anything was deleted",
 }
 
 

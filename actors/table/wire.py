@@ -17,7 +17,7 @@ from fencelock.actors.api.changes import Change
 from fencelock.actors.api.counter import CounterChanged
 from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged
-from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
+from fencelock.actors.api.message import LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.pool import PermitsGiven, PermitsTaken
 from fencelock.actors.api.redis import KeysChanged
@@ -65,10 +65,8 @@ class ExtendSessions(Message, tag=0x83):
 class Queued(LockReply, Outcome, tag=0x95):
     """``owner`` waits for ``lock``; the log has the request, so it need not be repeated.
 
-    It is for the proxy: the client gets the reply that follows.
+    It is for the proxy, and no reply to a client, which gets the one that follows.
     """
-
-    REPLIES_TO = (CancellableRequest,)
 
 
 LogCommand = Command | ExtendSessions

@@ -151,7 +151,7 @@ class LookOptions(NamedTuple):
     """The options of a command that shows what a cluster replies."""
 
     named: TargetOptions = NONE_GIVEN
-    timeout: Annotated[float, option("--timeout", help="How long to wait for an answer (s).")] = 5.0
+    timeout: Annotated[float, option("--timeout", help="How long to wait in all (s).")] = 5.0
 
     def show(
         self, view: Callable[[Client], View], *, watch: bool = False, failed: int | None = None

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 import pykka
 
 from fencelock.actors.api.message import Inspect, LockStatus
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.error import ClosedError, OverloadedError, UnavailableError
 from fencelock.actors.message import Event, Message
+from fencelock.actors.session.refusals import UNKNOWN
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
@@ -123,7 +125,9 @@ class SessionChannel:
                 raise
             self.abandon(reply)
             if isinstance(error, TimeoutError):
-                raise UnavailableError("no node answered in time") from None
+                changes = isinstance(message, UpdateRequest) and not message.IDEMPOTENT
+                unknown = f"; {UNKNOWN}" if changes else ""
+                raise UnavailableError(f"no node answered in time{unknown}") from None
             raise
 
     def left_s(self) -> float:

@@ -26,6 +26,7 @@ from fencelock.actors.lamport.message import (
     Neighbors,
     Parcel,
     PeerJoined,
+    Probe,
     Request,
     ResendDue,
 )
@@ -303,6 +304,21 @@ def test_an_acknowledgement_that_waits_is_replaced_by_the_next_one(bench: Channe
         Acknowledge(lock="x", stamp=1_001),
         content(1_001),
         Acknowledge(lock="x", stamp=1_003),
+    ]
+
+
+def test_a_probe_that_waits_replaces_acknowledgements_and_probes_that_came_last(
+    bench: ChannelOfA,
+) -> None:
+    for number in range(WINDOW):
+        bench.local(carry(number))
+    for stamp in range(100, 200, 2):
+        bench.local(Carry(nodes=("b",), message=Probe(stamp=stamp)))
+        bench.local(Carry(nodes=("b",), message=Acknowledge(lock="x", stamp=stamp + 1)))
+    later = bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=WINDOW))
+    assert [parcel.content for parcel in sent(later, Parcel)] == [
+        Probe(stamp=198),
+        Acknowledge(lock="x", stamp=199),
     ]
 
 

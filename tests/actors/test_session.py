@@ -30,6 +30,7 @@ from fencelock.actors.session.lease import MOVES, SessionLease, Stage
 from fencelock.actors.session.message import SessionTick
 from fencelock.actors.session.requests import lock_key_named
 from fencelock.actors.session.session import HANDLERS, TICK_MS, ClientSession
+from fencelock.actors.table.wire import Queued
 
 
 def test_a_request_goes_to_the_endpoint_in_use_with_a_number(unkept: UnkeptSession) -> None:
@@ -70,11 +71,12 @@ def test_answers_of_strangers_and_unfit_ones_are_dropped(unkept: UnkeptSession) 
         Released(lock="x", session="c", owner="ann", request=1),
         Refused(lock="y", reason=Reason.TIMED_OUT, detail="", session="c", owner="ann", request=1),
         LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1),
+        Queued(lock="x", session="c", owner="ann", request=1),
     ):
         assert unkept.receive(A, unfit) == []
     assert unkept.counted == [
         "client.answer_of_another_session_dropped",
-        *["client.unfit_answer_dropped"] * 5,
+        *["client.unfit_answer_dropped"] * 6,
     ]
     assert len(unkept.role.session_state.in_flight.pending) == 1
 

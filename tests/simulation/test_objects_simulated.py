@@ -24,8 +24,10 @@ from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.api.session_message import CloseReason, Ended, Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
+from fencelock.actors.paxos.event import Decided
+from fencelock.actors.paxos.message import Batch
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.redis import command, script
 from fencelock.actors.session import holds
@@ -43,7 +45,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.guarantee import OBJECTS
 from fencelock.verification.simulation.counters import COUNTERS
-from fencelock.verification.simulation.deadlines import DEADLINES, HANDOVERS
+from fencelock.verification.simulation.deadlines import DEADLINES, HANDOVERS, LogTime
 from fencelock.verification.simulation.elections import ELECTIONS
 from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
 from fencelock.verification.simulation.objects import (
@@ -221,6 +223,18 @@ def test_watchers_of_a_map_that_are_too_far_behind_get_another_listing(
 
 def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it_holds() -> None:
     assert run_seed("paxos", 830137, workload=REDIS_DOORS).violation is None
+
+
+def test_what_is_due_has_ended_once_a_slot_moved_log_time_and_no_session_expired_in_it() -> None:
+    time = LogTime()
+    for slot, time_ms in enumerate((0, 100, 100, 200, 300), start=1):
+        time.note(Decided(slot=slot, batch=Batch(time_ms=time_ms, commands=())))
+    expired = Ended(session="s", detail="", reason=CloseReason.EXPIRED)
+    ended = [
+        (time.pass_to(slot, out), time.ended_ms)
+        for slot, out in ((1, ()), (3, ()), (4, (expired,)), (5, ()))
+    ]
+    assert ended == [(True, 0), (True, 100), (True, 100), (True, 300)]
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,8 @@ class LogTime:
         self.origin = NO_BALLOT
         self.counted_ms = 0
         """Log time without the times between leaderships."""
-        self.moved = False
-        """Whether the last slot moved log time."""
+        self.ended_ms = 0
+        """The counted time by which all that was due must have ended."""
 
     def note(self, event: object) -> None:
         """Note the batches of an event, if it has any."""
@@ -153,31 +153,36 @@ class LogTime:
             case _:
                 pass
 
-    def pass_to(self, slot: int) -> bool:
-        """Let the time up to a later slot pass; return False if some of it is unknown."""
+    def pass_to(self, slot: int, outcomes: tuple[Message, ...]) -> bool:
+        """Let the time up to a later slot pass; return False if some of it is unknown.
+
+        ``outcomes`` are those of that slot; slots before it that were not passed had none.
+        """
         passed = [self.batches.pop(one, None) for one in range(self.next or slot, slot + 1)]
         self.next = slot + 1
-        for batch in passed:
+        for batch in passed[:-1]:
             if batch is not None:
-                self._pass(batch)
+                self._pass(batch, ())
+        if (last := passed[-1]) is not None:
+            self._pass(last, outcomes)
         return None not in passed  # Else those that learned the slot crashed, or took a snapshot.
 
-    def _pass(self, batch: Batch) -> None:
+    def _pass(self, batch: Batch, outcomes: tuple[Message, ...]) -> None:
+        """Let the time of one slot pass.
+
+        Nothing ends while log time stands still, or by a command that extends all sessions. At one
+        log time about `ENDS_MAX` items end, and those of sessions that expire count among them: so
+        these may leave some to the next.
+        """
         leftover = batch.origin < self.origin
         self.origin = max(self.origin, batch.origin)
         passed_ms = 0 if leftover else max(0, batch.time_ms - self.time_ms)
         self.time_ms += passed_ms
-        self.moved = passed_ms > 0
-        opens = any(isinstance(read_command(one), ExtendSessions) for one in batch.commands)
-        self.counted_ms += 0 if opens else passed_ms
-
-    def must_end_all(self, outcomes: tuple[Message, ...]) -> bool:
-        """Return whether the last slot, with these outcomes, must end all that was due.
-
-        Nothing ends while log time stands still. At one log time about `ENDS_MAX` items end, and
-        those of sessions that expire count among them: so these may leave some to the next.
-        """
-        return self.moved and not any(map(is_expiry, outcomes))
+        if any(isinstance(read_command(one), ExtendSessions) for one in batch.commands):
+            return
+        self.counted_ms += passed_ms
+        if passed_ms and not any(map(is_expiry, outcomes)):
+            self.ended_ms = self.counted_ms
 
 
 def is_expiry(outcome: Message) -> bool:
@@ -200,7 +205,7 @@ class DeadlineLog:
         """Judge the outcomes of a slot when the first member reports it."""
         if slot < self.time.next:
             return
-        if not self.time.pass_to(slot):
+        if not self.time.pass_to(slot, outcomes):
             self.ends.clear()
         for outcome in outcomes:
             self._judge(outcome)
@@ -309,15 +314,13 @@ class HandoverLog(SlotSequence):
         self.detached: dict[str, Detached] = {}
 
     def _judge(self, report: SlotOutcomes, /) -> None:
-        if not self.time.pass_to(report.slot):
+        if not self.time.pass_to(report.slot, report.outcomes):
             unknown = {lock: one._replace(ends_ms=None) for lock, one in self.detached.items()}
             self.detached = unknown
         for outcome in report.outcomes:
             self._replay(outcome)
-        if not self.time.must_end_all(report.outcomes):
-            return
         for lock, one in self.detached.items():
-            if one.ends_ms is not None and self.time.counted_ms >= one.ends_ms:
+            if one.ends_ms is not None and self.time.ended_ms >= one.ends_ms:
                 raise ViolationError(f"late: {lock} at {self.time.counted_ms} ms: {one}")
 
     def _replay(self, outcome: Message) -> None:

@@ -12,8 +12,9 @@ from fencelock.actors.api.name import client_of, titled
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Key, Request
 from fencelock.actors.effect import Effects
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
+from fencelock.actors.paxos.message import Ballot, Prepare
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.judge import LockJudge
@@ -117,6 +118,8 @@ class LogJudge(LockJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.log = self.LOG()
+        self.ballots: set[Ballot] = set()
+        """The ballots in which a node stood for election."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         self.follow(delivered)
@@ -129,6 +132,10 @@ class LogJudge(LockJudge):
                 self.log.applied(delivered.event)
             case Applied(slot=slot):
                 self.log.progress(delivered.node, slot)
+            case Prepare(ballot=ballot, first=first) if ballot not in self.ballots:
+                # A node stands from the first slot on that it has not applied.
+                self.ballots.add(ballot)
+                self.log.progress(node_of(ballot.leader), first)
             case Request() as request if request.session:
                 if isinstance(request, self.log.REQUESTS):
                     self.log.commands.setdefault(request.key, request)

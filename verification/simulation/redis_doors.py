@@ -472,16 +472,14 @@ class KeyLog(SlotSequence):
         """The fences of all native grants."""
 
     def _judge(self, report: SlotOutcomes, /) -> None:
-        if not self.time.pass_to(report.slot):
+        if not self.time.pass_to(report.slot, report.outcomes):
             for key in self.held.values():
                 key.known = False
         for outcome in report.outcomes:
             self._replay(outcome)
         self.forced.clear()
-        must_end = self.time.must_end_all(report.outcomes)
         for name, key in self.held.items():
-            over = key.known and key.ends is not None and self.time.counted_ms >= key.ends
-            if over and must_end:
+            if key.known and key.ends is not None and self.time.ended_ms >= key.ends:
                 raise ViolationError(f"late: {name} is held at {self.time.counted_ms}: {key}")
         for name in {*self.values, *self.held}:
             held = self.held.get(name)
