@@ -179,8 +179,8 @@ REPLACES: dict[type[Content], tuple[type[Content], ...]] = {
     Acknowledge: (Acknowledge,),
     Probe: (Acknowledge, Probe),
 }
-"""By content of which only the stamp counts: those that it replaces if they came last, and are not
-sent yet. A probe asks for a reply besides, so no acknowledgement replaces it."""
+"""For each content of which only the stamp counts, the contents that it replaces, if these were
+pushed last and are not sent yet. A probe also asks for a reply: no acknowledgement replaces it."""
 
 
 Mail = Parcel | Confirm | Hello | Introduce

@@ -97,7 +97,7 @@ OVERTAKEN_MS = 5_000
 """A leader hands over if it could not apply for this long what another member has applied (ms)."""
 
 REST_MS = 30_000
-"""A node hands over for its disk, or since it was overtaken, at most once in this time (ms). For as
+"""A node hands over for its slow disk or for being overtaken at most once in this time (ms). For as
 long, it also lets all others stand for election first. If disks become slow in turn, the leader
 changes at most once per node in this time."""
 
@@ -449,7 +449,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return []
 
     def _next_leader(self, now: Instant) -> str:
-        """Return the member to which this node hands over by itself; empty while it must rest."""
+        """Return the member to hand over to unasked; empty while `REST_MS` forbids it."""
         rests = self.leadership is None or now < self.suspicion.reluctant_until
         return "" if rests else self._successor(now)
 

@@ -38,7 +38,7 @@ class ObjectNames:
         self._sorted.setdefault(kind_of(name), SortedKeys()).add(name)
 
     def remove(self, name: str) -> None:
-        """Remove a name that is not recent, or not any more."""
+        """Remove a name that is not among the recent ones."""
         self._sorted[kind_of(name)].remove(name)
 
     def settle(self) -> None:

@@ -319,7 +319,7 @@ class LatchLog(SlotSequence):
         if before and not left:
             latch.due_ms = latch.may_go_ms = self.now_ms + KEEP_MS
             if former is not None and not former.left and former.due_ms > self.ended_ms:
-                latch.may_go_ms = former.may_go_ms  # Only a count from the whole down to 0 shows.
+                latch.may_go_ms = former.may_go_ms  # Perhaps the former latch is still there.
 
     def _on_passed(self, key: Key, name: str) -> None:
         if left := self._latch(name, is_open=True).left:
