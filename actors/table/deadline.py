@@ -132,15 +132,17 @@ class DatedHold(TableHold, eq=False):
         self.ticket = TICKETS_END + self.fence
         self.due_ms = deadline_ms if watched_ms is None else watched_ms
         self.ends_ms = deadline_ms - deadlines.skipped_ms
-        deadlines.ends += self.owner_state.mark * self.ends_ms
-        deadlines.marks += self.owner_state.mark
+        mark = self.owner_state.mark()
+        deadlines.ends += mark * self.ends_ms
+        deadlines.marks += mark
         table.timeouts.add(self)
 
     def end(self, table: Any) -> None:
         """Stop watching the deadline, if there is one: the hold ends."""
         if self.table is not None:
-            table.deadlines.ends -= self.owner_state.mark * self.ends_ms
-            table.deadlines.marks -= self.owner_state.mark
+            mark = self.owner_state.mark()
+            table.deadlines.ends -= mark * self.ends_ms
+            table.deadlines.marks -= mark
             table.timeouts.drop(self)
             self.table = None
 

@@ -70,7 +70,6 @@ class OwnerState(Struct, eq=False):
         request: its last request, 0 before the first.
         releasing: whether that was a release.
         outcome: its outcome; None while it waits, or while `TableHold.answer` returns it.
-        mark: a checksum of session, owner and lock, 0 until it first holds or waits.
 
     """
 
@@ -81,7 +80,6 @@ class OwnerState(Struct, eq=False):
     outcome: Kept | None = None
     hold: TableHold | None = None
     wait: Wait | None = None
-    mark: int = 0
 
     @property
     def owner(self) -> str:
@@ -91,11 +89,13 @@ class OwnerState(Struct, eq=False):
     def lock(self) -> str:
         return self.key[1]
 
-    def marked(self) -> int:
-        """Compute and return `mark`, which is not 0."""
+    def mark(self) -> int:
+        """Return a checksum of session, owner and lock, which is not 0.
+
+        It is computed for each grant and each end: to keep it would cost 40 bytes an owner.
+        """
         owner, lock = self.key
-        self.mark = 1 + crc32(f"{self.session.id}\n{owner}\n{lock}".encode())
-        return self.mark
+        return 1 + crc32(f"{self.session.id}\n{owner}\n{lock}".encode())
 
     def fields(self) -> OwnerFields:
         """Return the fields that the reply to the last request shares with it."""

@@ -333,7 +333,7 @@ def _fill_hold(
     details = PLAIN if details == PLAIN else details
     fields = owner_state, details, record.fence, record.since_ms, record.request
     counts = record.amount, record.granted_count, record.times
-    table.holds_checksum += owner_state.marked() * record.fence
+    table.holds_checksum += owner_state.mark() * record.fence
     lease = record.lease
     if details.key is not None:
         hold: TableHold = KeyHold(*fields, *counts, charged=charged)

@@ -156,7 +156,7 @@ class TableState:
         """
         assert owner_state.hold is None  # one-holder
         self.fence = fence = self.fence + 1  # fences-rise
-        weight = (owner_state.mark or owner_state.marked()) * fence
+        weight = owner_state.mark() * fence
         self.holds_checksum += weight
         self.grants_checksum += weight
         if details.durations is not None:
@@ -268,7 +268,7 @@ class TableState:
         self.waits += len(objects)
         owner_state.session.waits += len(objects)
         owner_state.wait = wait
-        self.waits_checksum += (owner_state.mark or owner_state.marked()) * wait.ticket
+        self.waits_checksum += owner_state.mark() * wait.ticket
         if wait.due_ms is not None:
             self.timeouts.add(wait)
 
@@ -533,7 +533,7 @@ class TableState:
     def _pass_on(self, hold: TableHold, out: list[Result]) -> None:
         """Grant what an ended hold had to the heads of the queues, or drop its resources."""
         owner_state, details, fence = hold.owner_state, hold.details, hold.fence
-        self.holds_checksum -= owner_state.mark * fence
+        self.holds_checksum -= owner_state.mark() * fence
         if type(hold) is not TableHold:  # The quick check: most holds have no deadline.
             assert isinstance(hold, DatedHold)
             hold.end(self)
@@ -570,7 +570,7 @@ class TableState:
         owner_state.session.waits -= count
         if self.unserved:
             self.unserved.pop(wait.ticket, None)
-        self.waits_checksum -= owner_state.mark * wait.ticket
+        self.waits_checksum -= owner_state.mark() * wait.ticket
         if wait.due_ms is not None:
             self.timeouts.drop(wait)
         return owner_state
