@@ -94,8 +94,7 @@ class OwnerState(Struct, eq=False):
 
         It is computed for each grant and each end: to keep it would cost 40 bytes an owner.
         """
-        owner, lock = self.key
-        return 1 + crc32(f"{self.session.id}\n{owner}\n{lock}".encode())
+        return 1 + crc32("\n".join(self.key).encode(), self.session.number)
 
     def fields(self) -> OwnerFields:
         """Return the fields that the reply to the last request shares with it."""
