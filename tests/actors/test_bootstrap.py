@@ -586,6 +586,20 @@ def test_all_must_follow_again_after_a_second_act() -> None:
     assert role.group is None
 
 
+@pytest.mark.parametrize(
+    ("node", "options"),
+    [
+        ("b", {"founding": Founding.NO}),
+        ("a", {"founding": Founding.ONCE}),
+        ("a", {"founding": Founding.NO, "records": [group()]}),
+    ],
+    ids=["is not the first member", "needs no act", "has a group"],
+)
+def test_an_act_asks_nobody_to_follow_a_node_that(node: str, options: dict[str, Any]) -> None:
+    role, _ = bootstrap(node, **options)
+    assert receive(role, "c", Found(), GREET_MS) == []
+
+
 def test_an_operators_request_founds_a_group_of_one_node() -> None:
     role, _ = bootstrap("a", members="a", founding=Founding.NO)
     wanted = ChangeMembers(action=MemberAction.FOUND, node="a", session="o", request=1)

@@ -7,12 +7,14 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.collected import Lines, logged_to
+from support.collected import Lines, fields_of, logged_to
 from support.expect import PATIENCE_S, present
 from support.real_nodes import config_in, running, running_nodes
 
@@ -29,6 +31,7 @@ from fencelock.actors.error import (
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
 from fencelock.cluster import log
+from fencelock.cluster.node.node import records_of
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.segment import segment_path
 from fencelock.transport.log import note
@@ -99,6 +102,22 @@ def test_a_node_of_lamport_logs_which_nodes_it_waits_for_until_ready(
             lines.until(lambda line, node=node: line[2] == f"{node} is ready: it can grant locks")  # type: ignore[misc]
     waits = "n1 is not ready yet: nothing received since the start from n2, n3"
     assert ("INFO", "n1", waits) in lines.values
+
+
+@pytest.mark.parametrize(("protocol", "keeps"), [("paxos", True), ("central", False)])
+def test_the_line_of_a_start_names_the_journal_of_a_node_that_keeps_one(
+    protocol: str, keeps: bool, tmp_path: Path
+) -> None:
+    fields: list[dict[str, Any]] = []
+    config = config_in(tmp_path, protocol, nodes=1)
+    with logged_to(lambda record: fields.append(fields_of(record)), "INFO"), running(config):
+        pass
+    named = [line.get("journal") for line in fields if line.get("event") == "starts"]
+    known = None
+    if keeps:
+        with closing(Journal.open(present(config.folder_of("n1")))) as journal:
+            known = f"{records_of(journal, config, 'n1')[1].id:x}"
+    assert named == [known]
 
 
 @pytest.mark.parametrize(

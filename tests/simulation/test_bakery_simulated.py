@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.expect import checked, present
+from support.expect import checked, only, present
 from support.judged import assert_seen, clean, demand_met, seen_in
 from support.leader_trio import (
     ANN,
@@ -19,6 +19,7 @@ from support.leader_trio import (
     LeaderTrio,
     add_ticket,
     lock_request,
+    put_hold,
     ticket_of,
 )
 from support.planted_bugs import Patch, plant, returning
@@ -273,6 +274,21 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
     trio.deliver(leader_of("n1"), "n3", add)
     assert [type(message).__name__ for _, _, message in trio.under_way] == ["Owned"]
     assert attempt.entry.fence == FENCE
+
+
+@pytest.mark.parametrize("voted", [True, False])
+def test_a_leader_leaves_a_request_to_who_takes_its_hold_over_once_it_voted_for_that(
+    *, voted: bool
+) -> None:
+    """A new round of its own would take the vote back, and the other may have won with it."""
+    trio = LeaderTrio()
+    if not voted:
+        put_hold(trio.leaders["n1"].tickets, ticket_of(Who("c", "bob"), 8), FENCE + 1)
+    trio.lock("n1")
+    trio.under_way.clear()
+    trio.deliver(leader_of("n2"), "n1", add_ticket(ticket_of(), round=2, taken=True))
+    assert only(messages.Collected, (one for _, _, one in trio.under_way)).voted == voted
+    assert trio.owners() == ([] if voted else ["n1"])
 
 
 def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with() -> None:
