@@ -50,7 +50,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message, node_of
-from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
+from fencelock.actors.paxos.backend import EXPIRED_LINES_MAX, REPEAT_MAX, PaxosBackend
 from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
 from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, SILENT_MS, WAIT_CHECKS_MAX
 from fencelock.actors.paxos.message import Decline, Declined
@@ -60,6 +60,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Queued, Result
 from fencelock.actors.timing import TIMING
 
+NODE = Address("n1/node")
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
 HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
 RETAIN = AcquireRetained(session=ME, owner="*", request=2, lock="a", span=100)
@@ -174,6 +175,28 @@ def test_the_leaders_own_outcome_answers_ahead_of_the_log(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     assert len(messages_to(proxy.handle(FAR, HELD, T0), api.Granted)) == 1
     assert messages_to(happens(proxy, HELD), api.Granted) == []
+
+
+def test_an_end_that_the_leaders_replica_sends_is_logged_when_the_log_has_it(proxy: Proxy) -> None:
+    proxy.handle(ANN, End(session=ME, request=9), T0)
+    closed = ended(ME, CloseReason.GRACEFUL, 9)
+    ahead = proxy.handle(FAR, closed, T0)
+    assert len(messages_to(ahead, Ended)) == 1
+    assert sent(ahead, RoleNotice, NODE) == []
+    assert len(sent(happens(proxy, closed), RoleNotice, NODE)) == 1
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_sessions_that_expire_together_have_a_bounded_number_of_lines(
+    proxy: Proxy, more: int
+) -> None:
+    sessions = [f"s.{number}" for number in range(EXPIRED_LINES_MAX + more)]
+    for _ in range(2):  # Each slot has its own lines.
+        effects = happens(proxy, *(ended(session, CloseReason.EXPIRED) for session in sessions))
+        lines = [notice.text.partition(":")[0] for notice in sent(effects, RoleNotice, NODE)]
+        each = [f"session {session} expired" for session in sessions[:EXPIRED_LINES_MAX]]
+        rest = f"{more} more sessions expired at the same time. Their locks are free for others"
+        assert lines == each + [rest] * (more > 0)
 
 
 def test_outcomes_count_only_from_members(proxy: Proxy) -> None:
@@ -520,11 +543,11 @@ def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy)
     assert (closed.handle, closed.claims, closed.request) == ("bob.1", 0, 8)
     (ended,) = messages_to(effects, Ended, bob)
     assert (ended.session, ended.reason) == (f"bob{secret}.1", CloseReason.FORCED)
-    (notice,) = sent(effects, RoleNotice, Address("n1/node"))
+    (notice,) = sent(effects, RoleNotice, NODE)
     assert notice.level is Level.WARNING
     assert notice.text.startswith("session bob.1 closed: it was ended by force, by 'eve (ann)'")
     again = happens(proxy, *table.apply(2, close))
-    assert sent(again, RoleNotice, Address("n1/node")) == []  # A repetition closes nothing.
+    assert sent(again, RoleNotice, NODE) == []  # A repetition closes nothing.
 
 
 def test_an_eviction_of_an_owner_that_does_not_hold_is_refused(proxy: Proxy) -> None:

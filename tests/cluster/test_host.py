@@ -193,6 +193,18 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
         waiting.get(timeout=PATIENCE_S)
 
 
+def test_requests_that_wait_for_a_turn_of_a_node_that_fails_are_failed(start: Start) -> None:
+    dispatcher = start()
+    ref = dispatcher.ref(ROLE)
+    leave = blocked(ref)
+    dispatcher.enter(lambda: pytest.fail("broken on purpose"))
+    waiting = ref.ask(Acquire(lock="a"), block=False)
+    leave.set()
+    with pytest.raises(pykka.ActorDeadError, match="has stopped"):
+        waiting.get(timeout=PATIENCE_S)
+    assert "broken on purpose" in str(dispatcher.failure)
+
+
 def test_a_crash_is_logged_without_the_secrets_of_sessions(start: Start) -> None:
     secret = "~" + "0123456789abcdef" * 2
     set_up("CRITICAL", stream=(stream := StringIO()))

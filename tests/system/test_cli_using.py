@@ -425,8 +425,9 @@ def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
 
 
 def test_nothing_is_locked_without_a_command(shell: Shell) -> None:
-    code, _, err = shell.run("lock", "x", "--", "no-such-command")
-    assert (code, err) == (127, "no-such-command: command not found; x was not acquired")
+    for missing in ("no-such-command", "./no-such-command"):
+        code, _, err = shell.run("lock", "x", "--", missing)
+        assert (code, err) == (127, f"{missing}: command not found; x was not acquired")
     code, _, err = shell.run("lock", "x", "--", __file__)
     assert (code, err) == (126, f"{__file__}: cannot be executed; x was not acquired")
 
