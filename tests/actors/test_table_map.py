@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, only
-from support.map_model import entries_in
 from support.planted_bugs import (
     Plant,
     as_plant,
@@ -18,7 +17,7 @@ from support.planted_bugs import (
     instead,
     with_fields,
 )
-from support.table_comparison import MapComposer
+from support.table_comparison import MapComposer, entries_in
 from support.table_scene import A, B, lines_of, restored, table_of_three, text_of
 
 from fencelock.actors.api.map import (

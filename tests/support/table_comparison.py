@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.account import Purge, Quota, SetQuota
+from fencelock.actors.api.account import Purge, Quota, ReadUsage, SetQuota
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, SetCounter
@@ -40,6 +40,7 @@ from fencelock.actors.api.semaphore import (
     ResizeSemaphore,
 )
 from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
+from fencelock.actors.table.account_rules import read_usage
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.key import KeyHold
@@ -50,8 +51,8 @@ from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.session import Key
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
-from support.map_model import entries_in
-from support.table_model import WEEK_MS, Model, ModelClaim, Summary, summary_of
+from fencelock.verification.model.maps import Seen, key_of
+from fencelock.verification.model.table import WEEK_MS, Model, ModelClaim, Summary, summary_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
@@ -765,6 +766,39 @@ def judge_objects(table: LockTable) -> int:
     return waits
 
 
+def entries_in(table: LockTable) -> list[Seen]:
+    """Return the entries of a table, in order, and check the invariants of `Maps`."""
+    maps = table.maps
+    entries = maps.in_order()
+    assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # counts-add-up
+    assert all(e.version <= table.histories.version for e in entries)  # change-is-version
+    attached = {t: e for s in table.sessions.by_id.values() for t, e in s.attached.items()}
+    for e in entries:  # ends-are-watched
+        assert (table.timeouts.items.get(e.ticket) is e) is (e.due_ms is not None)
+        assert (attached.pop(e.ticket, None) is e) is (e.session is not None)
+    assert not attached
+    for name, one in maps.by_name.items():
+        assert [e.key for e in one.page("", "")] == sorted(one.entries), name
+        assert one.entries
+    return [_seen(e) for e in entries]
+
+
+def _seen(e: Any) -> Seen:
+    due = float("inf") if e.due_ms is None else e.due_ms
+    return e.name, e.key, e.value, e.version, "" if e.session is None else e.session.id, due
+
+
+def compare_usage(table: LockTable, model: Model) -> None:
+    """Check charges-add-up: the table's counts are those of what it has."""
+    payers = {e.payer for e in model.entries} | set(model.objects.payers().values())
+    payers |= {key_of(s["name"]) for s in model.sessions}
+    payers |= {claim.payer for claim in model.claims}
+    assert set(table.accounts.by_name) == payers
+    for seen in read_usage(table, ReadUsage()).accounts:
+        assert seen.used == model.quotas.used(seen.account), seen.account
+        assert seen.limits == model.quotas.limits(seen.account), seen.account
+
+
 def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     """Read the changes of each election and map after some version, as a watcher does."""
     last = model.history.version
@@ -827,7 +861,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         out = table.apply(at, command)
         assert [summary_of(one) for one in out] == model.apply(at, command), command
         assert entries_in(table) == sorted(e.seen for e in model.entries), command
-        model.quotas.compare(table)
+        compare_usage(table, model)
         judge.judge(table, before, out, renews=isinstance(command, Renew))
         compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:

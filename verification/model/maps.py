@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fencelock.actors.api.map import MAP, DeleteEntry, EntryRequest, PutEntry
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import GuardedRequest
-from fencelock.actors.table.table import LockTable
 
 if TYPE_CHECKING:
-    from support.table_model import Model
+    from fencelock.verification.model.table import Model
 
 
 def key_of(session: str) -> str:
@@ -107,25 +106,3 @@ def end(model: Model, entries: list[ModelEntry]) -> None:
     model.entries = [e for e in model.entries if e not in entries]
     for e in entries:
         model.history.add(object_name(MAP, e.map), e.key, None, 0, model.now)
-
-
-def entries_in(table: LockTable) -> list[Seen]:
-    """Return the entries of a table, in order, and check the invariants of `Maps`."""
-    maps = table.maps
-    entries = maps.in_order()
-    assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # counts-add-up
-    assert all(e.version <= table.histories.version for e in entries)  # change-is-version
-    attached = {t: e for s in table.sessions.by_id.values() for t, e in s.attached.items()}
-    for e in entries:  # ends-are-watched
-        assert (table.timeouts.items.get(e.ticket) is e) is (e.due_ms is not None)
-        assert (attached.pop(e.ticket, None) is e) is (e.session is not None)
-    assert not attached
-    for name, one in maps.by_name.items():
-        assert [e.key for e in one.page("", "")] == sorted(one.entries), name
-        assert one.entries
-    return [_seen(e) for e in entries]
-
-
-def _seen(e: Any) -> Seen:
-    due = float("inf") if e.due_ms is None else e.due_ms
-    return e.name, e.key, e.value, e.version, "" if e.session is None else e.session.id, due

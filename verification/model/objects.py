@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from fencelock.actors.api.account import Amounts, Purge, Quota, ReadUsage, SetQuota
+from fencelock.actors.api.account import Amounts, Purge, Quota, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, CounterRequest, SetCounter
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
@@ -17,24 +17,23 @@ from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import KeysRequest
 from fencelock.actors.table import history
 from fencelock.actors.table.account import SHARE, WHOLE
-from fencelock.actors.table.account_rules import read_usage
-from fencelock.actors.table.table import LockTable
-from support import map_model
-from support.map_model import holds_guard, key_of
+from fencelock.verification.model import maps
+from fencelock.verification.model.maps import holds_guard, key_of
 
 if TYPE_CHECKING:
-    from support.table_model import Model, ModelClaim
+    from fencelock.verification.model.table import Model, ModelClaim
 
 
-@dataclass
+@dataclass(eq=False)
 class ModelLatch:
-    """A count-down latch; ``gone`` is the time of its removal."""
+    """A count-down latch; ``due`` is the time of its removal."""
 
     count: int
     left: int
     keep: int
-    gone: float = float("inf")
-    payer: str = ""
+    payer: str
+    due: float = float("inf")
+    place: int = 0
 
 
 class ModelObjects:
@@ -52,8 +51,7 @@ class ModelObjects:
         """The size of each pool, what is taken, and the key that is charged for it."""
 
     def payers(self) -> dict[str, str]:
-        now = self.model.now
-        found = {lock: one.payer for lock, one in self.latches.items() if one.gone > now}
+        found = {lock: one.payer for lock, one in self.latches.items()}
         waited = [lock for lock in self.parties if self._waits(lock)]
         found |= {lock: payer for lock, (_, payer) in self.counters.items()}
         found |= {lock: payer for lock, (_, _, payer) in self.pools.items()}
@@ -71,6 +69,14 @@ class ModelObjects:
             self.pools.pop(lock, None)
         else:
             self._break(lock)
+
+    def due(self) -> list[tuple[float, int, int, ModelLatch]]:
+        """Return when the latches are removed, their order among items, and themselves."""
+        return [(one.due, 0, one.place, one) for one in self.latches.values()]
+
+    def drop(self, latch: ModelLatch) -> None:
+        """Remove a latch whose time is over."""
+        self.latches = {lock: one for lock, one in self.latches.items() if one is not latch}
 
     def _is_full(self, c: UpdateRequest) -> bool:
         """Refuse a request that would make an object beyond the quota of its key."""
@@ -107,18 +113,18 @@ class ModelObjects:
     def _on_latch(self, c: LatchRequest) -> None:
         s, o, r, lock, model = c.session, c.owner, c.request, c.lock, self.model
         latch = self.latches.get(lock)
-        if latch is None or latch.gone <= model.now:
-            self.latches.pop(lock, None)
+        if latch is None:
             if self._is_full(c):
                 return
-            latch = ModelLatch(c.count, c.count, c.keep_ms, payer=key_of(s))
+            latch = ModelLatch(c.count, c.count, c.keep_ms, key_of(s))
             self.latches[lock] = latch
         if latch.count != c.count:
             model.deny(s, o, r, lock, Reason.INVALID)
             return
         if isinstance(c, CountDown):
             if 0 < latch.left <= c.amount:
-                latch.gone = model.now + latch.keep
+                model.places += 1
+                latch.due, latch.place = model.now + latch.keep, model.places
             latch.left = max(0, latch.left - c.amount)
             model.note(s, o, r, lock, ("CountedDown", lock, latch.left, s, o, r))
             for claim in sorted(model.find(lock=lock), key=lambda claim: claim.place):
@@ -126,6 +132,8 @@ class ModelObjects:
                     model.claims.remove(claim)
                     who = claim.session, claim.owner, claim.request
                     model.note(*who, lock, ("LatchPassed", lock, *who))
+            if not latch.left and not latch.keep:
+                del self.latches[lock]
         elif latch.left:
             assert isinstance(c, AwaitLatch)
             model.wait(c)
@@ -246,7 +254,7 @@ class ModelQuotas:
             bytes=sum(len(e.map) + len(e.key) + len(e.value) for e in entries),
             objects=sum(payer == key for payer in model.objects.payers().values()),
             claims=sum(len(c.names) for c in model.claims if c.payer == key),
-            sessions=sum(map_model.key_of(s["name"]) == key for s in model.sessions),
+            sessions=sum(maps.key_of(s["name"]) == key for s in model.sessions),
         )
 
     def limits(self, key: str) -> Amounts:
@@ -283,7 +291,7 @@ class ModelQuotas:
             and (e.map, e.key) > (c.after, c.after_key)
         ]
         found.sort(key=lambda e: (e.map, e.key))
-        map_model.end(self.model, [e for e in found if c.account in (None, e.payer)])
+        maps.end(self.model, [e for e in found if c.account in (None, e.payer)])
         return [(e.map, e.key, e.payer) for e in found]
 
     def _purge_waits(self, c: Purge) -> int:
@@ -326,16 +334,6 @@ class ModelQuotas:
             if c.account in (None, payer):
                 model.objects.remove(object_name(c.kind, name))
         return found
-
-    def compare(self, table: LockTable) -> None:
-        """Check charges-add-up: the table's counts are those of what it has."""
-        payers = {e.payer for e in self.model.entries} | set(self.model.objects.payers().values())
-        payers |= {map_model.key_of(s["name"]) for s in self.model.sessions}
-        payers |= {claim.payer for claim in self.model.claims}
-        assert set(table.accounts.by_name) == payers
-        for seen in read_usage(table, ReadUsage()).accounts:
-            assert seen.used == self.used(seen.account), seen.account
-            assert seen.limits == self.limits(seen.account), seen.account
 
 
 class ModelChange(NamedTuple):

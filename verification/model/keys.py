@@ -18,10 +18,10 @@ from fencelock.actors.api.redis import (
     KeyState,
     When,
 )
-from support import map_model
+from fencelock.verification.model import maps
 
 if TYPE_CHECKING:
-    from support.table_model import Model, ModelClaim
+    from fencelock.verification.model.table import Model, ModelClaim
 
 NEVER = float("inf")
 
@@ -104,7 +104,7 @@ class ModelKeys:
             model.deny(*who, c.lock, Reason.NOT_HELD)
             return
         model.claims.remove(held)
-        if not model.quotas.allows(map_model.key_of(c.session), "claims"):
+        if not model.quotas.allows(maps.key_of(c.session), "claims"):
             model.claims.append(held)
             model.deny(*who, c.lock, Reason.OVERLOADED)
             return
@@ -218,7 +218,7 @@ class ModelKeys:
 
     def _force(self, c: ChangeKeys, name: str, hold: ModelClaim) -> None:
         model, fence = self.model, hold.fence + hold.names.index(name)
-        by = f"a Redis door ({c.session})"
+        by = f"{c.label or 'a Redis door'} ({c.session})"
         holder = hold.shown, len(hold.acquisitions)
         evicted = ("Evicted", name, fence, holder, c.session, c.request, by, model.now)
         model.forced = [f for f in model.forced if (f[6], f[5]) != (by, c.request)]

@@ -1,8 +1,9 @@
 """The rules of locks and other objects as a simple model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
-from it. So a test can compare the two: their outcomes of the same log must be identical.
-Everything costs O(n).
+from it: of the table it has only the commands, the outcomes and the limits. So the outcomes of the
+same log must be identical. Tests compare the two for random logs, and the judge of the simulator
+for the log of each run. Everything costs O(n).
 """
 
 from __future__ import annotations
@@ -38,16 +39,22 @@ from fencelock.actors.api.session_message import (
     Renew,
 )
 from fencelock.actors.table import retained
+from fencelock.actors.table.state import ENDS_MAX
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
-from support import map_model
-from support.model_keys import ModelKeys
-from support.model_objects import ModelChange, ModelHistory, ModelObjects, ModelQuotas
+from fencelock.verification.model import maps
+from fencelock.verification.model.keys import ModelKeys
+from fencelock.verification.model.objects import (
+    ModelChange,
+    ModelHistory,
+    ModelObjects,
+    ModelQuotas,
+)
 
 Summary = tuple[Any, ...]
 """An outcome: its name, then its fields."""
 
 
-WEEK_MS = 7 * 24 * 3_600_000
+HOLD_MS_MIN, WEEK_MS = 100, 7 * 24 * 3_600_000
 
 UNTOLD = ("detail", "why", "label", "node", "leader", "view", "members", "generation", "excuse")
 """Fields that the model does not have: texts, and those for proxies and other protocols."""
@@ -137,7 +144,7 @@ class ModelClaim:
     def payer(self) -> str:
         if self.door is not None:
             return self.door[1]
-        return map_model.key_of(self.session)
+        return maps.key_of(self.session)
 
     @property
     def counted(self) -> bool:
@@ -172,7 +179,7 @@ class Model:
         self.lost: list[Summary] = []
         self.out: list[Summary] = []
         self.places = self.extended = 0
-        self.entries: list[map_model.ModelEntry] = []
+        self.entries: list[maps.ModelEntry] = []
         self.objects = ModelObjects(self)
         self.keys = ModelKeys(self)
         self.history = ModelHistory()
@@ -217,7 +224,7 @@ class Model:
         if c.wait_ms == 0:
             self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
             return
-        if not self.quotas.allows(map_model.key_of(c.session), "claims"):
+        if not self.quotas.allows(maps.key_of(c.session), "claims"):
             self.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
             return
         claim = self.waiting(c)
@@ -285,31 +292,42 @@ class Model:
         self.note(s, o, request, lock, answer)
 
     def advance(self, to: int) -> list[Summary]:
-        """Do all that falls due up to log time ``to``."""
+        """Do what falls due up to log time ``to``; see `LockTable.advance`."""
         self.out = []
+        left = ENDS_MAX if to > self.now else 0
         self.now = max(self.now, to)
-        while True:
-            due: list[tuple[float, int, int, str, ModelClaim | map_model.ModelEntry | None]]
-            due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
-            due += [(c.ends, 1, c.fence, c.session, c) for c in self.claims if c.fence]
-            due += [(e.due, 0, e.place, "", e) for e in self.entries]
-            due += [(s["due"], 2, s["number"], s["id"], None) for s in self.sessions]
+        while left > 0:
+            before = len(self.out)
+            due: list[tuple[float, int, int, Any]]
+            due = [(c.due, 0, c.place, c) for c in self.claims if not c.fence]
+            due += [(c.ends, 1, c.fence, c) for c in self.claims if c.fence]
+            due += [(e.due, 0, e.place, e) for e in self.entries]
+            due += self.objects.due()
+            due += [(s["due"], 2, s["number"], s) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
-                return self.out
-            if first[4] is None:
-                self.close(first[3], CloseReason.EXPIRED, 0)
-            elif isinstance(first[4], map_model.ModelEntry):
-                map_model.end(self, [first[4]])
-            elif first[4].fence:
-                self.take(first[4])
-            else:
-                c = first[4]
-                self.claims.remove(c)
-                self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
-                self.end_wait(c)
+                break
+            left -= self._fall_due(first[3])
+            left -= 1 + len(self.out) - before
+        return self.out
 
-    def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> None:
-        """End a session: its waits, itself, its holds, in this order."""
+    def _fall_due(self, item: Any) -> int:
+        """End what has fallen due; return how many items end with it."""
+        if item in self.sessions:
+            return self.close(item["id"], CloseReason.EXPIRED, 0)
+        if isinstance(item, maps.ModelEntry):
+            maps.end(self, [item])
+        elif not isinstance(item, ModelClaim):
+            self.objects.drop(item)
+        elif item.fence:
+            self.take(item)
+        else:
+            self.claims.remove(item)
+            self.deny(item.session, item.owner, item.request, item.lock, Reason.TIMED_OUT)
+            self.end_wait(item)
+        return 0
+
+    def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> int:
+        """End a session: its waits, itself, its holds, in this order; return how many ended."""
         waits = [c for c in self.claims if c.session == name and not c.fence]
         for c in waits:
             self.deny(name, c.owner, c.request, c.lock, Reason.SESSION_EXPIRED)
@@ -322,7 +340,9 @@ class Model:
         for c in held:
             self.end(c)
             self.serve(c)
-        map_model.end(self, [e for e in self.entries if e.session == name])
+        entries = [e for e in self.entries if e.session == name]
+        maps.end(self, entries)
+        return len(waits) + len(held) + len(entries)
 
     def apply(self, at: int, command: LogCommand) -> list[Summary]:
         if isinstance(command, ExtendSessions):
@@ -359,12 +379,12 @@ class Model:
         known = next((s for s in self.sessions if s[key] == c.session), None)
         if isinstance(c, End):
             if known is None:
-                self.out.append(("Ended", c.session, 0, CloseReason.GRACEFUL, ""))
+                self.out.append(("Ended", c.session, c.request, CloseReason.GRACEFUL, ""))
             else:
-                self.close(c.session, CloseReason.GRACEFUL, 0)
+                self.close(c.session, CloseReason.GRACEFUL, c.request)
             return
         if known is None and isinstance(c, Open):
-            if not self.quotas.allows(map_model.key_of(c.session), "sessions"):
+            if not self.quotas.allows(maps.key_of(c.session), "sessions"):
                 self.out.append(("Refused", "", Reason.OVERLOADED, c.session, "", c.request))
                 return
             self.opened += 1
@@ -380,11 +400,12 @@ class Model:
             }
             self.sessions.append(known)
         if known is None:
-            self.out.append(("Refused", "", Reason.SESSION_EXPIRED, c.session, "", 0))
+            no = ("Refused", "", Reason.SESSION_EXPIRED, c.session, "", c.request)
+            self.out.append(no)
             return
         self.extend_session(known)
-        opened = ("Opened", c.session, known["id"], known["ttl"], 0)
-        self.out.append(opened if opening else ("Alive", c.session, 0))
+        opened = ("Opened", c.session, known["id"], known["ttl"], c.request)
+        self.out.append(opened if opening else ("Alive", c.session, c.request))
         if not opening:
             self.recall_again(known)
 
@@ -460,12 +481,10 @@ class Model:
     def extend_session(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
         session["due"] = max(session["due"], self.now + session["ttl"])
+        busy = {(c.session, c.owner, c.lock) for c in self.claims} | {x[:3] for x in self.lost}
         for who, past in list(self.done.items()):
             ended = max(past[-1].at, self.extended) + session["ttl"]
-            if who[0] != session["id"] or ended > self.now:
-                continue
-            claims = self.find(session=who[0], owner=who[1], lock=who[2])
-            if not claims and not any(x[:3] == who for x in self.lost):
+            if who[0] == session["id"] and ended <= self.now and who not in busy:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
@@ -504,7 +523,7 @@ class Model:
 
     def _on_renew(self, c: Renew) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
-        if c.hold_ms and not 100 <= c.hold_ms <= WEEK_MS:
+        if c.hold_ms and not HOLD_MS_MIN <= c.hold_ms <= WEEK_MS:
             self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
             return
         known = next((one for one in self.sessions if one["id"] == s), None)
@@ -532,7 +551,7 @@ class Model:
         self, c: AcquireRequest | ReleaseRequest | UpdateRequest, mine: ModelClaim | None
     ) -> None:
         if isinstance(c, EntryRequest):
-            map_model.change(self, c)
+            maps.change(self, c)
             return
         if isinstance(c, ResizeSemaphore):
             self._on_resize(c)
@@ -648,7 +667,7 @@ class Model:
         free = self.fits(claim)
         if not free and c.wait_ms == 0 and not self.comes_back(claim):
             self.deny(s, o, r, lock, Reason.TIMED_OUT)
-        elif not self.quotas.allows(map_model.key_of(s), "claims", len(claim.names)):
+        elif not self.quotas.allows(maps.key_of(s), "claims", len(claim.names)):
             self.deny(s, o, r, lock, Reason.OVERLOADED)
         elif free:
             self.claims.append(claim)
@@ -725,6 +744,6 @@ class Model:
 
 
 def _are_allowed(hold_ms: int, grace_ms: int) -> bool:
-    return all(100 <= ms <= WEEK_MS for ms in (hold_ms, grace_ms) if ms) and (
+    return all(HOLD_MS_MIN <= ms <= WEEK_MS for ms in (hold_ms, grace_ms) if ms) and (
         hold_ms > 0 or not grace_ms
     )
