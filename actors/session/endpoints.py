@@ -1,8 +1,41 @@
-"""The endpoints of a client: their state, and the choice of the one in use."""
+"""The endpoints of a client: the state of each, and the choice of the one in use.
+
+Each endpoint is in one `EndpointState`, and moves only along `MOVES`. Requests go to one that is
+usable, which are these four:
+
+    UNTRIED ── it sends something ──> LIVE ── a request is late: it is probed ──> DOUBTED
+                                      ^  ^                                           │
+      it replies to a probe that      │  └── it sends something, or nothing waits ───┘
+      it serves, or is named leader   │
+                                    UNABLE <── it replies that it cannot serve, from all three
+
+From each of them, an endpoint may be left. It is back with the next message of it, or a new link:
+
+    SILENT     it owes a sign of life, see below
+    BROKEN     its link broke, or is not up yet
+    REFUSED    it does not accept this client
+
+An endpoint owes a *sign of life* while it is DOUBTED, or UNTRIED and asked for anything: any
+message will do. It owes a *reply* since a request or a keep-alive that can be answered at once; the
+reply to a probe does not count for that, since a node may live and get nothing decided. So there
+are two ways to SILENT:
+
+- a sign of life is owed for `patience_ms`, and another endpoint has sent one: that is used;
+- a reply is owed for `silence_ms`: the next endpoint is used, whatever is known of it.
+
+Only a session that the cluster keeps probes and doubts: it takes its place in a queue with it to
+another endpoint. Without one, a request that moves loses its place, so only `silence_ms` counts
+once an endpoint has sent anything.
+
+While the endpoint in use is DOUBTED or UNABLE and requests wait, all usable ones are probed, after
+growing pauses. The first that replies replaces a DOUBTED one, the first that serves an UNABLE one.
+A message that comes soon after its endpoint was left shows a false alarm, and doubles the patience.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,7 +44,7 @@ from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
 from fencelock.actors.api.message import NodeAddress
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.message import Address, Instant, address_of, later, ms_between, node_of
 from fencelock.actors.session.lease import hasten
 from fencelock.actors.timing import REPLY_MS, TIMING
 
@@ -22,17 +55,13 @@ ENDPOINTS_MAX = 64
 """Maximum number of addresses: more than a cluster has nodes, and each costs a link."""
 
 ENDPOINT_SILENCE_MS = 3_000
-"""An endpoint that owes a reply and is silent for this long is left for another (ms)."""
+"""An endpoint that owes a reply for this long is left for another (ms)."""
 
 PROBE_PAUSE_MS_MAX = 4_000
 """Longest pause between two rounds of probes while no endpoint serves (ms)."""
 
 FALSE_ALARM_MS = 3_000
 """An endpoint that sends something this soon after it was left was only slow (ms)."""
-
-FIRST_SILENCE_MS = 500
-"""`ENDPOINT_SILENCE_MS` for an endpoint that never replied, when another did (ms)."""
-
 
 EXCUSE_MS = 2_000
 """Time for which a proxy's reason for not replying counts (ms). It repeats one that lasts.
@@ -46,6 +75,38 @@ SILENCES_PER_TTL = 6
 """Number of silent endpoints that can be left, one after another, within a session's TTL."""
 
 
+class EndpointState(Enum):
+    """What a client knows of an endpoint."""
+
+    UNTRIED = "untried"
+    """It has sent nothing yet."""
+    LIVE = "live"
+    DOUBTED = "doubted"
+    """A request of it is late, so it was probed, and has sent nothing since."""
+    UNABLE = "unable"
+    """It lives, but can get no request decided, according to its last reply to a probe."""
+    SILENT = "silent"
+    BROKEN = "broken"
+    REFUSED = "refused"
+    """It is the wrong endpoint: another cluster or version, or a key."""
+
+
+UNTRIED, LIVE, DOUBTED, UNABLE, SILENT, BROKEN, REFUSED = EndpointState
+
+MOVES: dict[EndpointState, tuple[EndpointState, ...]] = {
+    UNTRIED: (LIVE, DOUBTED, UNABLE, SILENT, BROKEN, REFUSED),
+    LIVE: (DOUBTED, UNABLE, SILENT, BROKEN, REFUSED),
+    DOUBTED: (UNTRIED, LIVE, UNABLE, SILENT, BROKEN, REFUSED),
+    UNABLE: (LIVE, SILENT, BROKEN, REFUSED),
+    SILENT: (UNTRIED, LIVE, BROKEN, REFUSED),
+    BROKEN: (UNTRIED, LIVE, REFUSED),
+    REFUSED: (UNTRIED, LIVE),
+}
+"""The moves of an endpoint. A link that breaks after a refusal was refused."""
+
+USABLE = (LIVE, UNTRIED, DOUBTED, UNABLE)
+
+
 @dataclass(slots=True)
 class Endpoint:
     """One node's proxy, as far as this client knows it."""
@@ -55,21 +116,17 @@ class Endpoint:
     """Its name for users, in texts."""
     node: str = ""
     """The node behind it, once known; a client's links have names of their own."""
+    state: EndpointState = UNTRIED
+    since: Instant = NEVER
+    """The time at which it entered its state."""
     received_at: Instant | None = None
+    """The time of its last message, None before the first."""
     owing_since: Instant | None = None
-    """The time of the first message since it last sent something, or None if it owes nothing."""
-    down: bool = False
-    """Whether its link broke, or it was silent for too long."""
+    """The time of the first message since it last replied to one, or None if it owes nothing."""
     refused: str = ""
-    """Reason why it is the wrong endpoint: another cluster or version, or a key."""
+    """The reason why it is REFUSED."""
     by_key: bool = False
     """Whether that reason is about keys."""
-    serving: bool = True
-    """Whether it can get requests decided, according to its last reply to a probe."""
-    seen_at: Instant | None = None
-    """The time of its last reply to a probe."""
-    left_at: Instant | None = None
-    """The time at which it was left for not replying."""
     excuse: str = ""
     """The last reason it gave for not replying to requests."""
     excused_at: Instant = NEVER
@@ -78,85 +135,60 @@ class Endpoint:
     left: bool = False
     """Whether the cluster does not name it any more: it is dropped as soon as nothing needs it."""
 
+    def enter(self, to: EndpointState, now: Instant) -> None:
+        """Move to the state ``to``, unless it is in that already."""
+        if to is self.state:
+            return
+        if to not in MOVES[self.state]:
+            raise AssertionError(f"an endpoint that is {self.state.value} cannot be {to.value}")
+        self.state, self.since = to, now
+
+    def trust(self, now: Instant) -> None:
+        """Expect it to reply: it has a new link, or nothing more is known of it than before."""
+        self.enter(UNTRIED if self.received_at is None else LIVE, now)
+
     def excuse_at(self, now: Instant) -> str:
         """Return the reason that it gave for not replying to requests, if that still counts."""
         return self.excuse if ms_between(self.excused_at, now) < EXCUSE_MS else ""
 
     @property
     def usable(self) -> bool:
-        return not self.down and not self.refused
+        return self.state in USABLE
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it never was a node of ours."""
+        return self.state is REFUSED and self.received_at is None
 
     def named(self) -> str:
         """Return its label, with the reason if it refuses this client's frames."""
-        if not self.refused:
+        if self.state is not REFUSED:
             return self.label
         # A link's refusal begins with its source, which usually is the label.
         return f"{self.label} ({self.refused.removeprefix(f'{self.label}: ')})"
 
-    def seen_within(self, ms: int, now: Instant) -> bool:
-        seen = max(self.received_at or NEVER, self.seen_at or NEVER)
-        return seen > NEVER and ms_between(seen, now) < ms
-
-
-class Probing(Struct):
-    """The probes of the endpoint in use, and of the others if it does not reply."""
-
-    endpoint: Address | None = None
-    sent_at: Instant = NEVER
-    """The time of the first probe of the endpoint in use since its last sign of life."""
-    due_at: Instant | None = None
-    """The time at which all are probed next; None while there is no need."""
-    step_ms: int = 0
-    patience_ms: int = REPLY_MS
-    """An endpoint that does not reply for this long is silent. Doubled by each false alarm."""
-    number: int = 0
-
-    def begin(self, endpoint: Address, now: Instant) -> None:
-        """Expect ``endpoint`` to reply from now on."""
-        self.endpoint, self.sent_at, self.step_ms = endpoint, now, self.patience_ms
-        self.due_at = Instant(now + self.step_ms * NS_PER_MS)
-
-    def again(self, now: Instant) -> None:
-        """Note that all endpoints are probed now; each pause is longer than the last."""
-        self.due_at = Instant(now + self.step_ms * NS_PER_MS)
-        self.step_ms = min(2 * self.step_ms, PROBE_PAUSE_MS_MAX)
-
-    def end(self) -> None:
-        self.due_at = None
-
-    def is_over(self, endpoint: Endpoint) -> bool:
-        """Return whether ``endpoint`` has since shown that it lives, and serves."""
-        seen = max(endpoint.received_at or NEVER, endpoint.seen_at or NEVER)
-        return endpoint.serving and seen > self.sent_at
-
-    def finds_silent(self, endpoint: Endpoint, now: Instant) -> bool:
-        """Return whether ``endpoint`` was probed and has been silent for too long."""
-        seen = max(endpoint.received_at or NEVER, endpoint.seen_at or NEVER)
-        waits = (
-            self.due_at is not None and endpoint.address == self.endpoint and seen <= self.sent_at
-        )
-        return waits and ms_between(self.sent_at, now) >= self.patience_ms
-
-    def judge(self, endpoint: Endpoint, now: Instant) -> None:
-        """Increase the timeout if ``endpoint``, which was left as silent, was only slow."""
-        if endpoint.left_at is None:
-            return
-        soon = ms_between(endpoint.left_at, now) < FALSE_ALARM_MS
-        self.patience_ms = min(2 * self.patience_ms, ENDPOINT_SILENCE_MS) if soon else REPLY_MS
-        endpoint.left_at = None
+    def received_within(self, ms: int, now: Instant) -> bool:
+        return self.received_at is not None and ms_between(self.received_at, now) < ms
 
 
 class Endpoints(Struct):
     """All endpoints of one client, in the order of the user's list, and the one in use.
 
-    ``current`` changes only if it becomes unusable, if it does not serve while another does, or if
-    the endpoint of the leader is usable (`prefer_leader`).
+    ``current`` changes only if it becomes unusable, if it is UNABLE while another is not, or if the
+    endpoint of the leader is usable (`prefer_leader`).
     """
 
     table: dict[Address, Endpoint]
     current: Address
     silence_ms: int = ENDPOINT_SILENCE_MS
     """As the constant, or less where a session's TTL is too short for that."""
+    patience_ms: int = REPLY_MS
+    """Time for which a sign of life may be owed (ms). Doubled by each false alarm."""
+    probe_at: Instant | None = None
+    """The time at which all are probed next; None while there is no need."""
+    pause_ms: int = 0
+    probes: int = 0
+    """Number of the last probe."""
     leader: str = ""
     """The node that replies soonest, according to the last message about it."""
     view: int = -1
@@ -201,13 +233,13 @@ class Endpoints(Struct):
                 return False
         elif not known.learned or known.label == label:
             return False
-        self.table[address] = Endpoint(address, label, node=name, down=True, learned=True)
+        self.table[address] = Endpoint(address, label, node=name, state=BROKEN, learned=True)
         return True
 
     def choose(self) -> Endpoint:
         """Return the endpoint for a new request; the current one if none is usable."""
         endpoint = self.table[self.current]
-        if not endpoint.down and not endpoint.refused:
+        if endpoint.state in USABLE:
             return endpoint
         following = self.after(self.current)
         if following is None:
@@ -215,14 +247,22 @@ class Endpoints(Struct):
         self.current = following.address
         return following
 
+    def use(self, address: Address, now: Instant) -> None:
+        """Send requests to ``address`` from now on. No doubt of the former one is pursued."""
+        self.end_doubt(now)
+        self.current = address
+
     def after(self, address: Address) -> Endpoint | None:
-        """Return the next usable endpoint after ``address``, cyclically; None without one."""
+        """Return the next usable endpoint after ``address``, cyclically; None without one.
+
+        One that has sent nothing yet is used only if all are like that.
+        """
         order = list(self.table)
         start = order.index(address) + 1
-        for other in order[start:] + order[: start - 1]:
-            if self.table[other].usable:
-                return self.table[other]
-        return None
+        others = (self.table[other] for other in order[start:] + order[: start - 1])
+        usable = [other for other in others if other.usable]
+        tried = (other for other in usable if other.state is not UNTRIED)
+        return next(tried, usable[0] if usable else None)
 
     def choose_on(self, node: str) -> Endpoint:
         """Return the endpoint for a request that only ``node`` can answer, if it is known."""
@@ -241,7 +281,7 @@ class Endpoints(Struct):
         if self.stays or not self.leader:
             return None
         on_leader = (one for one in self.table.values() if one.node == self.leader)
-        return next((one for one in on_leader if one.usable and one.serving), None)
+        return next((one for one in on_leader if one.usable and one.state is not UNABLE), None)
 
     def any_received(self) -> bool:
         return any(endpoint.received_at is not None for endpoint in self.table.values())
@@ -250,25 +290,62 @@ class Endpoints(Struct):
         return any(endpoint.usable for endpoint in self.table.values())
 
     def all_refused(self) -> bool:
-        return all(endpoint.refused for endpoint in self.table.values())
+        return all(endpoint.state is REFUSED for endpoint in self.table.values())
 
     def linked(self, endpoint: Endpoint, now: Instant) -> None:
         """Note a new link: earlier faults of the endpoint belong to the old one."""
-        endpoint.down, endpoint.refused, endpoint.serving = False, "", True
+        endpoint.trust(now)
         if endpoint.owing_since is not None:
             endpoint.owing_since = now
 
-    def fall_silent(self, busy: list[Address], now: Instant) -> list[Address]:
-        """Mark the endpoints in ``busy`` that have been silent for too long; return them."""
+    def fall_silent(self, owing: list[Address], now: Instant) -> list[Address]:
+        """Leave the endpoints that have owed a reply for too long; return them."""
         fallen: list[Address] = []
-        for address in busy:
+        for address in owing:
             endpoint = self.table[address]
             if endpoint.owing_since is None or not endpoint.usable:
                 continue
-            if ms_between(endpoint.owing_since, now) >= self._patience_ms(endpoint):
-                endpoint.down = True
+            if ms_between(endpoint.owing_since, now) >= self._silence_ms(endpoint):
+                endpoint.enter(SILENT, now)
                 fallen.append(address)
         return fallen
+
+    def _silence_ms(self, endpoint: Endpoint) -> int:
+        """Return the time for which ``endpoint`` may owe a reply (ms).
+
+        It is short for one that never sent anything, while another did.
+        """
+        others = (one for one in self.table.values() if one.usable and one.received_at is not None)
+        if endpoint.state is UNTRIED and any(others):
+            return min(self.patience_ms, self.silence_ms)
+        return self.silence_ms
+
+    def next_at(self, now: Instant) -> Instant | None:
+        """Return the time of the next probes, or at which the endpoint in use may be left."""
+        used = self.table[self.current]
+        if used.state is not UNTRIED or used.owing_since is None:
+            return self.probe_at
+        at = later(used.owing_since, self.patience_ms)
+        return at if at > now else self.probe_at
+
+    def doubt(self, endpoint: Endpoint, now: Instant) -> None:
+        """Expect the endpoint in use to reply to a probe. If it is UNABLE, it stays that."""
+        if endpoint.state is not UNABLE:
+            endpoint.enter(DOUBTED, now)
+        self.pause_ms = self.patience_ms
+        self.probe_at = later(now, self.pause_ms)
+
+    def end_doubt(self, now: Instant) -> None:
+        """Send no more probes: the endpoint in use is fine, unusable, or needed no more."""
+        self.probe_at = None
+        endpoint = self.table[self.current]
+        if endpoint.state is DOUBTED:
+            endpoint.trust(now)
+
+    def judge_patience(self, left_ms: int) -> None:
+        """Increase the patience if an endpoint that was left for ``left_ms`` was only slow."""
+        soon = left_ms < FALSE_ALARM_MS
+        self.patience_ms = min(2 * self.patience_ms, ENDPOINT_SILENCE_MS) if soon else REPLY_MS
 
     def note_excuse(self, address: Address, excuse: str, now: Instant) -> None:
         if address in self.table:
@@ -278,34 +355,35 @@ class Endpoints(Struct):
         """Describe the state of every endpoint, with advice if none ever answered."""
         endpoints = self.table.values()
         described = ", ".join(_describe(endpoint, now) for endpoint in endpoints)
-        if not self.advice or any(one.received_at is not None or one.refused for one in endpoints):
+        answered = (one.received_at is not None or one.state is REFUSED for one in endpoints)
+        if not self.advice or any(answered):
             return described
         return f"{described}. {self.advice}"
 
-    def _patience_ms(self, endpoint: Endpoint) -> int:
-        others = any(
-            other.usable and other.received_at is not None for other in self.table.values()
-        )
-        first = endpoint.received_at is None and others
-        return min(FIRST_SILENCE_MS, self.silence_ms) if first else self.silence_ms
-
 
 def _describe(endpoint: Endpoint, now: Instant) -> str:
-    if endpoint.refused:
+    if endpoint.state is REFUSED:
         return endpoint.named()
     if excuse := endpoint.excuse_at(now):
         return f"{endpoint.label} ({excuse})"
-    if endpoint.owing_since is None:
-        if endpoint.down:
-            return f"{endpoint.label} (link broken)"
-        if endpoint.received_at is None and endpoint.seen_at is None:
-            return f"{endpoint.label} (not asked yet)"
-        answers = "answers" if endpoint.serving else "answers, but cannot serve now"
-        return f"{endpoint.label} ({answers})"
-    silent = f"silent for {ms_between(endpoint.owing_since, now) / 1000:.1f} s"
-    if endpoint.received_at is None:
-        silent += ", and has never answered"
-    return f"{endpoint.label} ({silent})"
+    if endpoint.owing_since is not None:
+        text = f"silent for {ms_between(endpoint.owing_since, now) / 1000:.1f} s"
+        if endpoint.received_at is None:
+            text += ", and has never answered"
+    else:
+        text = _DESCRIBED[endpoint.state]
+    return f"{endpoint.label} ({text})"
+
+
+_DESCRIBED = {
+    UNTRIED: "not asked yet",
+    LIVE: "answers",
+    DOUBTED: "answers",
+    UNABLE: "answers, but cannot serve now",
+    SILENT: "left, since it was silent",
+    BROKEN: "link broken",
+}
+"""The states of an endpoint that owes no reply, for texts."""
 
 
 def note_life(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
@@ -314,14 +392,28 @@ def note_life(state: SessionState, endpoint: Address, now: Instant) -> list[Effe
     if known is None:
         return []
     effects: list[Effect] = []
+    first = known.received_at is None
     known.received_at, known.owing_since = now, None
-    if known.down or known.refused:
-        known.down, known.refused, known.serving = False, "", True
-        state.probing.judge(known, now)
-        effects += [*come_back(state, now), *prefer_leader(state, now)]
+    if known.state is not LIVE:
+        effects += _show_life(state, known, now, first=first)
     if state.in_flight.cancels:
         effects += state.in_flight.cancel_again(endpoint, now)
     return effects
+
+
+def _show_life(
+    state: SessionState, endpoint: Endpoint, now: Instant, *, first: bool
+) -> list[Effect]:
+    """Enter LIVE, unless ``endpoint`` is UNABLE: only its reply to a probe ends that."""
+    former, since = endpoint.state, endpoint.since
+    if former is UNABLE:
+        return []
+    endpoint.enter(LIVE, now)
+    if former in USABLE:
+        return []
+    if former is SILENT and not first:
+        state.endpoints.judge_patience(ms_between(since, now))
+    return [*come_back(state, now), *prefer_leader(state, now)]
 
 
 def come_back(state: SessionState, now: Instant) -> list[Effect]:
@@ -339,8 +431,7 @@ def prefer_leader(state: SessionState, now: Instant) -> list[Effect]:
     leader, former = endpoints.of_leader(), endpoints.current
     if not state.session_lease.kept or leader is None or leader.address == former:
         return []
-    endpoints.current = leader.address
-    moved = state.in_flight.move(former, leader.address, now)
+    moved = state.in_flight.leave(former, now, to=leader)
     return [Observe("client.leader_preferred"), *moved]
 
 
@@ -357,9 +448,10 @@ def note_node(
     if endpoint is None:
         return []
     for other in endpoints.table.values() if leader else ():
-        if other.node == leader and not other.serving:
-            own = leader == node
-            other.serving = own or not other.seen_within(2 * TIMING.election_ms, now)
+        if other.node != leader or other.state is not UNABLE:
+            continue
+        if leader == node or not other.received_within(2 * TIMING.election_ms, now):
+            other.enter(LIVE, now)
     changed = (leader and leader != endpoints.leader) or (node and node != endpoint.node)
     if not changed:
         return []
@@ -369,76 +461,87 @@ def note_node(
 
 def look_after(state: SessionState, now: Instant, *, late: bool) -> list[Effect]:
     """Probe the endpoint in use if requests are ``late``, and the others if it does not reply."""
-    endpoints, probing = state.endpoints, state.probing
-    endpoint = endpoints.table[endpoints.current]
-    waits = state.in_flight.pending or state.in_flight.cancels
-    if (
-        not state.session_lease.kept
-        or not endpoint.usable
-        or not waits
-        or len(endpoints.table) == 1
-    ):
-        probing.end()
+    endpoints = state.endpoints
+    used = endpoints.table[endpoints.current]
+    if not _can_change(state) or not used.usable:
+        endpoints.end_doubt(now)
         return []
-    if probing.endpoint != endpoint.address or probing.is_over(endpoint):
-        probing.end()
-    if probing.due_at is None:
-        if endpoint.serving and (not late or endpoint.seen_within(probing.patience_ms, now)):
+    if used.state in (LIVE, UNTRIED):
+        endpoints.probe_at = None
+        if not late or used.received_within(endpoints.patience_ms, now):
             return []
-        probing.begin(endpoint.address, now)
-        return [_probe(state, endpoint)]
-    if probing.due_at > now:
-        return []
-    return _probe_all(state, now)
+    if endpoints.probe_at is None:
+        endpoints.doubt(used, now)
+        return [_probe(state, used)]
+    return _probe_all(state, now) if endpoints.probe_at <= now else []
+
+
+def _can_change(state: SessionState) -> bool:
+    """Return whether requests wait that another endpoint could serve as well."""
+    waits = state.in_flight.pending or state.in_flight.cancels
+    return bool(state.session_lease.kept and waits and len(state.endpoints.table) > 1)
 
 
 def on_reply(state: SessionState, sender: Address, reply: ProbeReply, now: Instant) -> list[Effect]:
     """Note whether an endpoint serves; use it if the current one is silent or cannot serve."""
-    endpoints, probing, session_lease = state.endpoints, state.probing, state.session_lease
+    endpoints, session_lease = state.endpoints, state.session_lease
     endpoint = endpoints.table.get(sender)
     if endpoint is None or reply.session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")]
-    endpoint.seen_at, endpoint.serving = now, reply.serving
     effects: list[Effect] = []
+    if not reply.serving:
+        if endpoint.usable:
+            endpoint.enter(UNABLE, now)
+    elif endpoint.usable:
+        endpoint.enter(LIVE, now)
+    else:
+        effects += note_life(state, sender, now)
+    endpoint.received_at = now
     if reply.serving:
-        if endpoint.down:
-            effects += note_life(state, sender, now)
         effects += note_node(state, sender, reply.node, reply.leader, now)
         effects += prefer_leader(state, now)
     used = endpoints.table[endpoints.current]
     if not session_lease.kept or not used.usable or not endpoint.usable:
         return effects
     if used is endpoint:
-        waits = state.in_flight.pending or state.in_flight.cancels
-        if endpoint.serving or not waits or probing.due_at is not None or len(endpoints.table) == 1:
+        if endpoint.state is not UNABLE or endpoints.probe_at is not None or not _can_change(state):
             return effects
-        probing.begin(endpoint.address, now)
+        endpoints.doubt(endpoint, now)
         return [*effects, *_probe_all(state, now)]
-    if probing.finds_silent(used, now):
-        used.down, used.left_at = True, now
-        return [*effects, Observe("client.endpoint_silent"), *_leave_for(state, endpoint, now)]
-    if not used.serving and endpoint.serving:
-        return [*effects, Observe("client.endpoint_not_serving"), *_leave_for(state, endpoint, now)]
-    return effects
+    if used.state is DOUBTED and ms_between(used.since, now) >= endpoints.patience_ms:
+        used.enter(SILENT, now)
+        effects.append(Observe("client.endpoint_silent"))
+    elif used.state is UNABLE and endpoint.state is not UNABLE:
+        effects.append(Observe("client.endpoint_not_serving"))
+    else:
+        return effects
+    return [*effects, *leave(state, used.address, now, to=endpoint)]
 
 
-def _leave_for(state: SessionState, endpoint: Endpoint, now: Instant) -> list[Effect]:
-    state.probing.end()
-    former, state.endpoints.current = state.endpoints.current, endpoint.address
-    moved = state.in_flight.move(former, endpoint.address, now)
-    return [*moved, *hasten(state, now)]
+def leave(
+    state: SessionState, address: Address, now: Instant, to: Endpoint | None = None
+) -> list[Effect]:
+    """Leave an endpoint for ``to``, or for the next one that is usable.
+
+    If it was the one in use, announce the session to the other at once.
+    """
+    former = state.endpoints.current
+    moved = state.in_flight.leave(address, now, to)
+    return moved if state.endpoints.current == former else [*moved, *hasten(state, now)]
 
 
 def _probe_all(state: SessionState, now: Instant) -> list[Effect]:
-    """Probe every usable endpoint, the one in use included: it may reply after all."""
-    state.probing.again(now)
-    return [
-        _probe(state, endpoint) for endpoint in state.endpoints.table.values() if endpoint.usable
-    ]
+    """Probe every usable endpoint, the one in use included: it may reply after all.
+
+    Each pause until the next round is longer than the last.
+    """
+    endpoints = state.endpoints
+    endpoints.probe_at = later(now, endpoints.pause_ms)
+    endpoints.pause_ms = min(2 * endpoints.pause_ms, PROBE_PAUSE_MS_MAX)
+    return [_probe(state, endpoint) for endpoint in endpoints.table.values() if endpoint.usable]
 
 
 def _probe(state: SessionState, endpoint: Endpoint) -> Send:
-    state.probing.number += 1
-    return Send(
-        endpoint.address, Probe(session=state.session_lease.name, request=state.probing.number)
-    )
+    state.endpoints.probes += 1
+    probe = Probe(session=state.session_lease.name, request=state.endpoints.probes)
+    return Send(endpoint.address, probe)

@@ -300,7 +300,7 @@ def keep_session(state: SessionState, now: Instant) -> list[Effect]:
     return greet(state, _targets(state), now)
 
 
-def probe(state: SessionState, now: Instant) -> None:
+def keep_soon(state: SessionState, now: Instant) -> None:
     """Send a keep-alive soon: a request had to be repeated."""
     session_lease = state.session_lease
     if session_lease.kept:

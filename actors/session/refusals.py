@@ -253,7 +253,7 @@ def check_request(
 def _why_not_sent(state: SessionState, now: Instant) -> Rejection | None:
     """Return why nothing can be sent to any endpoint now, or None if it can."""
     endpoints, in_flight = state.endpoints, state.in_flight
-    if endpoints.table[endpoints.current].refused and endpoints.all_refused():
+    if endpoints.all_refused():
         return wrong_cluster(endpoints, now)
     if len(in_flight.pending) + len(in_flight.cancels) >= PENDING_MAX:
         text = f"{PENDING_MAX} requests of this client are unanswered, the limit"

@@ -29,7 +29,7 @@ from fencelock.actors.timing import PROBE_AFTER_MS
 if TYPE_CHECKING:
     from random import Random
 
-    from fencelock.actors.session.endpoints import Endpoints
+    from fencelock.actors.session.endpoints import Endpoint, Endpoints
     from fencelock.actors.session.lease import SessionLease
 
 RETRY_MS = PROBE_AFTER_MS
@@ -330,9 +330,8 @@ class SessionRequests:
             return []
         if not isinstance(pending.request, CancellableRequest) or pending.sent_at is None:
             return self.go_on(lock_key, now)
-        endpoint = self.endpoints.table[pending.endpoint]
-        if endpoint.refused and endpoint.received_at is None and not self.session_lease.kept:
-            return []  # It never was a node of ours; a kept wait may have been elsewhere before.
+        if self.endpoints.table[pending.endpoint].foreign and not self.session_lease.kept:
+            return []  # A kept wait may have been elsewhere before.
         cancel_key = self._cancel_key(pending.endpoint, lock_key)
         assert cancel_key not in self.cancels
         pending_cancel = PendingCancel(pending.number, now, paused(self.random, RETRY_MS, now))
@@ -365,32 +364,28 @@ class SessionRequests:
                 effects += self._send(pending, now)
         return effects
 
-    def leave(self, endpoint: Address, now: Instant) -> list[Effect]:
-        """Move requests from ``endpoint`` to the next usable endpoint, as far as possible.
+    def leave(self, endpoint: Address, now: Instant, to: Endpoint | None = None) -> list[Effect]:
+        """Move requests from ``endpoint`` to ``to``, or the next usable one, as far as possible.
 
         Where the cluster keeps the session, all move, under their numbers. Otherwise a request is
         sent there under a new number for the rest of its time, the wait under the old number is
         cancelled, and a release stays with its hold. Without a usable endpoint everything stays.
         """
-        other = self.endpoints.after(endpoint)
+        other = self.endpoints.after(endpoint) if to is None else to
         if other is None:
             return []
         if self.endpoints.current == endpoint:
-            self.endpoints.current = other.address
-        return self.move(endpoint, other.address, now)
-
-    def move(self, endpoint: Address, other: Address, now: Instant) -> list[Effect]:
-        """Move requests from ``endpoint`` to ``other``, as far as possible; see `leave`."""
+            self.endpoints.use(other.address, now)
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if pending.endpoint != endpoint or pending.survey:
                 continue
             if self.session_lease.kept:
-                pending.endpoint = other
+                pending.endpoint = other.address
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
                 effects += self._send(pending, now)
             elif not isinstance(pending.request, ReleaseRequest):
-                effects += self.again(pending, other, now)
+                effects += self.again(pending, other.address, now)
             else:
                 continue
             effects.append(Observe("client.request_moved"))

@@ -26,10 +26,13 @@ A request goes through these steps (`requests.py`). It is *filed* until it has a
 - *Silence.* A timeout says nothing about the outcome. An acquire becomes a pending cancel; a
   release goes on in the background; an update is reported as unknown.
 
-Two state machines decide what a user may rely on. Each is an enum with a table of its moves:
+Two state machines decide what a user may rely on, and a third where requests go. Each is an enum
+with a table of its moves:
 
 - the session in the cluster, `Stage` in `lease.py`: none, opening, open, or unkept;
-- each hold, `HoldState` in `holds.py`: held, unlocking, releasing, released or lost.
+- each hold, `HoldState` in `holds.py`: held, unlocking, releasing, released or lost;
+- each endpoint, `EndpointState` in `endpoints.py`: untried, live, doubted, unable, silent, broken
+  or refused.
 
 Time connects them. The cluster ends a session when nothing of it was received for its TTL, and then
 grants its locks to others. The client cannot observe that, so it counts for itself: from when it
@@ -43,10 +46,8 @@ Where the cluster keeps no sessions (stage UNKEPT), a hold belongs to the node t
 a release goes to that node, and a request that leaves a node is cancelled there and sent elsewhere
 under a new number.
 
-Endpoints (`endpoints.py`) are chosen with two aims. The session stays at one, since changing costs
-repetitions; and it prefers the node that leads, which saves a hop. It leaves an endpoint whose link
-breaks, one that owes a reply for too long, and one that does not serve while another does. It asks
-before it leaves: probes go to the silent one and to the others.
+Endpoints are chosen with two aims. The session stays at one, since changing costs repetitions; and
+it prefers the node that leads, which saves a hop.
 
 Each event has one handler, in `HANDLERS`, which changes the `SessionState` and returns effects.
 `handle` adds only what concerns all events: it judges what the client still believes before it

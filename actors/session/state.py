@@ -9,7 +9,7 @@ from fencelock.actors.api.message import LockReply, NodeStatus, Release, Release
 from fencelock.actors.api.request import Reply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, later
-from fencelock.actors.session.endpoints import Endpoints, Probing
+from fencelock.actors.session.endpoints import BROKEN, REFUSED, Endpoints
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
@@ -65,7 +65,6 @@ class SessionState(Struct):
     expires_at: Instant | None = None
     """Time at which the first hold with a deadline is lost, unless it is renewed by then."""
     cluster_poll: ClusterPoll = field(default_factory=ClusterPoll)
-    probing: Probing = field(default_factory=Probing)
     speak_at: Instant | None = None
     """Time of the next look for acquires that wait for long; None while nothing waits."""
     spoken: dict[str, Instant] = field(default_factory=dict[str, Instant])
@@ -178,7 +177,7 @@ class SessionState(Struct):
         return [counted, *(Send(reader, event) for reader in readers)]
 
     def finish_surveys(self) -> list[Effect]:
-        """Complete the surveys that no usable endpoint can still contribute to."""
+        """Complete the surveys to which no endpoint with a link can still contribute."""
         table, effects = self.endpoints.table, list[Effect]()
         for number, survey in list(self.surveys.items()):
             left = [
@@ -186,7 +185,7 @@ class SessionState(Struct):
                 for request in survey.missing.values()
                 if (pending := self.in_flight.pending.get(request)) is not None
             ]
-            if any(table[pending.endpoint].usable for pending in left):
+            if any(table[one.endpoint].state not in (BROKEN, REFUSED) for one in left):
                 continue
             for pending in left:
                 self.in_flight.drop(pending)
@@ -249,7 +248,7 @@ class SessionState(Struct):
             self.expires_at,
             self.cluster_poll.due_at if self.cluster_poll.wanted else None,
             self.closing.due_at,
-            self.probing.due_at,
+            self.endpoints.next_at(now),
             *(ending.resend_at for ending in self.endings.values()),
         ]
         if session_lease.stage is Stage.OPENING:

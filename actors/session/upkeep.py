@@ -12,16 +12,22 @@ from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.session import endpoints
-from fencelock.actors.session.endpoints import come_back, note_life, prefer_leader
+from fencelock.actors.session.endpoints import (
+    BROKEN,
+    REFUSED,
+    come_back,
+    leave,
+    look_after,
+    note_life,
+    prefer_leader,
+)
 from fencelock.actors.session.lease import (
     end_sessions,
     greet,
-    hasten,
     keep_session,
+    keep_soon,
     open_over,
     open_session,
-    probe,
 )
 from fencelock.actors.session.message import ClusterState, Wait, Waiting, WatchCluster
 from fencelock.actors.session.refusals import silence, wrong_cluster
@@ -146,8 +152,7 @@ It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
 def keep_up(state: SessionState, now: Instant) -> list[Effect]:
     """Run due work: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
     effects: list[Effect] = []
-    busy = _busy(state, now)
-    owing = _owing(state, busy)
+    owing = _owing(state, now)
     for endpoint in state.endpoints.table.values():
         if endpoint.address not in owing:
             endpoint.owing_since = None  # Its silence does not matter.
@@ -160,9 +165,9 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
     elif state.greet_at is None or state.greet_at <= now:
         effects += greet(state, owing, now)
         state.greet_at = later(now, SESSIONLESS_KEEP_MS)
-    for silent in state.endpoints.fall_silent(busy, now):
+    for silent in state.endpoints.fall_silent(owing, now):
         effects.append(Observe("client.endpoint_silent"))
-        effects += _leave(state, silent, now)
+        effects += leave(state, silent, now)
     for pending in state.in_flight.over(now):
         if pending.survey:
             state.in_flight.drop(pending)
@@ -171,8 +176,8 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
             effects += state.refuse(pending, silence(pending, state.endpoints, now), now)
     repeated = state.in_flight.repeat(now)
     if repeated:
-        probe(state, now)
-    effects += endpoints.look_after(state, now, late=bool(repeated))
+        keep_soon(state, now)
+    effects += look_after(state, now, late=bool(repeated))
     effects += keep_watching(state, now)
     effects += speak(state, now)
     effects += [*repeated, *open_session(state, now), *keep_session(state, now)]
@@ -244,8 +249,9 @@ def on_link_down(
     endpoint = state.endpoints.of_node(event.node)
     if endpoint is None:
         return [Observe("client.unknown_link")]
-    endpoint.down = True
-    left = _leave(state, endpoint.address, now)
+    if endpoint.state is not REFUSED:
+        endpoint.enter(BROKEN, now)
+    left = leave(state, endpoint.address, now)
     left += keep_watching(state, now)
     idle = not state.in_flight.pending and not state.session_used(now)
     if idle and state.endpoints.any_usable():
@@ -265,8 +271,9 @@ def follow_members(
     effects: list[Effect] = [Connect(member.node, member.endpoint) for member in new]
     for endpoint in [one for one in endpoints.table.values() if one.left]:
         address = endpoint.address
-        endpoint.down = True
-        effects += _leave(state, address, now)
+        if endpoint.usable:
+            endpoint.enter(BROKEN, now)
+        effects += leave(state, address, now)
         needed = any(one.endpoint == address for one in state.in_flight.pending.values())
         if not needed and endpoints.current != address:
             del endpoints.table[address]
@@ -281,6 +288,7 @@ def on_link_refused(
     endpoint = state.endpoints.of_node(event.node)
     if endpoint is None:
         return [Observe("client.unknown_link")]
+    endpoint.enter(REFUSED, now)
     endpoint.refused, endpoint.by_key = event.detail, event.by_key
     effects: list[Effect] = [Observe("client.endpoint_refused")]
     if state.endpoints.all_refused():
@@ -289,37 +297,21 @@ def on_link_refused(
             if not pending.survey:
                 effects += state.refuse(pending, no, now)
     else:
-        effects += _leave(state, endpoint.address, now)
+        effects += leave(state, endpoint.address, now)
     return effects + keep_watching(state, now) + state.finish_surveys()
 
 
-def _leave(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
-    """Leave ``endpoint``; if it was the one in use, announce the session to the next at once."""
-    former = state.endpoints.current
-    effects = state.in_flight.leave(endpoint, now)
-    if state.endpoints.current != former:
-        effects += hasten(state, now)
-    return effects
-
-
-def _busy(state: SessionState, now: Instant) -> list[Address]:
-    """Return the endpoints that need keep-alives, in order; all, if none replies."""
-    in_flight, endpoints = state.in_flight, state.endpoints
-    used = {request.endpoint for request in in_flight.pending.values()}
-    if state.session_lease.kept:
-        used |= {endpoints.current} if state.session_used(now) else set()
-    else:
-        used |= {hold.endpoint for hold in state.holds.values()}
-    if in_flight.pending and not endpoints.any_usable():
-        return list(endpoints.table)
-    return [endpoint for endpoint in endpoints.table if endpoint in used]
-
-
-def _owing(state: SessionState, busy: list[Address]) -> list[Address]:
-    """Return the endpoints that owe a reply, in order: busy ones, and those that owe a `Cancelled`.
+def _owing(state: SessionState, now: Instant) -> list[Address]:
+    """Return the endpoints that owe a reply, in order; all, if a request waits and none replies.
 
     Where the cluster keeps no sessions, they get keep-alives.
     """
-    current, cancels = state.endpoints.current, state.in_flight.cancels
-    owing = {*busy, *(cancel_key.endpoint or current for cancel_key in cancels)}
-    return [endpoint for endpoint in state.endpoints.table if endpoint in owing]
+    in_flight, endpoints = state.in_flight, state.endpoints
+    owing = {request.endpoint for request in in_flight.pending.values()}
+    owing |= {cancel_key.endpoint or endpoints.current for cancel_key in in_flight.cancels}
+    if not state.session_lease.kept:
+        owing |= {hold.endpoint for hold in state.holds.values()}
+    elif state.session_used(now):
+        owing.add(endpoints.current)
+    everyone = in_flight.pending and not endpoints.any_usable()
+    return [endpoint for endpoint in endpoints.table if everyone or endpoint in owing]

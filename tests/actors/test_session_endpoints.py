@@ -28,7 +28,7 @@ from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant, address_of, later, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
-from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX
+from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX, EndpointState
 from fencelock.actors.session.lease import EPOCH
 from fencelock.actors.session.message import EndpointChanged, EndWait, Survey, Waiting
 from fencelock.actors.session.requests import LockKey
@@ -106,9 +106,13 @@ def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> N
     harness.acquire(wait_ms=1_000)
     refused = one(api.Refused, harness.run(3_000), ANN)
     assert refused.detail.endswith(", and has never answered), b (not asked yet). Start one.")
-    for name in ("received_at", "refused"):
+    known: tuple[tuple[str, object], ...] = (
+        ("received_at", Instant(1)),
+        ("state", EndpointState.REFUSED),
+    )
+    for name, value in known:
         fresh = copy(endpoints.table[B])
-        setattr(endpoints.table[B], name, Instant(1) if name == "received_at" else "of another")
+        setattr(endpoints.table[B], name, value)
         assert "Start one" not in endpoints.describe(Instant(1))
         endpoints.table[B] = fresh
 
@@ -148,6 +152,23 @@ def test_a_first_endpoint_that_never_answered_is_left_sooner_if_another_did(
     unkept.receive(B, api.Alive(session="c", node="b", request=3))
     unkept.acquire()
     assert of(api.Acquire, unkept.run_kept(800, B), B)
+
+
+def test_a_first_endpoint_that_never_answers_leaves_half_of_the_shortest_usual_connect_timeout(
+    harness: SessionHarness,
+) -> None:
+    harness.receive(ANN, Describe())
+    harness.receive(B, Alive(session="c", node="b"))
+    assert of(Describe, harness.run(350), B)
+
+
+def test_a_first_answer_of_another_endpoint_is_used_at_the_next_tick_if_it_comes_late(
+    harness: SessionHarness,
+) -> None:
+    harness.receive(ANN, Describe())
+    assert of(Describe, harness.run(2_000), B) == []
+    harness.receive(B, Alive(session="c", node="b"))
+    assert of(Describe, harness.run(100), B)
 
 
 def test_a_session_stays_with_the_new_endpoint_if_the_old_is_back(unkept: UnkeptSession) -> None:
@@ -499,14 +520,14 @@ def test_an_elected_leader_is_used_once_it_confirms_that_it_leads(waiting: Sessi
 
 
 def test_each_false_alarm_makes_a_client_more_patient(waiting: SessionHarness) -> None:
-    probing = waiting.role.session_state.probing
+    endpoints = waiting.role.session_state.endpoints
     silent(waiting)
     reply(waiting, B)
-    assert probing.patience_ms == REPLY_MS
+    assert endpoints.patience_ms == REPLY_MS
 
     reply(waiting, A)
 
-    assert probing.patience_ms == 2 * REPLY_MS
+    assert endpoints.patience_ms == 2 * REPLY_MS
 
 
 def test_replies_of_strangers_and_in_other_sessions_change_nothing(waiting: SessionHarness) -> None:
@@ -517,7 +538,7 @@ def test_replies_of_strangers_and_in_other_sessions_change_nothing(waiting: Sess
 
     assert list(waiting.role.handle(Address("z/proxy"), stranger, now)) == [dropped]
     assert list(waiting.role.handle(A, foreign, now)) == [dropped]
-    assert waiting.role.session_state.endpoints.table[A].serving
+    assert waiting.role.session_state.endpoints.table[A].state is EndpointState.LIVE
 
 
 def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() -> None:

@@ -19,8 +19,9 @@ from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import MemberTarget
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.message import UNWILLING
-from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS, Probing
+from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS, Endpoints
 from fencelock.actors.session.requests import RETRY_MS
 from fencelock.actors.timing import (
     PROBE_AFTER_MS,
@@ -597,7 +598,7 @@ def test_a_node_is_started_by_the_path_of_its_configuration(tmp_path: Path) -> N
 
 
 def test_clients_take_their_times_from_one_place() -> None:
-    assert (RETRY_MS, Probing().patience_ms) == (PROBE_AFTER_MS, REPLY_MS)
+    assert (RETRY_MS, Endpoints({}, Address("")).patience_ms) == (PROBE_AFTER_MS, REPLY_MS)
 
 
 def test_one_follower_is_elected_before_the_next_one_stands() -> None:
