@@ -21,6 +21,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import MemberTarget
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.message import UNWILLING
+from fencelock.actors.quota import Quotas
 from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS, Endpoints
 from fencelock.actors.session.requests import RETRY_MS
 from fencelock.actors.timing import (
@@ -344,11 +345,16 @@ def test_the_times_of_paxos_are_derived_from_each_other_and_checked() -> None:
     ]
 
 
-def test_the_times_in_the_starting_configuration_are_the_defaults() -> None:
+def test_the_values_in_the_starting_configuration_are_the_defaults() -> None:
     text = starting_config(loopback(3))
-    named = re.sub(r"^# (\w+_ms = )", r"\1", text, flags=re.MULTILINE)
-    assert named.count("_ms = ") == len(Timing._fields) + len(BakeryTiming._fields)
-    assert parse(named, HERE).settings.paxos_timing == TIMING
+    kept = r"(?!target_members|insecure)"  # These comments show what to set.
+    shown = re.sub(rf"^# {kept}(\w+ = (?:\d|true)|\[limits\])", r"\1", text, flags=re.MULTILINE)
+    assert shown.count("_ms = ") == len(Timing._fields) + len(BakeryTiming._fields)
+    limits = shown.partition("[limits]")[2].partition("[log]")[0]
+    assert set(re.findall(r"^\w+", limits, re.MULTILINE)) == {*Quotas.__struct_fields__}
+    assert parse(shown, HERE) == Config(
+        cluster="fencelock", protocol="paxos", nodes=loopback(3), data=HERE / "data"
+    )
 
 
 BASE = {
