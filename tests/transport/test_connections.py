@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket as tcp
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import zmq
+from support.collected import Lines
 from support.expect import PATIENCE_S
 from support.hub_station import Make, Station, describe, is_ended, until
 from support.programs import run_to_end
@@ -137,6 +139,24 @@ def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
     until(lambda: node.came.total() == 2 * len(good) + 2, node)
 
 
+@pytest.mark.parametrize(
+    ("limit", "line"),
+    [
+        (TOO_MANY[0][0], r"10 connections, the limit; ended [1-9]\d* more\. "),
+        (TOO_MANY[1][0], r"10 connections from 127.0.0.1, the quota of one address; "),
+    ],
+    ids=["of all", "of one address"],
+)
+def test_an_operator_reads_why_connections_are_closed(
+    station: Make, lines: Lines, limit: dict[str, Any], line: str
+) -> None:
+    node = station("n1", **limit)
+    others = strangers(node, 20)
+    until(lambda: len(lines.values) > 0, node)
+    assert re.match(f"{node.hub.endpoint}: {line}", lines.values[0][2])
+    assert any(map(is_ended, others))
+
+
 @pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
     station: Make, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any], counter: str
@@ -214,7 +234,9 @@ input()
 """
 
 
-def test_a_node_that_ran_out_of_descriptors_accepts_connections_again(station: Make) -> None:
+def test_a_node_that_ran_out_of_descriptors_accepts_connections_again(
+    station: Make, lines: Lines
+) -> None:
     """libzmq closes all connections when it stops to listen, and reports the end of none.
 
     The limit of descriptors is one of the process: other tests run beside this one.
@@ -241,6 +263,8 @@ def test_a_node_that_ran_out_of_descriptors_accepts_connections_again(station: M
             stranger.stdin.write(b"connect\n")
             stranger.stdin.flush()
             until(lambda: node.counters["wire.descriptors_exhausted"] > 0, node)
+            text = f"{node.hub.endpoint}: out of descriptors with 8 connections; no new ones for a"
+            assert lines.values[-1][2].startswith(text)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         before = node.counters["wire.address_full"]

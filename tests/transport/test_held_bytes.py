@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 import zmq
+from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.hub_station import Make, Station, describe, is_ended, until
 
@@ -97,12 +98,15 @@ def test_a_message_without_end_just_above_the_limit_ends_its_connection(node: St
     until(lambda: is_ended(attacker), node)
 
 
-def test_a_frame_of_several_parts_ends_its_connection(node: Station) -> None:
+def test_a_frame_of_several_parts_ends_its_connection(node: Station, lines: Lines) -> None:
     attacker = node.stranger("attacker")
+    text = "closed 1 connections that took too much memory, the latest from"
     attacker.sendall(bytes([MORE, 0, 0, 0]))
     until(lambda: is_ended(attacker), node)
     until(lambda: node.counters["wire.held_closed"] == 1, node)
     assert node.counters["wire.malformed"] == 1
+    (line,) = lines.values
+    assert line[2].startswith(f"{node.hub.endpoint}: {text} {attacker.getsockname()}: ")
 
 
 @pytest.mark.parametrize(("host", "source"), [("127.0.0.1", "127.0.0.2"), ("[::1]", "::1")])
