@@ -97,14 +97,33 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.builds(hint, **{name: values(field) for name, field in fields_of(hint).items()})
 
 
+def enums_in(kind: inspect.Type) -> Iterator[type[IntEnum]]:
+    """Yield the enums whose numbers a declared type sends."""
+    match kind:
+        case inspect.EnumType(cls=cls) if issubclass(cls, IntEnum):
+            yield cls
+        case inspect.VarTupleType(item_type=item):
+            yield from enums_in(item)
+        case inspect.UnionType(types=kinds):
+            yield from (cls for one in kinds for cls in enums_in(one))
+        case inspect.NamedTupleType(fields=fields) | inspect.StructType(fields=fields):
+            yield from (cls for field in fields for cls in enums_in(field.type))
+        case _:
+            pass
+
+
 def pinned() -> str:
     """Return the lines that ``wire_pins.txt`` should have."""
-    return "".join(
-        f"{cls.TAG:#04x} {cls.__name__} {encode(sample(cls)).hex()}\n" for cls in declared()
+    enums = {cls for one in declared() for cls in enums_in(inspect.type_info(one))}
+    messages = (f"{cls.TAG:#04x} {cls.__name__} {encode(sample(cls)).hex()}" for cls in declared())
+    numbers = (
+        f"{cls.__name__} {' '.join(f'{one.name}={one.value}' for one in cls)}"
+        for cls in sorted(enums, key=lambda cls: cls.__name__)
     )
+    return "\n".join([*messages, *numbers, ""])
 
 
-def test_the_bytes_of_every_message_are_pinned() -> None:
+def test_the_bytes_of_every_message_and_the_numbers_of_every_enum_are_pinned() -> None:
     """A change here is a change of the wire: on purpose, with ``--rewrite``, or a mistake."""
     assert PINS.read_text(encoding="utf-8") == pinned()
 

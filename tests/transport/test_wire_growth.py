@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
@@ -202,7 +203,7 @@ ACCEPT = Accept(
     batch=Batch(time_ms=5, commands=(b"x",)),
     committed=3,
 )
-PIN_LINES = PINS.read_text(encoding="utf-8").splitlines()
+PIN_LINES = re.findall(r"^0x.*", PINS.read_text(encoding="utf-8"), re.MULTILINE)
 PINNED = {int(tag, 16): bytes.fromhex(raw) for tag, _, raw in map(str.split, PIN_LINES)}
 
 
