@@ -24,6 +24,7 @@ from fencelock.cluster.node.storage.record import (
     FileKind,
     Group,
     Header,
+    Mark,
     Scan,
     _group_at,  # pyright: ignore[reportPrivateUsage]
     encode_group,
@@ -75,6 +76,11 @@ def test_the_layout_is_pinned() -> None:
     body = "01" + "02000000" + "72" + "6162"
     group = encode_group([Entry("r", b"ab")], salt=SALT, offset=56, sequence=3)
     assert group.hex() == prefix + "722838b6" + "c18f0700" + body
+    snapshot = encode_header(HEADER._replace(kind=FileKind.SNAPSHOT)).hex()
+    assert snapshot.startswith(preamble + "02000000")
+    marks = [Entry("r", None), Entry("r", Mark.BEGIN), Entry("r", Mark.END)]
+    group = encode_group(marks, salt=SALT, offset=56, sequence=3)
+    assert group.hex().endswith("010000000072" + "01feffffff72" + "01ffffffff72")
 
 
 @given(
