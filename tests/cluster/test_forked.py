@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -100,6 +102,14 @@ def test_nodes_that_were_never_stopped_leave_no_lock_held(tmp_path: Path, end: s
         node, *_ = [nodes.enter_context(Node.start(settings, name)) for name in settings.nodes]
         for lock in ("x", "y"):
             node.proxy.ask(Acquire(lock=lock, wait_ms=SESSION_S * 1000 // 3), timeout=PATIENCE_S)
+
+
+def test_nodes_that_were_stopped_are_not_kept_for_the_end_of_the_program(tmp_path: Path) -> None:
+    with running_nodes(tmp_path, nodes=1) as nodes:
+        kept = weakref.ref(nodes["n1"])
+    nodes.clear()
+    gc.collect()
+    assert kept() is None
 
 
 @forks
