@@ -44,7 +44,7 @@ from fencelock.actors.api.request import (
     TableReply,
 )
 from fencelock.actors.api.role_request import Counted, RoleDescription
-from fencelock.actors.error import RefusedError, UnavailableError
+from fencelock.actors.error import FencelockError, RefusedError, UnavailableError
 from fencelock.actors.message import Fence, Int64, Local, Message, Refusal, TermMs, declared
 
 
@@ -125,7 +125,9 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
 }
 """The error that a user's program gets for each reason."""
 
-REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
+REASONS: dict[type[FencelockError], Reason] = {
+    error: reason for reason, error in reversed(ERRORS.items())
+}
 """The reason of a refusal, by the error that a handler raised."""
 
 
@@ -447,6 +449,11 @@ def refused(request: Request, reason: Reason, detail: str = "", why: Why | None 
         request=number,
         why=why,
     )
+
+
+def refused_by(request: Request, error: FencelockError) -> Refused:
+    """Return the refusal of ``request`` from which a client makes that error again."""
+    return refused(request, REASONS[type(error)], str(error))
 
 
 class Contender(NamedTuple):

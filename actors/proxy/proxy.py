@@ -47,7 +47,15 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fencelock.actors.api.cluster_message import Probe
-from fencelock.actors.api.message import REASONS, Describe, KeepAlive, Reason, Refused, refused
+from fencelock.actors.api.message import (
+    REASONS,
+    Describe,
+    KeepAlive,
+    Reason,
+    Refused,
+    refused,
+    refused_by,
+)
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.role_request import AskRole, RoleReply
@@ -207,7 +215,7 @@ class Proxy(Role[Request]):
         error: RefusedError | UnavailableError,
         now: Instant,
     ) -> Effects:
-        no = refused(request, REASONS[type(error)], str(error))
+        no = refused_by(request, error)
         over = isinstance(error, OverQuotaError)
         counted = Observe("proxy.over_quota" if over else "proxy.refused")
         effects: list[Effect] = [Send(sender, no), counted]

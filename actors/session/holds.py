@@ -61,6 +61,7 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.error import SessionExpiredError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.session.endpoints import note_life
 from fencelock.actors.session.lease import (
@@ -71,7 +72,7 @@ from fencelock.actors.session.lease import (
     open_session,
 )
 from fencelock.actors.session.message import Loss
-from fencelock.actors.session.refusals import HOLDS_MAX, Rejection, lost, unfinished
+from fencelock.actors.session.refusals import HOLDS_MAX, lost, unfinished
 from fencelock.actors.session.requests import LockKey, Pending
 
 if TYPE_CHECKING:
@@ -492,7 +493,7 @@ def _end_or_go_on(
     if isinstance(request, UpdateRequest) and pending.times_sent and not request.IDEMPOTENT:
         state.in_flight.drop(pending)
         text = f"{titled(lock_key.lock)}: the session ended ({detail})"
-        return state.reply_no(pending, unfinished(pending, Rejection(Reason.SESSION_EXPIRED, text)))
+        return state.reply_no(pending, unfinished(pending, SessionExpiredError(text)))
     if hold is None:
         pending.times_sent, pending.sent_at, pending.renewed_at = 0, None, None
         return []

@@ -1,9 +1,13 @@
-"""Refusals that a session makes itself, without asking an endpoint, and their texts."""
+"""Refusals that a session makes itself, without asking an endpoint, and their texts.
+
+Each is the error that the user gets in the end. The session raises it before it changes anything,
+or ends a request with it. `fencelock.actors.api.message.refused_by` makes the reply.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.backup_message import LockQuery, ReadBackup
@@ -15,7 +19,6 @@ from fencelock.actors.api.message import (
     Inspect,
     LockReply,
     LockStatus,
-    Reason,
     Refused,
     ReleaseRequest,
 )
@@ -32,8 +35,20 @@ from fencelock.actors.api.session_message import (
     Renew,
     Renewed,
 )
-from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.error import (
+    AcquireCancelledError,
+    AlreadyHeldError,
+    FencelockError,
+    ForbiddenError,
+    LockOwnershipLostError,
+    NotHeldError,
+    OverloadedError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
 from fencelock.actors.message import Address, Instant, ms_between, role_of
+from fencelock.actors.session.endpoints import REFUSED
 from fencelock.actors.session.requests import LockKey, Pending, UserRequest, lock_key_named
 
 if TYPE_CHECKING:
@@ -42,13 +57,6 @@ if TYPE_CHECKING:
 
 CHECKED_MAX = 4_096
 """Valid lock keys that are cached: most are used again and again."""
-
-
-class Rejection(NamedTuple):
-    """Reason why a request is not sent, or has ended."""
-
-    reason: Reason
-    detail: str
 
 
 @lru_cache(maxsize=CHECKED_MAX)
@@ -64,7 +72,7 @@ def checked_lock_key(lock: str, owner: str) -> LockKey:
     return lock_key_named(lock, owner)
 
 
-def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
+def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> UnavailableError:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
     request, is_sent = pending.request, pending.sent_at is not None
     waited = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
@@ -111,7 +119,7 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
         case _:
             not_done = _NOT_DONE.get(type(request), "answered")
             text = f"{about}no node {not_done} within {waited}"
-    return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
+    return UnavailableError(f"{text}; nodes: {endpoints.describe(now)}")
 
 
 _NOT_DONE: dict[type[UserRequest], str] = {
@@ -130,15 +138,15 @@ UNKNOWN = "it is unknown whether the request took effect"
 """Ends the refusal of an `UpdateRequest` that a node may have received."""
 
 
-def unfinished(pending: Pending, no: Rejection) -> Rejection:
+def unfinished(pending: Pending, no: FencelockError) -> FencelockError:
     """Return ``no``, which ends ``pending``, with a note if the outcome of that is unknown."""
     request = pending.request
     if not isinstance(request, UpdateRequest) or pending.sent_at is None or request.IDEMPOTENT:
         return no
-    return Rejection(no.reason, f"{no.detail}; {UNKNOWN}")
+    return type(no)(f"{no}; {UNKNOWN}")
 
 
-def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
+def wrong_cluster(endpoints: Endpoints, now: Instant) -> FencelockError:
     """Return why nothing can be requested when every endpoint is the wrong one."""
     if any(endpoint.by_key for endpoint in endpoints.table.values()):
         text = (
@@ -146,18 +154,17 @@ def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
             "that the cluster knows: --key, FENCELOCK_KEY, or key= of connect "
             '("fencelock keys add" makes one)'
         )
-        return Rejection(Reason.FORBIDDEN, text)
-    return Rejection(
-        Reason.WRONG_CLUSTER,
+        return ForbiddenError(text)
+    return WrongClusterError(
         f"no node accepts this client: {endpoints.describe(now)}. Is the name of "
         "the cluster right? (--cluster, FENCELOCK_CLUSTER, or the argument of connect)",
     )
 
 
-def lost(lock_key: LockKey, fence: int, detail: str) -> Rejection:
+def lost(lock_key: LockKey, fence: int, detail: str) -> LockOwnershipLostError:
     """Return the refusal of a release, or another acquire, of a hold that was lost."""
     text = f"{_owner(lock_key)} held it under fence {fence} and lost it: {detail}"
-    return Rejection(Reason.OWNERSHIP_LOST, text)
+    return LockOwnershipLostError(text)
 
 
 def _owner(lock_key: LockKey) -> str:
@@ -187,85 +194,78 @@ HOLDS_MAX = 100_000
 """Maximum locks one client may hold at a time; a session in the cluster has the same limit."""
 
 
-CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
-
-
 def check_claim(
     state: SessionState, user: Address, claim: CancellableRequest, now: Instant
-) -> LockKey | Rejection:
-    """Return the lock key of an acquire or an update, or why it is not sent to any endpoint.
+) -> LockKey:
+    """Return the lock key of an acquire or an update, or raise why it is sent to no endpoint.
 
     An acquire that names no owner is a separate owner; its fence is enough to release it.
     """
     if state.closing.begun:
-        return CLOSED
-    try:
-        lock_key = checked_lock_key(claim.lock, claim.owner or role_of(user))
-        if claim.WAITS:
-            check_wait(claim.wait_ms)
-    except InvalidRequestError as problem:
-        return Rejection(Reason.INVALID, str(problem))
+        raise _closed()
+    lock_key = checked_lock_key(claim.lock, claim.owner or role_of(user))
+    if claim.WAITS:
+        check_wait(claim.wait_ms)
     if isinstance(claim, AcquireRequest):
-        no = _why_not_acquire(state, claim, lock_key)
-    else:
-        no = _why_not_update(state, lock_key)
-    return no or _why_not_sent(state, now) or lock_key
+        _check_acquire(state, claim, lock_key)
+    elif lock_key in state.in_flight.waits:
+        text = f"{titled(lock_key.lock)}: a request of {lock_key.who} about it is unanswered"
+        raise AlreadyHeldError(text)
+    _check_sendable(state, now)
+    return lock_key
 
 
-def check_release(state: SessionState, release: ReleaseRequest) -> LockKey | Rejection:
-    """Return the lock key of a release, or why it is not sent to any endpoint."""
+def check_release(state: SessionState, release: ReleaseRequest) -> LockKey:
+    """Return the lock key of a release, or raise why it is sent to no endpoint."""
     if state.closing.begun:
-        return CLOSED
-    try:
-        owner = release.owner or state.owner_of(release.lock, release.fence)
-        lock_key = checked_lock_key(release.lock, owner)
-    except InvalidRequestError as problem:
-        return Rejection(Reason.INVALID, str(problem))
-    return _why_not_release(state, release, lock_key) or lock_key
+        raise _closed()
+    lock_key = checked_lock_key(
+        release.lock, release.owner or state.owner_of(release.lock, release.fence)
+    )
+    _check_release(state, release, lock_key)
+    return lock_key
 
 
-def check_request(
-    state: SessionState, request: UserRequest, now: Instant
-) -> LockKey | Rejection | None:
-    """Return the lock key of any other request, or why it is not sent to any endpoint.
+def check_request(state: SessionState, request: UserRequest, now: Instant) -> LockKey | None:
+    """Return the lock key of any other request, or raise why it is sent to no endpoint.
 
     None if it needs no session.
     """
     if state.closing.begun:
-        return CLOSED
-    try:
-        match request:
-            case Renew():
-                owner = request.owner or state.owner_of(request.lock, request.fence)
-                lock_key = checked_lock_key(request.lock, owner)
-                return why_not_renew(state, request, lock_key) or lock_key
-            case Inspect() | Evict():
-                checked_lock_key(request.lock, "")  # So the name is checked once.
-            case ChangeMembers():
-                request.check()
-            case _:
-                pass
-    except InvalidRequestError as problem:
-        return Rejection(Reason.INVALID, str(problem))
-    return _why_not_sent(state, now)
-
-
-def _why_not_sent(state: SessionState, now: Instant) -> Rejection | None:
-    """Return why nothing can be sent to any endpoint now, or None if it can."""
-    endpoints, in_flight = state.endpoints, state.in_flight
-    if endpoints.all_refused():
-        return wrong_cluster(endpoints, now)
-    if len(in_flight.pending) + len(in_flight.cancels) >= PENDING_MAX:
-        text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
-        return Rejection(Reason.OVERLOADED, text)
+        raise _closed()
+    match request:
+        case Renew():
+            owner = request.owner or state.owner_of(request.lock, request.fence)
+            lock_key = checked_lock_key(request.lock, owner)
+            _check_renew(state, request, lock_key)
+            return lock_key
+        case Inspect() | Evict():
+            checked_lock_key(request.lock, "")  # So the name is checked once.
+        case ChangeMembers():
+            request.check()
+        case _:
+            pass
+    _check_sendable(state, now)
     return None
 
 
-def _why_not_acquire(
-    state: SessionState, acquire: AcquireRequest, lock_key: LockKey
-) -> Rejection | None:
+def _closed() -> AcquireCancelledError:
+    return AcquireCancelledError("the client is closed")
+
+
+def _check_sendable(state: SessionState, now: Instant) -> None:
+    """Raise why nothing can be sent to any endpoint now, if that is so."""
+    endpoints, in_flight = state.endpoints, state.in_flight
+    if endpoints.table[endpoints.current].state is REFUSED and endpoints.all_refused():
+        raise wrong_cluster(endpoints, now)
+    if len(in_flight.pending) + len(in_flight.cancels) >= PENDING_MAX:
+        text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
+        raise OverloadedError(text)
+
+
+def _check_acquire(state: SessionState, acquire: AcquireRequest, lock_key: LockKey) -> None:
     if lock_key in state.in_flight.waits:
-        return Rejection(Reason.ALREADY_HELD, f"{_owner(lock_key)} waits for it already")
+        raise AlreadyHeldError(f"{_owner(lock_key)} waits for it already")
     hold = state.holds.get(lock_key)
     if (
         hold is not None
@@ -274,43 +274,28 @@ def _why_not_acquire(
         # the acquire is sent once the release is confirmed.
         and len(hold.acquisitions) > len(state.in_flight.releases_of(lock_key))
     ):
-        text = f"{_owner(lock_key)} holds it, under fence {hold.fence}"
-        return Rejection(Reason.ALREADY_HELD, text)
+        raise AlreadyHeldError(f"{_owner(lock_key)} holds it, under fence {hold.fence}")
     if hold is None and len(state.holds) >= HOLDS_MAX:
-        return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
-    return None
+        raise OverloadedError(f"this client holds {HOLDS_MAX} locks, the limit")
 
 
-def _why_not_update(state: SessionState, lock_key: LockKey) -> Rejection | None:
-    if lock_key not in state.in_flight.waits:
-        return None
-    text = f"{titled(lock_key.lock)}: a request of {lock_key.who} about it is unanswered"
-    return Rejection(Reason.ALREADY_HELD, text)
-
-
-def _why_not_release(
-    state: SessionState, release: ReleaseRequest, lock_key: LockKey
-) -> Rejection | None:
-    loss = (
-        state.unreported.take_reason(lock_key, release.fence) if state.unreported.losses else None
-    )
+def _check_release(state: SessionState, release: ReleaseRequest, lock_key: LockKey) -> None:
+    shown = release.fence
+    loss = state.unreported.take_reason(lock_key, shown) if state.unreported.losses else None
     if loss is not None:
-        return lost(lock_key, release.fence, loss)
+        raise lost(lock_key, shown, loss)
     hold = state.holds.get(lock_key)
     if hold is None and not lock_key.owner:
-        text = (
-            f"{titled(lock_key.lock)}: fence {release.fence} was shown, which does not hold it here"
-        )
+        text = f"{titled(lock_key.lock)}: fence {shown} was shown, which does not hold it here"
     elif hold is None:
         text = f"{_owner(lock_key)} does not hold it"
-    elif hold.fence != release.fence:
-        shown = release.fence
+    elif hold.fence != shown:
         text = f"{_owner(lock_key)} holds it under fence {hold.fence}, fence {shown} was shown"
     elif _being_released(state, lock_key) >= len(hold.acquisitions):
         text = f"{_owner(lock_key)} is releasing it already"
     else:
-        return None
-    return Rejection(Reason.NOT_HELD, text)
+        return
+    raise NotHeldError(text)
 
 
 def _being_released(state: SessionState, lock_key: LockKey) -> int:
@@ -320,14 +305,15 @@ def _being_released(state: SessionState, lock_key: LockKey) -> int:
     return sum(one.user is not None for one in state.in_flight.releases_of(lock_key))
 
 
-def why_not_renew(state: SessionState, renew: Renew, lock_key: LockKey) -> Rejection | None:
+def _check_renew(state: SessionState, renew: Renew, lock_key: LockKey) -> None:
     hold = state.holds.get(lock_key)
-    if hold is not None and hold.fence == renew.fence and hold.lease is not None:
-        return None
+    held = hold is not None and hold.fence == renew.fence
+    if hold is not None and held and hold.lease is not None:
+        return
     loss = state.unreported.take_reason(lock_key, renew.fence)
     if loss is not None:
-        return lost(lock_key, renew.fence, loss)
-    if hold is not None and hold.fence == renew.fence:
+        raise lost(lock_key, renew.fence, loss)
+    if held:
         text = f"{titled(lock_key.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
-        return Rejection(Reason.UNSUPPORTED, text)
-    return Rejection(Reason.NOT_HELD, f"{_owner(lock_key)} does not hold it under that fence")
+        raise UnsupportedError(text)
+    raise NotHeldError(f"{_owner(lock_key)} does not hold it under that fence")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
+    ERRORS,
     AcquireRequest,
     Alive,
     Cancel,
@@ -25,12 +26,13 @@ from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.request import Reply
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.error import NotHeldError
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import holds
 from fencelock.actors.session.endpoints import note_life, note_node, prefer_leader
 from fencelock.actors.session.holds import EXPIRED, GONE, Acquisition, ClientHold, let_go, lose
 from fencelock.actors.session.lease import SessionLease
-from fencelock.actors.session.refusals import Rejection, is_reply_to, lost
+from fencelock.actors.session.refusals import is_reply_to, lost
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
@@ -200,7 +202,7 @@ def _on_not_opened(
     """Refuse all requests that need the session, since none can be opened."""
     effects = note_life(state, sender, now)
     state.session_lease.drop()
-    no = Rejection(reply.reason, f"no session: {reply.detail}")
+    no = ERRORS[reply.reason](f"no session: {reply.detail}")
     for pending in state.pending_of_locks():
         effects += state.refuse(pending, no, now)
     return [*effects, Observe("client.session_refused")]
@@ -377,7 +379,7 @@ def _rest_of(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effec
             pending = state.in_flight.pending[number]
             state.in_flight.drop(pending)
             text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} does not hold it any more"
-            effects += state.reply_no(pending, Rejection(Reason.NOT_HELD, text))
+            effects += state.reply_no(pending, NotHeldError(text))
     return [*effects, *state.in_flight.go_on(lock_key, now)]
 
 

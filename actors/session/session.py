@@ -76,11 +76,10 @@ from fencelock.actors.api.message import (
     Describe,
     Granted,
     NodeStatus,
-    Reason,
     Refused,
     Released,
     ReleaseRequest,
-    refused,
+    refused_by,
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply
@@ -95,6 +94,7 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.error import AcquireCancelledError, FencelockError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, node_of, role_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
@@ -120,13 +120,7 @@ from fencelock.actors.session.message import (
     Undecided,
     WatchCluster,
 )
-from fencelock.actors.session.refusals import (
-    Rejection,
-    check_claim,
-    check_release,
-    check_request,
-    unfinished,
-)
+from fencelock.actors.session.refusals import check_claim, check_release, check_request, unfinished
 from fencelock.actors.session.requests import (
     ANSWER_MS,
     CancelKey,
@@ -282,7 +276,10 @@ class ClientSession(Role[Event | SessionTick]):
             lost = judge_belief(state, now)
         if type(event) is SessionTick:
             return [*lost, *self._on_tick(event, now)]
-        effects = HANDLERS[type(event)](state, sender, event, now)
+        try:
+            effects = HANDLERS[type(event)](state, sender, event, now)
+        except FencelockError as no:  # A check refused a request, and nothing was changed.
+            effects = _refuse(sender, event, no)
         if state.closing.due_at is not None:
             effects += finish_closing(state, now)
         if lost:
@@ -328,11 +325,17 @@ STRANGER = Observe("client.stranger_dropped")
 """A request came from outside the session's own node."""
 
 
-def _refuse(
-    state: SessionState, user: Address, request: UserRequest, no: Rejection
-) -> list[Effect]:
+def _refuse(user: Address, event: Event | SessionTick, no: FencelockError) -> list[Effect]:
     """Refuse a request that was not filed."""
-    return [Send(user, refused(request, *no))]
+    match event:
+        case Request():
+            return [Send(user, refused_by(event, no))]
+        case ReleaseUnawaited():
+            return [Send(user, refused_by(event.release, no))]
+        case Survey():
+            return [Send(user, refused_by(Describe(), no))]
+        case _:
+            raise no
 
 
 def on_unawaited(
@@ -348,13 +351,11 @@ def on_claim(
     """Refuse an acquire or an update, or file it and send it to an endpoint."""
     if not user.startswith(state.home):
         return [STRANGER]
-    checked = check_claim(state, user, claim, now)
-    if isinstance(checked, Rejection):
-        return _refuse(state, user, claim, checked)
+    lock_key = check_claim(state, user, claim, now)
     state.session_lease.need(now)
     in_flight, endpoint = state.in_flight, state.endpoints.choose().address
     limit_ms = claim.wait_ms if claim.WAITS else ANSWER_MS
-    effects = in_flight.ask(user, claim, checked, endpoint, now, limit_ms=limit_ms)
+    effects = in_flight.ask(user, claim, lock_key, endpoint, now, limit_ms=limit_ms)
     return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
 
@@ -364,16 +365,14 @@ def on_request(
     """Refuse a user's request that takes no hold and ends none, or send it to an endpoint."""
     if not user.startswith(state.home):
         return [STRANGER]
-    checked = check_request(state, request, now)
-    if isinstance(checked, Rejection):
-        return _refuse(state, user, request, checked)
+    lock_key = check_request(state, request, now)
     limit_ms = WATCH_MS + ANSWER_MS if is_watch(request) else ANSWER_MS
     if isinstance(request, ReadBackup):
         endpoint = state.endpoints.choose_on(request.node)
     else:
         endpoint = state.endpoints.choose()
     in_flight = state.in_flight
-    return in_flight.ask(user, request, checked, endpoint.address, now, limit_ms=limit_ms)
+    return in_flight.ask(user, request, lock_key, endpoint.address, now, limit_ms=limit_ms)
 
 
 def on_release(
@@ -390,10 +389,7 @@ def on_release(
     """
     if not user.startswith(state.home):
         return [STRANGER]
-    checked = check_release(state, release)
-    if isinstance(checked, Rejection):
-        return _refuse(state, user, release, checked)
-    lock_key, in_flight = checked, state.in_flight
+    lock_key, in_flight = check_release(state, release), state.in_flight
     state.session_lease.need(now)
     for number in in_flight.releases.get(lock_key, ()):
         pending = in_flight.pending[number]
@@ -415,9 +411,7 @@ def on_release(
 
 def on_survey(state: SessionState, user: Address, survey: Survey, now: Instant) -> list[Effect]:
     """Ask every endpoint to describe itself."""
-    no = check_request(state, Describe(), now)
-    if isinstance(no, Rejection):
-        return _refuse(state, user, Describe(), no)
+    check_request(state, Describe(), now)
     state.surveys_begun += 1
     number = state.surveys_begun
     effects: list[Effect] = []
@@ -457,8 +451,7 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     number = state.in_flight.waits.get(lock_key)
     waiting = None if number is None else state.in_flight.pending[number]
     if waiting is not None and waiting.request.request == cancel.request:
-        text = f"{titled(lock_key.lock)}: the wait was cancelled"
-        no = unfinished(waiting, Rejection(Reason.CANCELLED, text))
+        no = unfinished(waiting, _wait_cancelled(lock_key.lock))
         effects += state.refuse(waiting, no, now)
     elif (hold := state.holds.get(lock_key)) is not None:
         releases = state.in_flight.releases_of(lock_key)
@@ -481,8 +474,11 @@ def on_end_wait(state: SessionState, user: Address, event: EndWait, now: Instant
     waiting = None if number is None else state.in_flight.pending[number]
     if waiting is None or waiting.request.request != event.request:
         return []
-    text = f"{titled(event.lock)}: the wait was cancelled"
-    return state.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
+    return state.refuse(waiting, _wait_cancelled(event.lock), now)
+
+
+def _wait_cancelled(lock: str) -> AcquireCancelledError:
+    return AcquireCancelledError(f"{titled(lock)}: the wait was cancelled")
 
 
 def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant) -> list[Effect]:
@@ -524,7 +520,7 @@ def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> 
     closing.due_at = later(now, CLOSE_MS)
     kept = state.session_lease.kept
     effects: list[Effect] = []
-    no = Rejection(Reason.CANCELLED, "the client was closed")
+    no = AcquireCancelledError("the client was closed")
     for pending in list(state.in_flight.pending.values()):
         if pending.survey:
             state.in_flight.drop(pending)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest, refused
+from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest, refused_by
 from fencelock.actors.api.request import Reply
 from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Address, Instant, later
 from fencelock.actors.session.endpoints import BROKEN, REFUSED, Endpoints
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
-from fencelock.actors.session.refusals import Rejection
 from fencelock.actors.session.requests import LockKey, Pending, SessionRequests, lock_key_named
 from fencelock.actors.session.upkeep import ClusterPoll
 
@@ -120,10 +120,10 @@ class SessionState(Struct):
             return [Send(user, replace(reply, owner=owner, request=request.request))]
         return [Send(user, replace(reply, request=request.request))]
 
-    def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
-        return self.reply(pending, refused(pending.request, *no))
+    def reply_no(self, pending: Pending, no: FencelockError) -> list[Effect]:
+        return self.reply(pending, refused_by(pending.request, no))
 
-    def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
+    def refuse(self, pending: Pending, no: FencelockError, now: Instant) -> list[Effect]:
         """End ``pending`` with ``no``; a wait is cancelled, a release continues unattended."""
         effects = self.reply_no(pending, no)
         if isinstance(pending.request, ReleaseRequest):

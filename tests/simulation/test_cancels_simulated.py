@@ -110,10 +110,10 @@ def test_callers_that_are_cancelled_at_random_meet_no_error_and_leave_nothing(se
 def _refuse_while_releasing(state: Any, acquire: Any, claim: Any) -> Any:
     if claim in state.holds and acquire.limit == 1:
         raise AlreadyHeldError("it is not released yet")
-    return _why_not_acquire(state, acquire, claim)
+    return _check_acquire(state, acquire, claim)
 
 
-_why_not_acquire = refusals._why_not_acquire  # pyright: ignore[reportPrivateUsage]
+_check_acquire = refusals._check_acquire  # pyright: ignore[reportPrivateUsage]
 
 
 def _lose_cancels(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def _cancel_nothing_granted(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        lambda patch: patch.setattr(refusals, "_why_not_acquire", _refuse_while_releasing),
+        lambda patch: patch.setattr(refusals, "_check_acquire", _refuse_while_releasing),
         _lose_cancels,
         _grant_to_an_unknown_role,
         _cancel_nothing_granted,
