@@ -9,22 +9,22 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from fencelock.actors.api.latch import KEEP_MS
 from fencelock.cluster.client.administration import Administration
-from fencelock.cluster.client.barrier import AsyncBarrier, Barrier
-from fencelock.cluster.client.base_client import check_template, namer
+from fencelock.cluster.client.barrier import AsyncBarrier, Barrier, BaseBarrier
+from fencelock.cluster.client.base_client import BaseClient, check_template, namer
 from fencelock.cluster.client.base_lock import LockFactory
 from fencelock.cluster.client.callback_executor import LoopExecutor, ThreadExecutor
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.counter import AsyncCounter, Counter
-from fencelock.cluster.client.election import AsyncElection, Election
-from fencelock.cluster.client.latch import AsyncLatch, Latch
+from fencelock.cluster.client.counter import AsyncCounter, BaseCounter, Counter
+from fencelock.cluster.client.election import AsyncElection, BaseElection, Election
+from fencelock.cluster.client.latch import AsyncLatch, BaseLatch, Latch
 from fencelock.cluster.client.lazy import LazyConnection, LoopConnection, defaults
 from fencelock.cluster.client.lock import AsyncHold, AsyncLock, AsyncRLock, Hold, Lock, RLock
-from fencelock.cluster.client.lock_all import AsyncLockAll, LockAll
-from fencelock.cluster.client.map import AsyncMap, Map
+from fencelock.cluster.client.lock_all import AsyncLockAll, BaseLockAll, LockAll
+from fencelock.cluster.client.map import AsyncMap, BaseMap, Map
 from fencelock.cluster.client.operation import InTasks, InThreads, drive, drive_async
 from fencelock.cluster.client.pool import AsyncPool, Pool
 from fencelock.cluster.client.remote_ref import AsyncProxyRef, AsyncRemoteRef, RemoteRef
@@ -37,10 +37,116 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+A = TypeVar("A", bound=BaseLockAll[Any])
+E = TypeVar("E", bound=BaseElection[Any])
+M = TypeVar("M", bound=BaseMap)
+L = TypeVar("L", bound=BaseLatch)
+B = TypeVar("B", bound=BaseBarrier)
+C = TypeVar("C", bound=BaseCounter)
+
+
+class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
+    """The part of a client that makes objects which need few arguments."""
+
+    _lock_all_type: type[A]
+    _election_type: type[E]
+    _map_type: type[M]
+    _latch_type: type[L]
+    _barrier_type: type[B]
+    _counter_type: type[C]
+
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> A:
+        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
+
+        They are the locks that `lock` returns by these names, 1 to 64 different ones, in their
+        order of fences. Other arguments and errors are those of `lock`.
+
+        Raises:
+            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
+                one grants several.
+
+        """
+        return self._lock_all_type(self._given, names, timeout, label)
+
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
+        """Return the election called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. Arguments and errors are those of `lock`:
+        ``timeout`` and ``label`` are those of candidates.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
+
+        """
+        return self._election_type(self._given, name, timeout, label)
+
+    def map(self, name: str) -> M:
+        """Return the map called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. ``name`` is as for `lock`, and so are the errors.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no maps; the text names one that has.
+
+        """
+        return self._map_type(self._given, name)
+
+    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> L:
+        """Return the count-down latch called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. The first request about a latch creates it. It
+        opens once, so what it stands for, such as one release, should be in its name.
+
+        Args:
+            name: see `lock`.
+            count: the count with which the latch begins, 1 to 2,147,483,647. While the latch
+                exists, a request with another count is refused.
+            keep_s: how long the latch is kept after its count has reached 0 (s), 0 to a week.
+                Callers that come later begin a new latch, and wait.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no latches; the text names one that has.
+            FencelockError, TypeError: as for `lock`.
+
+        """
+        return self._latch_type(self._given, name, count, keep_s)
+
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
+        """Return the cyclic barrier called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
+                a party that names another number is refused.
+            timeout: the default timeout of a party that waits for the others (s); see `lock`.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
+            FencelockError, TypeError, ValueError: as for `lock`.
+
+        """
+        return self._barrier_type(self._given, name, parties, timeout)
+
+    def counter(self, name: str) -> C:
+        """Return the counter called ``name``; sends nothing yet.
+
+        A lock, or a map, of the same name is another object. ``name`` is as for `lock`, and so are
+        the errors.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
+
+        """
+        return self._counter_type(self._given, name)
+
+
 class Client(
     LockFactory[Lock, RLock, Hold],
     SemaphoreFactory[Semaphore, Pool],
     RWLockFactory[RWLock],
+    ObjectFactory[LockAll, Election, Map, Latch, Barrier, Counter],
     Administration,
     InThreads,
 ):
@@ -57,6 +163,12 @@ class Client(
     _semaphore_type = Semaphore
     _pool_type = Pool
     _rwlock_type = RWLock
+    _lock_all_type = LockAll
+    _election_type = Election
+    _map_type = Map
+    _latch_type = Latch
+    _barrier_type = Barrier
+    _counter_type = Counter
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -94,92 +206,6 @@ class Client(
             return locked
 
         return decorate
-
-    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> LockAll:
-        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
-
-        They are the locks that `lock` returns by these names, 1 to 64 different ones, in their
-        order of fences. Other arguments and errors are those of `lock`.
-
-        Raises:
-            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
-                one grants several.
-
-        """
-        return LockAll(self._given, names, timeout, label)
-
-    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> Election:
-        """Return the election called ``name``; sends nothing yet.
-
-        A lock of the same name is another object. Arguments and errors are those of `lock`:
-        ``timeout`` and ``label`` are those of candidates.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
-
-        """
-        return Election(self._given, name, timeout, label)
-
-    def map(self, name: str) -> Map:
-        """Return the map called ``name``; sends nothing yet.
-
-        A lock of the same name is another object. ``name`` is as for `lock`, and so are the errors.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no maps; the text names one that has.
-
-        """
-        return Map(self._given, name)
-
-    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> Latch:
-        """Return the count-down latch called ``name``; sends nothing yet.
-
-        A lock of the same name is another object. The first request about a latch creates it. It
-        opens once, so what it stands for, such as one release, should be in its name.
-
-        Args:
-            name: see `lock`.
-            count: the count with which the latch begins, 1 to 2,147,483,647. While the latch
-                exists, a request with another count is refused.
-            keep_s: how long the latch is kept after its count has reached 0 (s), 0 to a week.
-                Callers that come later begin a new latch, and wait.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no latches; the text names one that has.
-            FencelockError, TypeError: as for `lock`.
-
-        """
-        return Latch(self._given, name, count, keep_s)
-
-    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> Barrier:
-        """Return the cyclic barrier called ``name``; sends nothing yet.
-
-        A lock of the same name is another object.
-
-        Args:
-            name: see `lock`.
-            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
-                a party that names another number is refused.
-            timeout: the default timeout of a party that waits for the others (s); see `lock`.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
-            FencelockError, TypeError, ValueError: as for `lock`.
-
-        """
-        return Barrier(self._given, name, parties, timeout)
-
-    def counter(self, name: str) -> Counter:
-        """Return the counter called ``name``; sends nothing yet.
-
-        A lock, or a map, of the same name is another object. ``name`` is as for `lock`, and so are
-        the errors.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
-
-        """
-        return Counter(self._given, name)
 
     @property
     def protocol(self) -> str:
@@ -308,6 +334,7 @@ class AsyncClient(
     LockFactory[AsyncLock, AsyncRLock, AsyncHold],
     SemaphoreFactory[AsyncSemaphore, AsyncPool],
     RWLockFactory[AsyncRWLock],
+    ObjectFactory[AsyncLockAll, AsyncElection, AsyncMap, AsyncLatch, AsyncBarrier, AsyncCounter],
     Administration,
     InTasks,
 ):
@@ -323,13 +350,23 @@ class AsyncClient(
     _semaphore_type = AsyncSemaphore
     _pool_type = AsyncPool
     _rwlock_type = AsyncRWLock
+    _lock_all_type = AsyncLockAll
+    _election_type = AsyncElection
+    _map_type = AsyncMap
+    _latch_type = AsyncLatch
+    _barrier_type = AsyncBarrier
+    _counter_type = AsyncCounter
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Return a decorator that holds a lock while a coroutine function runs.
 
-        Arguments and errors are those of `fencelock.Client.locked`.
+        Args:
+            template: the name of the lock, with parameters of the function in braces:
+                ``"report/{day}"`` has the argument of each call in its place.
+            timeout: how long a call waits for the lock (s), before it raises `LockTimeoutError`.
+            options: further arguments of `lock`.
 
         Raises:
             TypeError: the function is not a coroutine function, or has no such parameter.
@@ -355,39 +392,23 @@ class AsyncClient(
 
         return decorate
 
-    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> AsyncLockAll:
-        """Return several locks that are acquired together; see `fencelock.Client.lock_all`."""
-        return AsyncLockAll(self._given, names, timeout, label)
-
-    def election(
-        self, name: str, *, timeout: float | None = None, label: str = ""
-    ) -> AsyncElection:
-        """Return the election called ``name``; see `fencelock.Client.election`."""
-        return AsyncElection(self._given, name, timeout, label)
-
-    def map(self, name: str) -> AsyncMap:
-        """Return the map called ``name``; see `fencelock.Client.map`."""
-        return AsyncMap(self._given, name)
-
-    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> AsyncLatch:
-        """Return the count-down latch called ``name``; see `fencelock.Client.latch`."""
-        return AsyncLatch(self._given, name, count, keep_s)
-
-    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> AsyncBarrier:
-        """Return the cyclic barrier called ``name``; see `fencelock.Client.barrier`."""
-        return AsyncBarrier(self._given, name, parties, timeout)
-
-    def counter(self, name: str) -> AsyncCounter:
-        """Return the counter called ``name``; see `fencelock.Client.counter`."""
-        return AsyncCounter(self._given, name)
-
     @property
     def proxy(self) -> AsyncProxyRef:
-        """The reference of this client's session; see `fencelock.Client.proxy`."""
+        """The reference of this client's session, for requests as Pykka messages.
+
+        ``await client.proxy.ask(Acquire(lock="orders/42"), timeout=5)`` returns a `Granted`. What
+        is held so has no `Hold`, and its `Release` must name the fence.
+        """
         return AsyncProxyRef(self._connection)
 
     def ref(self, address: str) -> AsyncRemoteRef:
-        """Return a reference of a role of a node; see `fencelock.Client.ref`."""
+        """Return a reference of a role of a node, such as ``"n2/clock"``; it sends nothing.
+
+        Raises:
+            InvalidRequestError: ``address`` is not the name of a node, ``/``, and of a role.
+            ClosedError: the client is closed, or belongs to a process that was forked.
+
+        """
         return AsyncRemoteRef(self._connection, address)
 
     async def __aenter__(self) -> Self:

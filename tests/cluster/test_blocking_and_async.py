@@ -544,3 +544,10 @@ def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: Cluster) -> None:
 def test_help_shows_what_a_call_returns(client: Any) -> None:
     assert inspect.signature(client.status).return_annotation == "LockStatus"
     assert inspect.iscoroutinefunction(client.status) is (client is AsyncClient)
+
+
+def test_help_of_each_client_states_the_arguments_and_errors_of_a_method_itself() -> None:
+    for client in (fencelock.Client, AsyncClient):
+        methods = inspect.getmembers(client, inspect.isfunction)
+        texts = {name: inspect.getdoc(one) or "" for name, one in methods if name[0] != "_"}
+        assert not [name for name, text in texts.items() if "see `fencelock.Client." in text]
