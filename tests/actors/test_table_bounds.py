@@ -16,7 +16,7 @@ from support.table_scene import held, lines_of, text_of, unheld
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter
-from fencelock.actors.api.lock_all import LOCKS_MAX, AcquireAll
+from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.retained import AcquireRetained
@@ -24,7 +24,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table import session
 from fencelock.actors.table.report import DescribeLocks, describe_locks
-from fencelock.actors.table.resource import SLACK, TableHold
+from fencelock.actors.table.resource import SLACK, Resource, TableHold, Wait
 from fencelock.actors.table.retained import RECALLS_MAX
 from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
 from fencelock.actors.table.state import AUDIT_MAX
@@ -243,6 +243,37 @@ def test_claims_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch, 
         assert answer.reason is api.Reason.OVERLOADED
     table.apply(0, acquire(4, "L", "a"))
     assert table.claims == 2
+
+
+def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
+    table: LockTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tuple(f"l{number}" for number in range(LOCKS_MAX))
+    table.apply(0, acquire(1, names[-1]))
+    for owner in "pq":
+        table.apply(0, AcquireAll(locks=names, session="s.1", owner=owner, request=2))
+    looks: list[Resource] = []
+    next_wait = Resource.next_wait
+
+    def counted(resource: Resource) -> Wait | None:
+        looks.append(resource)
+        return next_wait(resource)
+
+    monkeypatch.setattr(Resource, "next_wait", counted)
+    cancel = api.Cancel(lock=object_name(SEVERAL, names[0]), session="s.1", owner="q", request=2)
+    assert len(table.apply(0, cancel)) == 2
+    assert len(looks) <= 4 * LOCKS_MAX
+
+
+def test_several_locks_are_granted_together_up_to_a_limit_of_number_and_size(
+    table: LockTable,
+) -> None:
+    names = tuple(map(str, range(LOCKS_MAX)))
+    long = tuple(f"{number:0256}" for number in range(49))
+    several = AcquireAll(locks=names, session="s.1", owner="o", request=1)
+    assert only(api.Granted, table.apply(0, several)).count == LOCKS_MAX
+    refused = only(api.Refused, table.apply(0, replace(several, locks=long, request=2)))
+    assert refused.reason is api.Reason.INVALID
 
 
 def costs(size: int) -> list[int]:

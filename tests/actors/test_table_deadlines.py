@@ -18,31 +18,16 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import DeadlineComposer
-from support.table_scene import (
-    A,
-    B,
-    C,
-    advanced,
-    applied,
-    outcome,
-    status_of,
-    summary,
-    table_of_three,
-    text_of,
-)
+from support.table_scene import A, B, C, table_of_three
 
-from fencelock.actors.api.message import Acquire, Reason
+from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.table import snapshot
-from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
+from fencelock.actors.table.deadline import ROUNDING_MS, LeasedHold
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, Result
-
-PLAIN = Acquire(lock="L", session=B, owner="o", request=1)
-LEASE_MS = 400 + 100 + ROUNDING_MS
-WEEK_MS = 7 * 24 * 3_600_000
 
 
 def acquire(session: str = A, request: int = 1, **fields: Any) -> Acquire:
@@ -53,54 +38,6 @@ def acquire(session: str = A, request: int = 1, **fields: Any) -> Acquire:
 def renew(request: int = 2, fence: int = 1, **fields: Any) -> Renew:
     made = Renew(lock="L", fence=fence, session=A, owner="o", request=request)
     return replace(made, **fields)
-
-
-def left_ms(table: LockTable) -> int | None:
-    status = status_of(table, "L")
-    assert status.holder is not None
-    return status.left_ms
-
-
-def test_a_hold_ends_after_its_grace_and_the_next_has_a_higher_fence(table: LockTable) -> None:
-    granted = outcome(table, acquire())
-    assert (granted.hold_ms, granted.grace_ms) == (400, 100)
-    assert applied(table, PLAIN) == ["t.2 waits"]
-    assert advanced(table, LEASE_MS - 1) == []
-    lost, given = table.advance(LEASE_MS)
-    assert [summary(lost), summary(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
-    assert getattr(lost, "decided") is True  # noqa: B009
-    assert "taken away when its duration and its grace were over" in text_of(lost)
-    assert table.advance(10_000 - 1) == []  # The next hold has no deadline.
-
-
-def test_a_grace_that_is_not_named_is_five_seconds(table: LockTable) -> None:
-    assert outcome(table, replace(acquire(), grace_ms=0)).grace_ms == GRACE_MS == 5_000
-
-
-@pytest.mark.parametrize(
-    ("hold_ms", "grace_ms", "text"),
-    [
-        (99, 100, "duration is 99 ms, 100 to 604800000 ms are allowed"),
-        (WEEK_MS + 1, 100, "duration is 604800001 ms, 100 to 604800000 ms are allowed"),
-        (-1, 0, "duration is -1 ms, 100 to 604800000 ms are allowed"),
-        (100, 99, "grace is 99 ms, 100 to 604800000 ms are allowed"),
-        (100, WEEK_MS + 1, "grace is 604800001 ms, 100 to 604800000 ms are allowed"),
-        (0, 100, "grace is 100 ms, and needs a duration: without one a hold has no end"),
-    ],
-)
-def test_durations_out_of_their_limits_are_refused_with_a_reason(
-    table: LockTable, hold_ms: int, grace_ms: int, text: str
-) -> None:
-    command = replace(acquire(), hold_ms=hold_ms, grace_ms=grace_ms)
-    no = outcome(table, command)
-    assert (no.reason, text_of(no, command)) == (Reason.INVALID, f"lock 'L': {text}")
-    assert outcome(table, acquire()).fence == 1
-
-
-def test_status_shows_the_time_that_is_left(table: LockTable) -> None:
-    table.apply(0, acquire())
-    table.advance(100)
-    assert left_ms(table) == LEASE_MS - 100
 
 
 def busy() -> LockTable:

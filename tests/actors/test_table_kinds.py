@@ -11,32 +11,18 @@ from msgspec.structs import replace
 from support.expect import only, present
 from support.table_scene import A, B, C, advanced, applied, restored, status_of, text_of
 
-from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier
-from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, SetCounter
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
-from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
-from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
-from fencelock.actors.api.map import KEY_BYTES_MAX, VALUE_BYTES_MAX, PutEntry
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api.latch import LATCH, AwaitLatch
+from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
-from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ResizeSemaphore
-from fencelock.actors.api.session_message import End, Evict, Open
-from fencelock.actors.table import requests, rules
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
+from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.table.sentences import ARGUMENTS, is_sound
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import LogCommand
 
 
 @dataclass(frozen=True)
@@ -283,130 +269,11 @@ def test_a_restored_table_has_holder_queue_and_deadlines(table: LockTable, kind:
     assert copy.digest() == table.digest()
 
 
-LONG, COUNT, MOST = "x" * 257, range(LOCKS_MAX + 1), PERMITS_MAX + 1
-SEMAPHORES = AcquirePermits(semaphore="S", permits=3)
-ENTRY = PutEntry(map="M", entry_key="k", value=b"1")
-LIMITS: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
-    (SEMAPHORES, {"permits": (0, MOST), "amount": (0, 4, -1), "label": (LONG,), "wait_ms": (-1,)}),
-    (SEMAPHORES, {"semaphore": ("", "a\x1fb")}),
-    (AcquirePermits(semaphore="S", permits=3, wait_ms=50), {"amount": (0,)}),  # A drain must not.
-    (ResizeSemaphore(semaphore="S", permits=3, size=3), {"size": (0, MOST)}),
-    (AcquireReadWrite(rwlock="S"), {"rwlock": ("", "a\x1fb"), "label": (LONG,), "wait_ms": (-1,)}),
-    (
-        AcquireAll(locks=("a", "b")),
-        {
-            "locks": (
-                (),
-                ("a", "a"),
-                ("a", ""),
-                ("a", "b\x1fc"),
-                tuple(map(str, COUNT)),
-                tuple(f"{number:0256}" for number in range(49)),
-            ),
-            "label": (LONG,),
-            "wait_ms": (-1,),
-        },
-    ),
-    (
-        CountDown(latch="L", count=2),
-        {"count": (0,), "amount": (0,), "keep_ms": (-1,), "latch": ("",)},
-    ),
-    (AwaitBarrier(barrier="B", parties=3), {"parties": (0, PARTIES_MAX + 1)}),
-    (
-        AddToCounter(counter="C", amount=1),
-        {"counter": ("",), "amount": (VALUE_MAX + 1, -VALUE_MAX - 1)},
-    ),
-    (SetCounter(counter="C", value=1), {"value": (VALUE_MAX + 1,), "expected": (-VALUE_MAX - 1,)}),
-    (AddToCounter(counter="C", amount=1, guard="lock"), {"fence": (0,)}),
-    (TakePermits(pool="P", size=3), {"amount": (4, -1), "size": (0,)}),
-    (GivePermits(pool="P", amount=1), {"amount": (0, MOST)}),
-    (ResizePool(pool="P", permits=3, size=3), {"size": (0,)}),
-    (
-        ENTRY,
-        {
-            "map": ("", "a\x1fb"),
-            "entry_key": ("", "x" * (KEY_BYTES_MAX + 1), "a\nb"),
-            "value": (bytes(VALUE_BYTES_MAX + 1),),
-            "version": (-1,),
-            "ttl_ms": (0, 1 << 40),
-            "fence": (-1,),
-        },
-    ),
-    (replace(ENTRY, guard="L", fence=1), {"fence": (0,), "guard": ("x\x1f",)}),
-]
-"""Requests, and values out of the limits of their fields."""
-
-OUT_OF_LIMITS = [
-    replace(request, **{field: value})
-    for request, fields in LIMITS
-    for field, values in fields.items()
-    for value in values
-]
-
-
-@pytest.mark.parametrize("wrong", OUT_OF_LIMITS, ids=lambda one: type(one).__name__)
-def test_a_field_out_of_its_limits_changes_nothing(table: LockTable, wrong: Any) -> None:
-    command = replace(wrong, session=A, owner="o", request=1)
-    before = table.digest()
-    refused = only(Refused, table.apply(0, command))
-    assert refused.reason is Reason.INVALID
-    assert len(text_of(refused, command)) > 20
-    assert table.digest() == before
-
-
 ME, PAT = "ann.1", "pat.2"
-
-
-def acquire(
-    request: int,
-    wait_ms: int | None = 0,
-    *,
-    session: str = ME,
-    owner: str = "o",
-    limit: int = 1,
-    lock: str = "a",
-) -> Acquire:
-    return Acquire(
-        lock=lock, session=session, owner=owner, request=request, wait_ms=wait_ms, limit=limit
-    )
 
 
 def release(request: int, fence: int, *, session: str = ME) -> Release:
     return Release(lock="a", fence=fence, session=session, owner="o", request=request)
-
-
-PATS = acquire(1, session=PAT, owner="p")
-MINE = acquire(1)
-TAKEN = Evict(lock="a", fence=1, operator="eve", session="root", request=1)
-
-
-@pytest.mark.parametrize(
-    ("before", "command", "reason", "words"),
-    [
-        ((PATS,), acquire(2), Reason.TIMED_OUT, "lock 'a': held by host:2 ('p' of 'pat.2')"),
-        ((MINE,), acquire(2), Reason.ALREADY_HELD, "limit: held 1 times under fence 1, 1 are"),
-        ((MINE, acquire(2, limit=2)), acquire(3, limit=2), Reason.LIMIT_REACHED, "held 2 times"),
-        ((MINE, release(3, 1)), acquire(2), Reason.SUPERSEDED, "a later request"),
-        ((MINE, acquire(2, limit=2)), MINE, Reason.SUPERSEDED, "a later request"),
-        ((MINE, TAKEN), MINE, Reason.OWNERSHIP_LOST, "has lost it; taken by 'eve (root)'"),
-        ((MINE, TAKEN), release(2, 1), Reason.OWNERSHIP_LOST, "has lost it; nobody holds it"),
-        ((PATS,), release(2, 1), Reason.NOT_HELD, "fence 1 was shown, which does not hold it; hel"),
-        ((), release(2, 5), Reason.NOT_HELD, "lock 'a': fence 5 was shown, which does not hold it"),
-        ((), TAKEN, Reason.NOT_HELD, "fence 1 was shown, which does not hold it; nobody holds it"),
-        ((), acquire(1, session="ann.7"), Reason.SESSION_EXPIRED, "'ann.7' does not exist (any"),
-        ((), KeepAlive(session="bob.7"), Reason.SESSION_EXPIRED, "session 'bob.7' does not exist"),
-        ((), acquire(1, lock="x" * 257), Reason.INVALID, "lock name of 257 bytes"),
-    ],
-)
-def test_a_refusal_has_a_reason(
-    before: tuple[LogCommand, ...], command: LogCommand, reason: Reason, words: str
-) -> None:
-    table = table_with_two_sessions()
-    for earlier in before:
-        table.apply(1, earlier)
-    answer = only(Refused, table.apply(2, command))
-    assert answer.reason is reason
-    assert words in text_of(answer, command if isinstance(command, Command) else None)
 
 
 @pytest.mark.parametrize("cause", sorted({*Cause} - {Cause.QUOTA_SET, Cause.PURGED}))
@@ -418,48 +285,3 @@ def test_every_cause_has_a_sentence(cause: Cause) -> None:
     words = text_of(Refused(lock="a", reason=Reason.INVALID, detail="", why=why))
     assert len(words.split()) > 5
     assert not set("{}") & set(words)
-
-
-def test_a_wait_that_ends_reports_how_long_it_was_and_why() -> None:
-    table = table_with_two_sessions()
-    for command in (PATS, acquire(1, 50)):
-        table.apply(1, command)
-    late = only(Refused, table.advance(51))
-    assert late.reason is Reason.TIMED_OUT
-    assert text_of(late).startswith("lock 'a': waited 50 ms; held by host:2 ('p' of 'pat.2')")
-    table.apply(60, acquire(2, None))
-    _, given_up = table.apply(60, Cancel(lock="a", session=ME, owner="o", request=2))
-    assert isinstance(given_up, Refused)
-    assert given_up.reason is Reason.CANCELLED
-    assert text_of(given_up) == "lock 'a': the wait was given up"
-
-
-def test_a_forgotten_owner_is_answered_that_nothing_is_done() -> None:
-    table = table_with_two_sessions()
-    for command in (MINE, release(2, 1)):
-        table.apply(1, command)
-    for at in (5_000, 9_500):
-        table.apply(at, KeepAlive(session=ME))
-    answer = only(Refused, table.apply(9_600, release(2, 1)))
-    assert answer.reason is Reason.FORGOTTEN
-    assert text_of(answer).endswith("a later request, so nothing is done now")
-
-
-def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "SESSION_CLAIMS_MAX", 1)
-    monkeypatch.setattr(rules, "SESSIONS_MAX", 2)
-    table = table_with_two_sessions()
-    table.apply(1, MINE)
-    answer = only(Refused, table.apply(1, acquire(2, lock="b")))
-    assert answer.reason is Reason.OVERLOADED
-    assert text_of(answer) == "lock 'b': 1 holds and waits, a session may have 1"
-    full = only(Refused, table.apply(1, Open(session="zoe", ttl_ms=9_000, request=3)))
-    assert (full.reason, full.session, full.request) == (Reason.OVERLOADED, "zoe", 3)
-    assert text_of(full) == "2 sessions are open, no more are allowed"
-
-
-def table_with_two_sessions() -> LockTable:
-    table = LockTable()
-    for name, label in (("ann", "host:1"), ("pat", "host:2")):
-        table.apply(0, Open(session=name, ttl_ms=9_000, label=label))
-    return table

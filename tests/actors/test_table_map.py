@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.expect import checked, only
 from support.planted_bugs import (
     Plant,
     as_plant,
@@ -18,18 +17,17 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import MapComposer, entries_in
-from support.table_scene import A, B, lines_of, restored, table_of_three, text_of
+from support.table_scene import A, lines_of, restored, table_of_three
 
+from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.map import (
     VALUE_BYTES_MAX,
     DeleteEntry,
-    EntryChanged,
     EntryList,
     GetEntry,
     ListEntries,
     PutEntry,
 )
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import End
@@ -67,104 +65,17 @@ def ann(table: LockTable) -> Writer:
     return Writer(table)
 
 
-def read(table: LockTable, key: str = "k") -> tuple[bytes, int] | None:
-    reply = table_map.read_entry(table, GetEntry(map="M", entry_key=key))
-    return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
-
-
 def listed(table: LockTable, **fields: Any) -> EntryList:
     return table_map.read_entries(table, ListEntries(map="M", **fields))
 
 
-def changed(outcome: Any) -> tuple[int, bool]:
-    assert isinstance(outcome, EntryChanged)
-    return outcome.version, outcome.changed
-
-
-def test_a_list_shows_the_time_left_and_the_session_of_each_entry(
-    table: LockTable, ann: Writer
-) -> None:
-    ann.put("short", ttl_ms=100)
-    ann.put("mine", ephemeral=True)
-    ann.put("both", ephemeral=True, ttl_ms=50)
-    table.advance(40)
-    seen = [(one.key, one.left_ms, one.session) for one in listed(table).entries]
-    assert seen == [("both", 10, A), ("mine", None, A), ("short", 60, "")]
-
-
-def held(table: LockTable, command: Any) -> int:
-    granted = only(Granted, table.apply(table.time_ms, command))
-    return granted.fence
-
-
-def test_a_guarded_change_is_refused_unless_the_lock_is_held_under_that_fence(
-    table: LockTable, ann: Writer
-) -> None:
-    lock = Acquire(lock="L", session=A, owner="holder", request=1)
-    fence = held(table, lock)
-    version, done = changed(ann.put(guard="L", fence=fence))
-    assert done
-    wrongs: list[dict[str, Any]] = [{"guard": "L", "fence": fence + 1}, {"guard": "K", "fence": 1}]
-    for wrong in wrongs:
-        refused = checked(Refused, ann.put(value=b"2", **wrong))
-        assert (refused.reason, refused.lock) == (Reason.NOT_HELD, object_name("map", "M"))
-    release = Release(lock="L", fence=fence, session=A, owner="holder", request=2)
-    table.apply(0, release)
-    late = ann.put(value=b"late", guard="L", fence=fence)
-    assert text_of(late) == (
-        f"map 'M': nothing was changed: lock 'L' is not held under fence {fence}; nobody holds it"
-    )
-    assert ann.delete(guard="L", fence=fence).reason is Reason.NOT_HELD
-    assert read(table) == (b"1", version)
-    later = held(table, replace(lock, session=B))
-    assert changed(ann.put(guard="L", fence=later)) == (version + 1, True)
-
-
-def test_a_key_of_a_client_must_allow_the_map_and_the_guard() -> None:
+def test_a_key_of_a_client_must_allow_the_object_and_the_guard() -> None:
     put = PutEntry(map="M", entry_key="k", value=b"", guard=object_name(SEMAPHORE, "S"), fence=1)
     assert put.reach == ("M", "S")
     assert DeleteEntry(map="M", entry_key="k").reach == ("M",)
+    add = AddToCounter(counter="C", guard=object_name(SEMAPHORE, "S"), fence=1)
+    assert (add.reach, AddToCounter(counter="C").reach) == (("C", "S"), ("C",))
     assert GetEntry(map="M", entry_key="k").reach == ListEntries(map="M").reach == ("M",)
-
-
-def test_entries_and_their_bytes_are_counted_and_bounded(
-    table: LockTable, ann: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_map, "ENTRIES_MAX", 2)
-    monkeypatch.setattr(table_map, "BYTES_MAX", 20)
-    ann.put("a", b"1234567")
-    ann.put("b", b"1234567", map="N")
-    assert table.maps.bytes == 18
-    full = ann.put("c", b"")
-    assert (full.reason, "2 entries" in text_of(full)) == (Reason.OVERLOADED, True)
-    assert changed(ann.put("a", b"123456789"))[1]
-    more = ann.put("a", b"1234567890")
-    assert (more.reason, "20 bytes" in text_of(more)) == (Reason.OVERLOADED, True)
-    monkeypatch.setattr(table_map, "BYTES_MAX", 4)  # An existing entry may still shrink.
-    assert changed(ann.put("a", b"12345678"))[1]
-    ann.delete("a")
-    ann.delete("b", map="N")
-    assert (table.maps.by_name, table.maps.bytes, table.maps.count) == ({}, 0, 0)
-    assert table.marked == 0
-
-
-def test_a_list_has_a_page_by_prefix_in_order(table: LockTable, ann: Writer) -> None:
-    keys = ["a", "a/1", "a/10", "a/2", "b", "ä", "\U0001f512"]
-    for key in reversed(keys):
-        ann.put(key)
-
-    def found(**fields: Any) -> tuple[list[str], bool]:
-        page = listed(table, **fields)
-        return [one.key for one in page.entries], page.more
-
-    assert found() == (keys, False)
-    assert found(prefix="a/") == (keys[1:4], False)
-    assert found(prefix="a/", after="a/1", most=1) == (["a/10"], True)
-    assert found(prefix="a/", after="b") == ([], False)
-    assert found(prefix="a/", after="A") == (keys[1:4], False)
-    assert found(after="b") == (["ä", "\U0001f512"], False)
-    assert sorted(keys, key=str.encode) == keys
-    assert table_map.read_entries(table, ListEntries(map="none")).entries == ()
 
 
 def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.pool import TakePermits
 from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -33,12 +34,14 @@ from fencelock.actors.api.semaphore import (
     ResizeSemaphore,
 )
 from fencelock.actors.api.session_message import End, Evict, Open
+from fencelock.actors.message import REGISTRY
 from fencelock.actors.table.snapshot import bytes_of
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import (
     ClaimantRecord,
     ExtendSessions,
     HoldRecord,
+    KeptReply,
     KeyRecord,
     LeaseRecord,
     LogCommand,
@@ -132,6 +135,11 @@ def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     )
     size = len(encode(replace(empty, owner_states=(record,)))) - len(encode(empty))
     assert size <= bytes_of(record) <= 2 * size or not number
+
+
+def test_a_snapshot_can_keep_every_reply_to_an_update() -> None:
+    declared = {one for one in REGISTRY.values() if issubclass(one, UpdateReply)}
+    assert declared == set(get_args(KeptReply))
 
 
 def test_an_empty_table_has_a_snapshot_too() -> None:

@@ -1,6 +1,7 @@
 """The rules of the table as sentences, and the page that lists the tests which name each.
 
-A test names its rules at the beginning of its docstring: ``Rules one-holder, fences-rise: ...``.
+A test names its rules at the beginning of its docstring: ``Rules one-holder, fences-rise: ...``. A
+case of a transcript (`transcript.py`) names them so in its first line.
 ``PYTHONPATH=tests python tests/support/table_rules.py --rewrite`` writes the list of
 ``actors/table/rules.md`` anew.
 """
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator
 
 from support.paths import ROOT, TESTS
+from support.transcript import FOLDER, cases_of
 
 PAGE = ROOT / "actors" / "table" / "rules.md"
 BEGIN = "<!-- Written by tests/support/table_rules.py, and compared by a test. -->\n"
@@ -108,6 +110,9 @@ def _docstrings() -> Iterator[tuple[str, str]]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef):
                 yield node.name, ast.get_docstring(node) or ""
+    for path in sorted(FOLDER.glob("table-*.txt")):
+        for case in cases_of(path):
+            yield f"{path.stem}: {case.title}", next(iter(case.lines), "")
 
 
 def written() -> str:

@@ -1,0 +1,43 @@
+"""The transcripts of the replicated table in `transcripts/`, played again.
+
+``PYTHONPATH=src:tests python tests/actors/test_table_transcripts.py --rewrite`` writes what comes
+of each command anew.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.table_scene import table_of_three
+from support.table_transcript import TablePlayer
+from support.transcript import FOLDER, Case, cases_of, rewrite
+
+from fencelock.actors.table.table import LockTable
+
+FILES = sorted(FOLDER.glob("table-*.txt"))
+
+
+def played(case: Case) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        table = table_of_three() if case.before is None else LockTable()
+        return case.played(TablePlayer(table, patch))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{file.stem}: {case.title}")
+        for file in FILES
+        for case in cases_of(file)
+    ],
+)
+def test_a_transcript_is_what_the_table_does_now(case: Case) -> None:
+    assert played(case) == case.text
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--rewrite"]:
+        sys.exit(f"usage: PYTHONPATH=src:tests python {sys.argv[0]} --rewrite")
+    for file in FILES:
+        rewrite(file, played)

@@ -1,0 +1,191 @@
+"""Transcripts: cases of commands, each with its outcomes, as text in `tests/actors/transcripts`.
+
+A file begins with its subject. A case begins with ``--- its title``, which says what holds. The
+case ``--- before each`` precedes every other one of its file. Each line of a case is a command, and
+after each `ARROW` is an outcome, as the player of the file (`Player`) returns it. A line that
+begins with ``#`` or ``Rule`` is a comment.
+
+    s.1/p#3 Acquire L wait_ms=0 -> TIMED_OUT: lock 'L': held by 'o' of 't.2' under fence 1
+
+A message is written as its class, the name of its object, and those fields that do not have their
+default. The separator of kinds in names (U+001F) is ``|``, ``x*257`` is a long text, and ``0..64``
+are as many names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from msgspec import convert
+
+from fencelock.actors.api.handover import digest_of
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.name import client_of
+from fencelock.actors.message import REGISTRY, Event
+from support.paths import TESTS
+
+FOLDER = TESTS / "actors" / "transcripts"
+ARROW = " -> "
+WIDTH = 140
+"""The longest line with more than a command."""
+FIRST = "before each"
+
+OBJECTS = (
+    "lock", "locks", "keys", "semaphore", "rwlock", "election", "latch", "barrier", "counter",
+    "pool", "map", "handle", "kind", "account",
+)  # fmt: skip
+"""The fields with the name of what a message is about. It stands without the field's name."""
+
+WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+
+Player = Callable[[str], Iterable[str]]
+"""Plays one line of a case after the other, and returns what came of it, in order."""
+
+
+class Case(NamedTuple):
+    """A part of a file under a title."""
+
+    title: str
+    before: tuple[str, ...] | None
+    """The lines that precede it, None if its file has no `FIRST`."""
+    lines: tuple[str, ...]
+    """Its lines, without what came of the commands."""
+    text: str
+    """Its lines as the file has them."""
+
+    def played(self, player: Player) -> str:
+        """Return its lines as they are now."""
+        for line in self.before or ():
+            _come_of(line, player)
+        return "\n".join(_written(line, _come_of(line, player)) for line in self.lines)
+
+
+def _come_of(line: str, player: Player) -> list[str]:
+    return [] if not line or line.startswith(("#", "Rule")) else [*player(line)]
+
+
+def _written(command: str, outcomes: list[str]) -> str:
+    """Return the command and its outcomes, in as few lines as have room for them."""
+    lines = [command]
+    for outcome in outcomes:
+        if len(lines[-1]) + len(ARROW) + len(outcome) <= WIDTH:
+            lines[-1] += ARROW + outcome
+        else:
+            lines.append(f"   {ARROW}{outcome}")
+    return "\n".join(lines)
+
+
+def cases_of(file: Path) -> list[Case]:
+    """Return the cases of a file."""
+    before: tuple[str, ...] | None = None
+    cases: list[Case] = []
+    for part in _parts(file)[1:]:
+        title, _, text = part.partition("\n")
+        commands = [one for one in text.strip().splitlines() if not one.startswith(" ")]
+        lines = tuple(line.partition(ARROW)[0] for line in commands)
+        cases.append(Case(title, () if title == FIRST else before, lines, text.strip()))
+        before = lines if title == FIRST else before
+    return cases
+
+
+def _parts(file: Path) -> list[str]:
+    return re.split(r"^--- ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def rewrite(file: Path, play: Callable[[Case], str]) -> None:
+    """Write what comes of all commands of a file anew."""
+    parts = [_parts(file)[0].strip()]
+    parts += [f"--- {case.title}\n{play(case)}" for case in cases_of(file)]
+    file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in REGISTRY.values()
+    if kind.__module__.startswith(("fencelock.actors.api.", "fencelock.actors.table."))
+}
+"""The messages of clients, and the commands of the log, by their names."""
+
+
+def message_of(line: str, **given: Any) -> Any:
+    """Return the message that a line names: its class, and its fields beside those ``given``."""
+    name, *words = WORD.findall(line)
+    kind = KINDS[name]
+    hints, subject = _hints(kind), [one for one in OBJECTS if one in kind.__struct_fields__]
+    pairs = (word.split("=", 1) if "=" in word else (subject[0], word) for word in words)
+    fields = dict(pairs)
+    known = {field: value for field, value in given.items() if field in kind.__struct_fields__}
+    return kind(**known | {field: _value(text, hints[field]) for field, text in fields.items()})
+
+
+@cache
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _value(text: str, hint: Any) -> Any:
+    if NoneType in get_args(hint):
+        return None if text == "None" else _value(text, get_args(hint)[0])
+    if getattr(hint, "__origin__", None) is tuple:
+        if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+            return tuple(map(str, range(int(numbers[1]), int(numbers[2]) + 1)))
+        return tuple(_value(part, get_args(hint)[0]) for part in text.split(",") if part)
+    if hasattr(hint, "_fields"):
+        hints = _hints(hint)
+        parts = (part.split(":", 1) for part in text.split(",") if part)
+        return hint(**{name: _value(value, hints[name]) for name, value in parts})
+    if text in getattr(hint, "__members__", ()):
+        return hint[text]
+    if text[:1] in ("'", '"'):
+        text = text[1:-1].encode().decode("unicode_escape")
+    if many := re.fullmatch(r"(.)\*(\d+)", text):
+        text = many[1] * int(many[2])
+    if hint is bytes and text.startswith("digest-of:"):
+        return digest_of(text.partition(":")[2].encode())
+    if hint is bytes:
+        return text.encode("latin-1")
+    return convert(text.replace("|", "\x1f"), hint, strict=False)
+
+
+def written(value: Any, **known: Any) -> str:
+    """Return a value in short: a message without the fields that are ``known`` or by default."""
+    match value:
+        case Enum():
+            return value.name
+        case str():
+            text = value.replace("\x1f", "|")
+            return text if text and text.isprintable() and " " not in text else repr(text)
+        case bytes():
+            return repr(value).removeprefix("b") if value.isascii() else repr(value)
+        case Contender():
+            owner = {"session": value.session, "owner": value.owner, "since_ms": 0}
+            shown = " ".join(_fields(value, {"node": client_of(value.session), **owner}))
+            return f"{value.session}/{value.owner}" + (f"({shown})" if shown else "")
+        case Event():
+            return " ".join((type(value).__name__, *_fields(value, known)))
+        case _ if hasattr(value, "_fields"):
+            return f"({' '.join(_fields(value, known))})"
+        case _ if value.__class__ is tuple:
+            return f"[{' '.join(map(written, value))}]"
+        case _:
+            return str(value)
+
+
+def _fields(value: Any, known: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields of a message or a named tuple that are neither known, nor empty."""
+    if isinstance(value, Event):
+        names, defaults = value.__struct_fields__, value.__struct_defaults__
+        usual = dict(zip(reversed(names), reversed(defaults), strict=False))
+    else:
+        names, usual = value._fields, value._field_defaults
+    usual = usual | known
+    for name in names:
+        field = getattr(value, name)
+        if field not in (None, ()) and not (name in usual and field == usual[name]):
+            yield f"{name}={written(field)}"
