@@ -142,7 +142,7 @@ def worded(outcome: Worded, request: Request | None = None) -> Worded:
     if outcome.why is None:
         return outcome
     if isinstance(outcome, HoldLost):
-        taken = _sentence(outcome.why, outcome.lock)
+        taken = _sentence(outcome.why, outcome.lock).removeprefix("it was ")
         text = f"{titled(outcome.lock)}: the hold under fence {outcome.fence} was {taken}"
     else:
         text = without_secret(_refusal(outcome, outcome.why, request))
