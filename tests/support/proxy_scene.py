@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 from fencelock.actors.api.message import Acquire, Contender
@@ -10,12 +9,12 @@ from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen, Query, QueryResult, Seating
-from fencelock.actors.effect import Effect, Effects, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.proxy.lock_manager import LockManager, LockRequests
 from fencelock.actors.proxy.message import LockDescription, LockGranted
-from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.proxy.proxy import Proxy
 from support.expect import checked
 from support.leader_trio import member
 from support.role_harness import HOST, T0, RoleHarness
@@ -26,7 +25,6 @@ ANN, BOB = Address("ann/session"), Address("bob/session")
 ASK, LOCAL = Address("n1/ask-1"), Address("n1/session")
 FREE = LockDescription(lock="a", query=1, holder=None, waiters=(), waits_for=())
 """The backend's answer about a lock that nobody holds or waits for; tests replace fields."""
-BOB_HOLDS = Contender("n2", "bob", "bob-1", 9, 800)
 
 
 def proxy_of_n1() -> Proxy:
@@ -54,11 +52,6 @@ def hold(proxy: Proxy, fence: int = 7) -> None:
     """Let Ann hold lock ``a`` through the proxy."""
     proxy.handle(ANN, acquire(), T0)
     proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=fence), T0)
-
-
-def waits(effects: Sequence[Effect]) -> list[Wake]:
-    """Return the timers that are set for requests."""
-    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Tick)]
 
 
 MEMBERS = ("n1", "n2", "n3", "n4")

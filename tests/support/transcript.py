@@ -15,9 +15,10 @@ are as many names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -51,6 +52,8 @@ Player = Callable[[str], Iterable[str]]
 class Case(NamedTuple):
     """A part of a file under a title."""
 
+    file: str
+    """The name of the file, without its end."""
     title: str
     before: tuple[str, ...] | None
     """The lines that precede it, None if its file has no `FIRST`."""
@@ -67,7 +70,11 @@ class Case(NamedTuple):
 
 
 def _come_of(line: str, player: Player) -> list[str]:
-    return [] if not line or line.startswith(("#", "Rule")) else [*player(line)]
+    """Return the outcomes of a line; equal ones in a row are one, with their number."""
+    if not line or line.startswith(("#", "Rule")):
+        return []
+    runs = [(one, len([*same])) for one, same in groupby(player(line))]
+    return [one if number == 1 else f"{one} ({number} times)" for one, number in runs]
 
 
 def _written(command: str, outcomes: list[str]) -> str:
@@ -89,7 +96,7 @@ def cases_of(file: Path) -> list[Case]:
         title, _, text = part.partition("\n")
         commands = [one for one in text.strip().splitlines() if not one.startswith(" ")]
         lines = tuple(line.partition(ARROW)[0] for line in commands)
-        cases.append(Case(title, () if title == FIRST else before, lines, text.strip()))
+        cases.append(Case(file.stem, title, () if title == FIRST else before, lines, text.strip()))
         before = lines if title == FIRST else before
     return cases
 
@@ -113,10 +120,10 @@ KINDS: dict[str, Any] = {
 """The messages of clients, and the commands of the log, by their names."""
 
 
-def message_of(line: str, **given: Any) -> Any:
+def message_of(line: str, kinds: Mapping[str, Any] = KINDS, **given: Any) -> Any:
     """Return the message that a line names: its class, and its fields beside those ``given``."""
     name, *words = WORD.findall(line)
-    kind = KINDS[name]
+    kind = kinds[name]
     hints, subject = _hints(kind), [one for one in OBJECTS if one in kind.__struct_fields__]
     pairs = (word.split("=", 1) if "=" in word else (subject[0], word) for word in words)
     fields = dict(pairs)
@@ -135,7 +142,9 @@ def _value(text: str, hint: Any) -> Any:
     if getattr(hint, "__origin__", None) is tuple:
         if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", text):
             return tuple(map(str, range(int(numbers[1]), int(numbers[2]) + 1)))
-        return tuple(_value(part, get_args(hint)[0]) for part in text.split(",") if part)
+        item = get_args(hint)[0]
+        separator = ";" if hasattr(item, "_fields") else ","
+        return tuple(_value(part, item) for part in text.split(separator) if part)
     if hasattr(hint, "_fields"):
         hints = _hints(hint)
         parts = (part.split(":", 1) for part in text.split(",") if part)
@@ -144,8 +153,8 @@ def _value(text: str, hint: Any) -> Any:
         return hint[text]
     if text[:1] in ("'", '"'):
         text = text[1:-1].encode().decode("unicode_escape")
-    if many := re.fullmatch(r"(.)\*(\d+)", text):
-        text = many[1] * int(many[2])
+    if many := re.fullmatch(r"(.*)(.)\*(\d+)", text):
+        text = many[1] + many[2] * int(many[3])
     if hint is bytes and text.startswith("digest-of:"):
         return digest_of(text.partition(":")[2].encode())
     if hint is bytes:

@@ -1,7 +1,7 @@
-"""The transcripts of the replicated table in `transcripts/`, played again.
+"""The transcripts in `transcripts/`, played again: the first word of a file's name says by whom.
 
-``PYTHONPATH=src:tests python tests/actors/test_table_transcripts.py --rewrite`` writes what comes
-of each command anew.
+``PYTHONPATH=src:tests python tests/actors/test_played_transcripts.py --rewrite`` writes the
+outcomes of all commands anew.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.proxy_transcript import ProxyPlayer
 from support.table_scene import table_of_three
 from support.table_transcript import TablePlayer
 from support.transcript import FOLDER, Case, cases_of, rewrite
 
 from fencelock.actors.table.table import LockTable
 
-FILES = sorted(FOLDER.glob("table-*.txt"))
+FILES = sorted(FOLDER.glob("*.txt"))
 
 
 def played(case: Case) -> str:
     with pytest.MonkeyPatch.context() as patch:
+        if case.file.startswith("proxy-"):
+            return case.played(ProxyPlayer())
         table = table_of_three() if case.before is None else LockTable()
         return case.played(TablePlayer(table, patch))
 
@@ -27,12 +30,12 @@ def played(case: Case) -> str:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=f"{file.stem}: {case.title}")
+        pytest.param(case, id=f"{case.file}: {case.title}")
         for file in FILES
         for case in cases_of(file)
     ],
 )
-def test_a_transcript_is_what_the_table_does_now(case: Case) -> None:
+def test_a_transcript_is_what_happens_now(case: Case) -> None:
     assert played(case) == case.text
 
 
