@@ -29,7 +29,7 @@ client waits for at most two frames of each other client.
     new      known   its first frame was taken
     any      behind  more of it waits than a client that awaits its replies would send: half of
                      the frames that may wait, or BACKLOG_BYTES; or it is a client that sends,
-                     but does not read its replies (`HeldBytes.silent`)
+                     but does not read its replies (`Connection.silent`)
     behind   known   BEHIND_NS have passed since that was last so, even if it reconnected
 
 A stranger who opens thousands of connections makes `new` long, and a client that sends without end
@@ -74,7 +74,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from fencelock.transport.descriptors import CONNECTIONS_MAX, borrow, end_connection, peer_of
+from fencelock.transport.connections import Connection
+from fencelock.transport.descriptors import CONNECTIONS_MAX, TcpConnection
 from fencelock.transport.frame import Frame
 
 CLIENT_FRAMES_MAX = 256
@@ -142,8 +143,7 @@ class QueuedFrame(NamedTuple):
 
     identity: bytes
     """The routing id of its connection."""
-    source: int
-    """The descriptor of its connection."""
+    connection: Connection
     raw: bytes
     client: str = ""
     rest: Frame | None = None
@@ -409,8 +409,8 @@ class Sender:
     """Frames in this second."""
     ends: float = 0.0
     """Its end (s)."""
-    peer: object = None
-    """The other side of its connection."""
+    connection: TcpConnection | None = None
+    """That of the first of these frames."""
     muted_until: float = 0.0
     closed_until: float = 0.0
     """Its frames are dropped until both (s)."""
@@ -430,23 +430,24 @@ class Floods:
     def __init__(self) -> None:
         self.senders: OrderedDict[bytes, Sender] = OrderedDict()
 
-    def note(self, identity: bytes, descriptor: int) -> int:
+    def note(self, identity: bytes, connection: TcpConnection) -> int:
         """Count a dropped frame; return how many there were in this second, 0 if it was closed.
 
         For `CLOSED_S` after that, half as many close the next connection: frames of the former one
-        may still arrive, and its descriptor may be another's by then.
+        may still arrive, and seem to come over another one that has its descriptor by then.
         """
         now, one = time.monotonic(), self._sender(identity)
         if now >= one.ends:
             one.dropped = FLOOD_FRAMES // 2 if now < one.closed_until else 0
-            one.ends, one.peer = now + 1.0, borrow(descriptor, peer_of)
+            one.ends, one.connection = now + 1.0, connection
         one.dropped += 1
         if one.dropped != FLOOD_FRAMES + 1:
             return one.dropped
         one.ends = now + CLOSE_AGAIN_S
         if now >= one.closed_until:
             one.closed_until = now + CLOSED_S
-        end_connection(descriptor, one.peer)
+        if one.connection is connection:
+            connection.end()
         return 0
 
     def mute(self, identity: bytes) -> None:

@@ -2,6 +2,10 @@
 
 libzmq accepts connections on its own thread, without a limit. Its monitor reports each with its
 descriptor, and a frame knows the descriptor it came over (`descriptors`).
+
+A `Connection` has all that is known of one connection. `Connections` opens it when libzmq reports
+it, or when a frame comes over it before that, and closes it when libzmq reports its end, or when
+another connection has its descriptor.
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ import socket as tcp
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import IPv6Address, IPv6Network
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -23,13 +27,15 @@ from fencelock.actors.repeated import Repetitions
 from fencelock.transport.descriptors import (
     BarredAddresses,
     Borrowed,
+    TcpConnection,
     borrow,
-    end_connection,
     peer_of,
 )
-from fencelock.transport.held_bytes import HeldBytes
 from fencelock.transport.log import logger
 from fencelock.transport.sockets import HANDSHAKE_MS, Socket, monitored
+
+if TYPE_CHECKING:
+    from fencelock.transport.held_bytes import Quota
 
 SILENT_S = HANDSHAKE_MS / 1000
 """A connection that has never sent a frame is closed after this much silence (s)."""
@@ -69,18 +75,59 @@ COUNTED = (State.FRESH, State.BEATING, State.USED)
 """The states in which a connection counts for its address."""
 
 
-@dataclass(slots=True, eq=False)
-class Connection:
-    """A connection that libzmq has, as far as it has reported."""
+SETTLED = (State.USED, State.MEMBER)
+"""The states of connections over which frames came that could be used."""
 
-    descriptor: int
-    peer: Any
-    """The address of the other side."""
-    address: str
+
+@dataclass(slots=True, eq=False)
+class Connection(TcpConnection):
+    """A connection that libzmq has, as far as it has reported.
+
+    The fields below `watched` belong to the thread of `held_bytes`, which explains them.
+    """
+
+    address: str = field(init=False)
     """The address under which it counts: the host, or a whole network."""
-    since: float
+    since: float = field(default_factory=time.monotonic)
     """The time of its acceptance (s)."""
     state: State = State.FRESH
+    was_member: bool = False
+    gone: bool = field(init=False)
+    announced: bool = False
+    """Whether libzmq has reported its acceptance."""
+    user: str = ""
+    """The public key of the other side, once a frame of it was admitted."""
+    open_until: float = 0.0
+    """The time until which it is taken to be open, although another process uses its id (s)."""
+    taken: int = 0
+    """Bytes of the frames that the listener took, as they are on the wire."""
+    quota: Quota | None = None
+    """What its owner may leave unread, once it was sent a large reply."""
+    blocked: bool = False
+    """Whether a reply was dropped, and its frames are until it reads."""
+
+    watched: bool = True
+    """Whether its bytes are looked at: until it is closed, or ended for them."""
+    silent: bool = False
+    held: int = 0
+    passed: int = 0
+    """Bytes that were read, never taken as a frame, and are gone, such as heartbeats."""
+    read: int = 0
+    """Bytes that libzmq had read from it at the last look."""
+    acked: int = 0
+    acked_at: float = 0.0
+    """When ``acked`` last changed, or when `SILENT_BYTES` were first unread since (s)."""
+    taken_then: int = 0
+    """The bytes that had been taken at that time."""
+    mark: int = 0
+    """An earlier ``read``."""
+    mark_empties: int = 0
+    mark_taken: int | None = None
+    """The bytes taken when all frames within ``mark`` had been; None if not known yet."""
+
+    def __post_init__(self) -> None:
+        self.gone = self.peer is None
+        self.address = "" if self.gone else counted_address(self.peer[0])
 
 
 class Group:
@@ -119,9 +166,12 @@ class Connections:
         most: limit of connections that are kept.
         most_of_address: limit of those from one address, see `counted_address`.
         count: called with a counter's name and its increment.
+        opened: called with each new connection.
+        closed: called with each connection that has ended.
         failed: receives the event and the value of each failed handshake, where keys are used.
 
     Attributes:
+        open: all connections, by descriptor; read only.
         is_behind: whether events may wait: then frames come over connections not known yet.
         tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
@@ -134,30 +184,27 @@ class Connections:
         most: int,
         most_of_address: int,
         count: Callable[[str, int], None],
-        held: HeldBytes,
+        opened: Callable[[Connection], None],
+        closed: Callable[[Connection], None],
         failed: Callable[[int, int], None] | None = None,
     ) -> None:
         self._router = router
-        self._held = held
+        self._note_opened = opened
+        self._note_closed = closed
         self._failed = failed
         self._barred = BarredAddresses()
         self.monitor = monitor
         self._most = most
         self._most_of_address = most_of_address
-        self._open: dict[int, Connection] = {}
-        """All connections, by descriptor."""
+        self.open: dict[int, Connection] = {}
         self._all = Group()
         self._by_address: dict[str, Group] = {}
         self._members: dict[str, Connection] = {}
         """The latest link of each member."""
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.fresh = self._all.by_state[State.FRESH]
-        self.beating = self._all.by_state[State.BEATING]
+        self._fresh = self._all.by_state[State.FRESH]
         self.is_behind = False
-        self._early: dict[int, str] = {}
-        """Descriptors over which a frame came whose event has not been processed yet, with the
-        member that sent it, or ""."""
         self._resume = 0.0
         """The time to listen again (s), 0 while listening."""
         self._due = 0.0
@@ -167,30 +214,31 @@ class Connections:
         self._refused = 0
         """Connections ended for lack of room since the last line in the log."""
 
-    def spoke(self, descriptor: int, member: str) -> bool:
-        """Record a good frame over ``descriptor``, of ``member`` if that is not empty.
+    def over(self, descriptor: int) -> Connection:
+        """Return the connection over which a frame came; one that is gone if it has closed.
+
+        While no events wait, a settled one in `open` is the right one without a look.
+        """
+        former = self.open.get(descriptor)
+        return self._look_up(descriptor) or former or Connection(descriptor, None)
+
+    def use(self, one: Connection, member: str) -> bool:
+        """Note a good frame over a connection, of ``member`` if that is not empty.
+
+        It changes nothing if the state is MEMBER, or USED and the frame is a client's.
 
         Returns:
             Whether the frame may be used. It may not if it is a client's over a connection that is
             one too many.
 
         """
-        one = self._open.get(descriptor)
-        if one is not None and one.state not in (State.USED, State.MEMBER):
-            peer = borrow(descriptor, peer_of)
-            if peer is not None and peer != one.peer:
-                one = None  # The descriptor belongs to a later connection, whose event waits.
-        if one is not None and one.state is State.ENDED:
+        if one.state is State.ENDED:
             return bool(member)  # It came before the connection was ended.
-        if one is None or self.is_behind:
-            self._early[descriptor] = member
-        return one is None or self._use(one, member)
-
-    def _use(self, one: Connection, member: str) -> bool:
-        """Note the first frame of a connection; end it, and return False, if it is too many."""
+        if one.gone:
+            return True
         if member:
             self._set_apart(one, member)
-        elif one.state in (State.FRESH, State.BEATING):
+        elif one.state not in SETTLED:
             self._move(one, State.USED)
             return not self._is_too_many(one)
         return True
@@ -215,13 +263,16 @@ class Connections:
                 event, descriptor = monitored(self.monitor)
             except zmq.Again:
                 self.is_behind = False
-                self._early.clear()
                 return False
             self.tend_ms = self.tend_ms or 1
             if event == zmq.EVENT_ACCEPTED:
-                self._accepted(descriptor)
+                one = self._look_up(descriptor)
+                if one is not None:
+                    one.announced = True
             elif event == zmq.EVENT_DISCONNECTED:
-                self._closed(descriptor)
+                one = self.open.get(descriptor)
+                if one is not None and one.announced:  # Else it was a former one.
+                    self._closed(one)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 self._stop_listening()
             elif event == zmq.EVENT_LISTENING:
@@ -230,19 +281,20 @@ class Connections:
                 self._failed(event, descriptor)
         return True
 
-    def _accepted(self, descriptor: int) -> None:
-        self._closed(descriptor)  # The end of a former one is not always reported.
-        member = self._early.pop(descriptor, None)
-        peer = borrow(descriptor, peer_of)
-        if peer is None:
-            return
-        self._held.opened(descriptor, peer)
-        one = Connection(descriptor, peer, counted_address(peer[0]), time.monotonic())
-        self._open[descriptor] = one
+    def _look_up(self, descriptor: int) -> Connection | None:
+        """Return the connection that has ``descriptor`` now, which may be new, or None."""
+        peer, known = borrow(descriptor, peer_of), self.open.get(descriptor)
+        if known is not None:
+            if known.peer == peer:
+                return known
+            self._closed(known)  # The end of a former one is not always reported.
+        return None if peer is None else self._opened(Connection(descriptor, peer))
+
+    def _opened(self, one: Connection) -> Connection:
+        self.open[one.descriptor] = one
         of_address = self._by_address.setdefault(one.address, Group())
         self._move(one, State.FRESH)
-        if member is not None and not self._use(one, member):
-            return
+        self._note_opened(one)
         if of_address.count(*COUNTED) > self._most_of_address:
             if self._make_room(of_address, self._most_of_address):
                 self._note_address_full(one.address)
@@ -250,16 +302,16 @@ class Connections:
             self._all, self._most
         ):
             self._note_full()
+        return one
 
-    def _closed(self, descriptor: int) -> None:
-        one = self._open.pop(descriptor, None)
-        if one is None:
-            return
-        self._held.closed(descriptor)
+    def _closed(self, one: Connection) -> None:
+        del self.open[one.descriptor]
+        one.gone, one.watched = True, False
         self._move(one, None)
         for member, latest in list(self._members.items()):
             if latest is one:
                 del self._members[member]
+        self._note_closed(one)
 
     def _set_apart(self, one: Connection, member: str) -> None:
         """Do not count the latest link of a member; count the former one again."""
@@ -267,7 +319,7 @@ class Connections:
         if former is one:
             return
         self._members[member] = one
-        self._held.is_member(one.descriptor)
+        one.was_member = True
         self._move(one, State.MEMBER)
         if former is not None and former.state is State.MEMBER:
             self._move(former, State.USED)
@@ -283,15 +335,15 @@ class Connections:
         self._shut(one)
         return True
 
-    def bar(self, host: str, seconds: float) -> None:
+    def bar(self, host: str, seconds: float) -> list[Connection]:
+        """Bar an address from connecting; if it was not barred, return its connections."""
         address = counted_address(host)
-        if self._barred.bar(address, seconds):
-            self._count("wire.address_barred", 1)
-            self._held.end_larger(
-                [one for one, of in self._open.items() if of.address == address],
-                "it is from the address of one that sent several parts",
-            )
         self.tend_ms = self.tend_ms or 1
+        if not self._barred.bar(address, seconds):
+            return []
+        self._count("wire.address_barred", 1)
+        of_address = self._by_address.get(address, Group())
+        return [*chain.from_iterable(each.values() for each in of_address.by_state)]
 
     def _make_room(self, group: Group, most: int) -> bool:
         """End the oldest silent connection of ``group``; return False if there is room to spare."""
@@ -299,8 +351,8 @@ class Connections:
         spare = min(SPARE, most // 4)
         if oldest is None or group.count(State.FRESH, State.BEATING) <= spare:
             return False
-        if borrow(oldest.descriptor, peer_of) != oldest.peer:
-            self._closed(oldest.descriptor)  # It has ended, which is not always reported.
+        if not oldest.is_open():
+            self._closed(oldest)  # It has ended, which is not always reported.
             return False
         self._shut(oldest)
         return True
@@ -321,9 +373,8 @@ class Connections:
         self._count("wire.connections_full", 1)
 
     def _shut(self, one: Connection) -> None:
-        """Shut a connection down, if the descriptor still belongs to it."""
         self._move(one, State.ENDED)
-        end_connection(one.descriptor, one.peer)
+        one.end()
 
     def _stop_listening(self) -> None:
         self._count("wire.descriptors_exhausted", 1)
@@ -336,7 +387,7 @@ class Connections:
             "%s: out of descriptors with %s connections; no new ones for a moment. Raise the limit "
             "of open files (ulimit -n, LimitNOFILE)",
             self.endpoint,
-            len(self._open),
+            len(self.open),
         )
 
     def tend(self) -> None:
@@ -344,7 +395,7 @@ class Connections:
         now = time.monotonic()
         if now >= self._due:
             self._tend(now)
-        waits = self._resume > 0 or self._refused > 0 or len(self.fresh) > 0
+        waits = self._resume > 0 or self._refused > 0 or len(self._fresh) > 0
         waits = waits or len(self._barred.until) > 0
         self.tend_ms = max(1, round(1000 * (self._due - now))) if waits else None
 
@@ -354,12 +405,12 @@ class Connections:
             self._listen_again(now)
         if self._barred.until:
             self._barred.tend(now)
-        for one in list(islice(self.fresh.values(), LOOKS_MAX)):
+        for one in list(islice(self._fresh.values(), LOOKS_MAX)):
             if now - one.since < SILENT_S:
                 break
             self._look(one)
         else:
-            if self.fresh:
+            if self._fresh:
                 self._due = now + LOOK_ON_S
         if self._refused and now - self._logged >= LOG_S:
             logger.warning(
@@ -373,8 +424,7 @@ class Connections:
 
     def _look(self, one: Connection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""
-        descriptor = one.descriptor
-        if borrow(descriptor, peer_of) == one.peer and borrow(descriptor, _has_received):
+        if one.is_open() and borrow(one.descriptor, _has_received):
             self._move(one, State.BEATING)
         else:
             self._count("wire.silent_closed", 1)
@@ -383,10 +433,10 @@ class Connections:
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
         # libzmq closed all connections when it stopped listening, and reported the end of none.
-        for descriptor, one in list(self._open.items()):
-            if borrow(descriptor, peer_of) != one.peer:
-                self._closed(descriptor)
-        if len(self._open) >= self._most:
+        for one in list(self.open.values()):
+            if not one.is_open():
+                self._closed(one)
+        if len(self.open) >= self._most:
             return
         with contextlib.suppress(zmq.ZMQError):  # Another process has the port; tried again.
             self._router.bind(self.endpoint)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from errno import EAFNOSUPPORT, EMFILE, ENFILE
+from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
 
@@ -59,6 +60,9 @@ _NETWORK = -0x100000
 """SKF_NET_OFF: where the header of IP begins."""
 _DROP = _INSTRUCTION.pack(_RETURN, 0, 0, 0)
 _ACCEPT = _INSTRUCTION.pack(_RETURN, 0, 0, 0xFFFFFFFF)
+
+_UNSPECIFIED = bytes(16)
+"""A ``struct sockaddr`` of the family AF_UNSPEC."""
 
 
 def raise_limit() -> int:
@@ -166,49 +170,77 @@ def acked_bytes(connection: Borrowed) -> int | None:
     return int(_BYTES_ACKED.unpack(raw)[0]) if len(raw) == _BYTES_ACKED.size else None
 
 
-def shut(descriptor: int, host: str) -> None:
-    """Shut a connection down, if the descriptor belongs to one from ``host``."""
-    peer = borrow(descriptor, peer_of)
-    if peer is not None and peer[0] == host:
-        borrow(descriptor, _shut)
+def connection_of(descriptor: int) -> TcpConnection:
+    """Return the connection that has ``descriptor`` now; one that is not open if there is none."""
+    acked = borrow(descriptor, acked_bytes)
+    return TcpConnection(descriptor, borrow(descriptor, peer_of), acked or 0)
 
 
-def end_connection(descriptor: int, peer: object) -> None:
-    """Shut a connection down, if the descriptor still belongs to one to ``peer``."""
-    if peer is not None and borrow(descriptor, peer_of) == peer:
-        borrow(descriptor, _shut)
+@dataclass(slots=True, eq=False)
+class TcpConnection:
+    """A connection that belongs to libzmq, and the bytes that were sent over it.
+
+    A new connection may get the descriptor of a former one, so each use checks the other side.
+    """
+
+    descriptor: int
+    peer: Any
+    """The address of the other side; None if the connection had closed before it was known."""
+    others: int = 0
+    """Bytes that the other side has received and that are not in ``sent``: of the handshake, of
+    heartbeats and of headers. It only grows, so two threads may find it at once."""
+    sent: int = 0
+    """Bytes of the frames that were sent. Count a frame before it is sent: else the other side
+    could seem to have received bytes of other kinds."""
+    received: int = 0
+    """Those of ``sent`` that the other side had received at the last look."""
+
+    def is_open(self) -> bool:
+        return self.peer is not None and borrow(self.descriptor, peer_of) == self.peer
+
+    def look(self) -> bool:
+        """Bring ``received`` up to date; return whether the connection is open.
+
+        Without a connection, or where the system does not count, nothing is unread.
+        """
+        acked = borrow(self.descriptor, acked_bytes)
+        if acked is None or not self.is_open():
+            self.received = self.sent
+            return False
+        self.note(acked)
+        return True
+
+    def note(self, acked: int) -> None:
+        """Note that the other side has received so many bytes of all kinds."""
+        self.others = max(self.others, acked - self.sent)
+        self.received = max(self.received, acked - self.others)
+
+    def end(self) -> None:
+        """Shut the connection down."""
+        if self.is_open():
+            borrow(self.descriptor, _shut)
+
+    def abort(self) -> None:
+        """End the connection at once, and discard what the kernel holds of it in either direction.
+
+        After a shutdown, libzmq would read megabytes that came before. Connecting a socket to no
+        address does that.
+        """
+        if self.is_open():
+            # connect(2): Python's makes addresses of a socket's own family only.
+            _libc().connect(self.descriptor, _UNSPECIFIED, len(_UNSPECIFIED))
+            self.end()  # Where the former does not work.
+
+
+@cache
+def _libc() -> Any:
+    import ctypes  # noqa: PLC0415 (only nodes need it)
+
+    return ctypes.CDLL(None)
 
 
 def _shut(connection: Borrowed) -> None:
     connection.shutdown(tcp.SHUT_RDWR)
-
-
-@dataclass(slots=True, eq=False)
-class UnreadBytes:
-    """The bytes that were sent over a connection and not received, as of the last look."""
-
-    descriptor: int
-    peer: object
-    """The address of the other side: a new connection may get the descriptor of a former one."""
-    acked: int
-    """Bytes that the other side had received at the last look."""
-    count: int = 0
-
-    def look(self) -> bool:
-        """Bring ``count`` up to date; return whether the connection is open."""
-        acked = borrow(self.descriptor, acked_bytes)
-        if acked is None or borrow(self.descriptor, peer_of) != self.peer:
-            self.count = 0
-            return False
-        self.count = max(0, self.count - (acked - self.acked))
-        self.acked = acked  # It also counts heartbeats, the handshake and what is not in ``count``.
-        return True
-
-
-def unread_of(descriptor: int) -> UnreadBytes | None:
-    """Return a count that begins now; None if the connection is gone or the system has none."""
-    acked = borrow(descriptor, acked_bytes)
-    return None if acked is None else UnreadBytes(descriptor, borrow(descriptor, peer_of), acked)
 
 
 class BarredAddresses:

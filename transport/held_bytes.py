@@ -44,30 +44,20 @@ before a large reply is sent.
 
 from __future__ import annotations
 
-import ctypes
 import socket as tcp
 import struct
 import sys
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fencelock.actors.repeated import Repetitions
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
-from fencelock.transport.client_queue import SENDERS_MAX
-from fencelock.transport.descriptors import (
-    Borrowed,
-    UnreadBytes,
-    borrow,
-    end_connection,
-    peer_of,
-    unread_of,
-)
+from fencelock.transport.connections import Connection
+from fencelock.transport.descriptors import Borrowed, borrow
 from fencelock.transport.log import logger
 from fencelock.transport.posix import NODE, posix
 
@@ -120,7 +110,7 @@ SILENT_S, DEAF_S = 0.2, 1.0
 unless its buffer was made small."""
 
 LARGE_BYTES = 4 << 10
-"""Replies up to this size are no part of a quota (bytes): the queue of a link bounds their
+"""Replies up to this size are not refused for a quota (bytes): the queue of a link bounds their
 number."""
 
 QUOTA_LOOK_S = 0.1
@@ -138,52 +128,17 @@ CURVE_BYTES = 33
 _COUNTS = struct.Struct("=120xQQ")
 """``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in Linux' ``struct tcp_info``."""
 
-_UNSPECIFIED = bytes(16)
-"""A ``struct sockaddr`` of the family AF_UNSPEC."""
-
-
-@cache
-def _libc() -> Any:
-    return ctypes.CDLL(None)
+MEMBER_MOST = FRAME_BYTES_MAX + SLACK_BYTES
+CLIENT_MOST = CLIENT_BYTES_MAX + SLACK_BYTES
+"""The most that a connection may hold (bytes): a frame, and some more."""
 
 
 class Ended(NamedTuple):
     """A connection that was ended."""
 
-    peer: Any
+    connection: Connection
     why: str
     unfinished: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Watched:
-    """A connection, and what is known of it."""
-
-    descriptor: int
-    peer: object
-    taken_before: int
-    """`HeldBytes.taken` of its descriptor when it was accepted."""
-    sent_before: int
-    member: bool = False
-    most: int = CLIENT_BYTES_MAX + SLACK_BYTES
-    """The most that it may hold (bytes): a frame, and some more."""
-    passed: int = 0
-    """Bytes that were read, never taken as a frame, and are gone, such as heartbeats."""
-    read: int = 0
-    """Bytes that libzmq had read from it at the last look."""
-    acked: int = 0
-    unread: int = 0
-    """Bytes of frames that were sent and not acknowledged."""
-    acked_at: float = 0.0
-    """When ``acked`` last changed, or when `SILENT_BYTES` were first unread since (s)."""
-    taken_then: int = 0
-    """The bytes that had been taken at that time."""
-    held: int = 0
-    mark: int = 0
-    """An earlier ``read``."""
-    mark_empties: int = 0
-    mark_taken: int | None = None
-    """The bytes taken when all frames within ``mark`` had been; None if not known yet."""
 
 
 class HeldBytes:
@@ -195,10 +150,7 @@ class HeldBytes:
         curve: whether the connections use CURVE.
 
     Attributes:
-        taken: bytes of the frames received from each descriptor; the listener adds to it.
-        sent: bytes of the frames sent to each descriptor; the listener adds to it.
         empties: how often the listener found the ROUTER empty; it adds to it.
-        silent: the descriptors of silent clients.
         extra: bytes that a short frame has on the wire beside its own.
         extra_long: the same of a frame above `short_max`.
 
@@ -215,20 +167,17 @@ class HeldBytes:
         for module in ("termios", "fcntl"):  # Later no descriptor may be left to import them.
             posix(module, NODE)
         self._endpoint, self._ring, self._count = endpoint, ring, count
-        self.taken: defaultdict[int, int] = defaultdict(int)
-        self.sent: defaultdict[int, int] = defaultdict(int)
         self.empties = 0
-        self.silent: frozenset[int] = frozenset()
         added = CURVE_BYTES if curve else 0
         self.short_max, self.extra, self.extra_long = SHORT_MAX - added, added + 2, added + 9
-        self._news: deque[Callable[[], None]] = deque()
-        """Reports of the listener since the last look."""
-        self._watched: dict[int, _Watched] = {}
-        self._turns: deque[_Watched] = deque()
+        self._opened: deque[Connection] = deque()
+        """New connections since the last look."""
+        self._beside_barred: deque[tuple[Sequence[Connection], str]] = deque()
+        self._turns: deque[Connection] = deque()
         """Connections in the order of the next looks, also some that were closed."""
-        self._suspects: dict[int, tuple[int, int]] = {}
+        self._suspects: dict[Connection, tuple[int, int]] = {}
         """The ``read`` of connections that hold more than a frame, and ``empties`` at that time."""
-        self._readers: dict[int, _Watched] = {}
+        self._readers: set[Connection] = set()
         """Those with much to read."""
         self._readers_due = 0.0
         self._held = 0
@@ -241,36 +190,17 @@ class HeldBytes:
         if hasattr(tcp, "TCP_INFO"):
             self._thread.start()
 
-    def opened(self, descriptor: int, peer: object) -> None:
-        one = _Watched(descriptor, peer, self.taken[descriptor], self.sent[descriptor])
-        self._news.append(lambda: self._add(one))
+    def watch(self, one: Connection) -> None:
+        """Begin to look at a connection."""
+        self._opened.append(one)
 
-    def closed(self, descriptor: int) -> None:
-        self._news.append(lambda: self._forget(descriptor))
+    def end(self, one: Connection, why: str, *, unfinished: bool = False) -> None:
+        one.abort()
+        self.ended.append(Ended(one, why, unfinished))
 
-    def is_member(self, descriptor: int) -> None:
-        def note() -> None:
-            one = self._watched.get(descriptor)
-            if one is not None:
-                one.member, one.most = True, FRAME_BYTES_MAX + SLACK_BYTES
-
-        self._news.append(note)
-
-    def end(self, descriptor: int, peer: object, why: str, *, unfinished: bool = False) -> None:
-        """End a connection, if the descriptor still belongs to one to ``peer``."""
-        abort(descriptor, peer)
-        self.ended.append(Ended(peer, why, unfinished))
-
-    def end_larger(self, descriptors: list[int], why: str) -> None:
-        """End those connections of ``descriptors`` that hold more than `LARGER_BYTES`."""
-
-        def look() -> None:
-            for one in [self._watched[of] for of in descriptors if of in self._watched]:
-                self._look(one)
-                if one.held > LARGER_BYTES and not one.member:
-                    self._end(one, f"{one.held >> 10} KiB of it wait, and {why}")
-
-        self._news.append(look)
+    def end_larger(self, connections: Sequence[Connection], why: str) -> None:
+        """End those of ``connections`` that hold more than `LARGER_BYTES`."""
+        self._beside_barred.append((connections, why))
 
     def tend(self) -> set[str]:
         """Count and log the connections that were ended.
@@ -283,14 +213,15 @@ class HeldBytes:
         while self.ended:
             self._count("wire.held_closed", 1)
             last = self.ended.popleft()
+            peer = last.connection.peer
             if last.unfinished:
-                barred.add(last.peer[0])
+                barred.add(peer[0])
             if count := self._lines.add("", time.monotonic_ns()):
                 logger.warning(
                     "%s: closed %s connections that took too much memory, the latest from %s: %s",
                     self._endpoint,
                     count,
-                    last.peer,
+                    peer,
                     last.why,
                 )
         return barred
@@ -315,40 +246,38 @@ class HeldBytes:
     def _run(self) -> None:
         used_ns = time.process_time_ns()
         while self._pause():
-            while self._news:
-                self._news.popleft()()
-            now_ns = time.process_time_ns()
             turns = self._turns
+            while self._opened:
+                turns.appendleft(self._opened.popleft())
+            while self._beside_barred:
+                self._end_larger(*self._beside_barred.popleft())
+            now_ns = time.process_time_ns()
             looks = min((now_ns - used_ns) * LOOKS_PER_MS // 1_000_000, len(turns))
             if looks:
                 used_ns = now_ns
             for one in [turns.popleft() for _ in range(looks)]:
-                if self._watched.get(one.descriptor) is one:
+                if one.watched:
                     turns.append(one)
                     self._look(one)
+                else:
+                    self._hold(one, 0)
             self._judge()
             if self._suspects:
                 self._ring()  # It shall find out whether the ROUTER is empty.
 
-    def _add(self, one: _Watched) -> None:
-        self._forget(one.descriptor)
-        self._watched[one.descriptor] = one
-        self._turns.appendleft(one)
+    def _end_larger(self, connections: Sequence[Connection], why: str) -> None:
+        for one in connections:
+            if one.watched and not one.was_member:
+                self._look(one)
+                if one.held > LARGER_BYTES:
+                    self._end(one, f"{one.held >> 10} KiB of it wait, and {why}")
 
-    def _forget(self, descriptor: int) -> None:
-        one = self._watched.pop(descriptor, None)
-        if one is not None:
-            self._held -= one.held
-            self._suspects.pop(descriptor, None)
-            self._readers.pop(descriptor, None)
-            self.silent -= {descriptor}
-
-    def _look(self, one: _Watched) -> None:
+    def _look(self, one: Connection) -> None:
         """Bring what is known of a connection up to date."""
         acked, read = counts_of(one.descriptor)
         one.read = max(one.read, read)
         empties = self.empties  # Before `taken`, which then has all that was complete.
-        taken = self.taken[one.descriptor] - one.taken_before
+        taken = one.taken
         self._find_held(one, taken)
         if one.mark_taken is None:
             if empties >= one.mark_empties + 2:
@@ -361,17 +290,14 @@ class HeldBytes:
             one.mark, one.mark_empties, one.mark_taken = one.read, empties, None
         if acked != one.acked:
             one.acked, one.acked_at, one.taken_then = acked, time.monotonic(), taken
-        if one.held > one.most and one.descriptor not in self._suspects:
-            self._suspects[one.descriptor] = one.read, empties
-        one.unread = self.sent[one.descriptor] - one.sent_before - acked
-        if one.unread < 0:  # Also the handshake and replies to heartbeats were acknowledged.
-            one.sent_before += one.unread
-            one.unread = 0
-        if one.unread > SILENT_BYTES and one.descriptor not in self._readers:
-            self._readers[one.descriptor] = one
+        if one.held > _most(one) and one not in self._suspects:
+            self._suspects[one] = one.read, empties
+        one.note(acked)
+        if one.sent - one.received > SILENT_BYTES and one not in self._readers:
+            self._readers.add(one)
             one.acked_at, one.taken_then = time.monotonic(), taken  # Silence counts from now.
 
-    def _find_held(self, one: _Watched, taken: int) -> None:
+    def _find_held(self, one: Connection, taken: int) -> None:
         held = one.read - taken - one.passed
         if held < 0:  # `read` is older than ``taken``: more has come since. Count again.
             one.read = max(one.read, counts_of(one.descriptor)[1])
@@ -379,34 +305,43 @@ class HeldBytes:
         if held < 0:  # A frame of the former connection of this descriptor was taken.
             one.passed += held
             held = 0
+        self._hold(one, held)
+
+    def _hold(self, one: Connection, held: int) -> None:
+        """Note what a connection holds: nothing once it is not watched."""
         self._held += held - one.held
         one.held = held
 
     def _judge(self) -> None:
         """End the connections of which too much is held."""
-        for descriptor, (read, empties) in list(self._suspects.items()):
-            one = self._watched[descriptor]
-            taken = self.taken[descriptor] - one.taken_before
+        for one, (read, empties) in list(self._suspects.items()):
+            if not one.watched:
+                del self._suspects[one]
+                continue
+            taken = one.taken
             self._find_held(one, taken)
-            if one.held > CLIENT_HELD_MAX and not one.member:
+            if one.held > CLIENT_HELD_MAX and not one.was_member:
                 self._end(one, f"{one.held >> 10} KiB of it wait, the limit is 4 MiB")
             elif self.empties >= empties + 2:
-                del self._suspects[descriptor]
+                del self._suspects[one]
                 unfinished = read - taken - one.passed
-                if unfinished > one.most:
+                if unfinished > _most(one):
                     self._end(
                         one,
                         f"it sent {unfinished >> 10} KiB of one message without its end; a frame "
-                        f"has one part of at most {(one.most - SLACK_BYTES) >> 10} KiB",
+                        f"has one part of at most {(_most(one) - SLACK_BYTES) >> 10} KiB",
                         unfinished=True,
                     )
                 else:
                     self._look(one)
         while self._held > HELD_MAX:
-            for one in self._watched.values():
-                self._find_held(one, self.taken[one.descriptor] - one.taken_before)
+            for one in self._turns:
+                if one.watched:
+                    self._find_held(one, one.taken)
+                else:
+                    self._hold(one, 0)
             if self._held > HELD_MAX:
-                most = max(self._watched.values(), key=lambda one: one.held)
+                most = max(self._turns, key=lambda one: one.held)
                 text = f"{self._held >> 20} MiB of all connections wait, the limit is 16 MiB, and "
                 self._end(most, f"{text}{most.held >> 10} KiB of it")
         if self._readers and time.monotonic() >= self._readers_due:
@@ -416,49 +351,43 @@ class HeldBytes:
         """End the connections that read too little."""
         now = time.monotonic()
         self._readers_due = now + UNREAD_LOOK_S + UNREAD_LOOK_EACH_S * len(self._readers)
-        unread: dict[int, int] = {}
-        silent = set[int]()
-        for descriptor, one in list(self._readers.items()):
+        unread: dict[Connection, int] = {}
+        for one in list(self._readers):
+            if not one.watched:
+                self._readers.remove(one)
+                continue
             self._look(one)
-            waits = one.unread
+            waits = one.sent - one.received
             silent_s = now - one.acked_at
-            sent = self.taken[descriptor] - one.taken_before - one.taken_then
+            sent = one.taken - one.taken_then
             if waits <= SILENT_BYTES:
-                del self._readers[descriptor]
+                self._readers.remove(one)
+                one.silent = False
             elif silent_s > STALLED_S and waits > STALLED_BYTES:
                 self._end(one, f"it read nothing for {STALLED_S:.0f} s; {waits >> 10} KiB wait")
-            elif silent_s > DEAF_S and min(waits, sent) > DEAF_BYTES and not one.member:
+            elif silent_s > DEAF_S and min(waits, sent) > DEAF_BYTES and not one.was_member:
                 text = f"it read nothing for {DEAF_S:.0f} s, in which it sent {sent >> 10} KiB"
                 self._end(one, f"{text}; {waits >> 10} KiB wait")
             else:
-                unread[descriptor] = waits
-                if silent_s > SILENT_S and sent > SILENT_BYTES and not one.member:
-                    silent.add(descriptor)
-        self.silent = frozenset(silent)
+                unread[one] = waits
+                one.silent = silent_s > SILENT_S and sent > SILENT_BYTES and not one.was_member
         total = sum(unread.values())
         while total > UNREAD_MAX:
-            descriptor = max(unread, key=unread.__getitem__)
-            waits = unread.pop(descriptor)
+            one = max(unread, key=unread.__getitem__)
+            waits = unread.pop(one)
             text = f"{total >> 20} MiB of replies are not read, the limit is 64 MiB, and "
-            self._end(self._watched[descriptor], f"{text}{waits >> 10} KiB of it")
+            self._end(one, f"{text}{waits >> 10} KiB of it")
             total -= waits
 
-    def _end(self, one: _Watched, why: str, *, unfinished: bool = False) -> None:
-        self._forget(one.descriptor)
-        self.end(one.descriptor, one.peer, why, unfinished=unfinished)
+    def _end(self, one: Connection, why: str, *, unfinished: bool = False) -> None:
+        one.watched = False
+        self._hold(one, 0)
+        self.end(one, why, unfinished=unfinished)
         self._ring()
 
 
-def abort(descriptor: int, peer: object) -> None:
-    """End a connection at once, if the descriptor still belongs to one to ``peer``.
-
-    What the kernel holds of it in either direction is discarded. After a shutdown, libzmq would
-    read megabytes that came before. Connecting a socket to no address does that.
-    """
-    if peer is not None and borrow(descriptor, peer_of) == peer:
-        # connect(2): Python's makes addresses of a socket's own family only.
-        _libc().connect(descriptor, _UNSPECIFIED, len(_UNSPECIFIED))
-        end_connection(descriptor, peer)  # Where the former does not work.
+def _most(one: Connection) -> int:
+    return MEMBER_MOST if one.was_member else CLIENT_MOST
 
 
 def counts_of(descriptor: int) -> tuple[int, int]:
@@ -482,14 +411,30 @@ def _counts_of(connection: Borrowed) -> tuple[int, int]:
     return acked, received - int.from_bytes(waiting, sys.byteorder)
 
 
-@dataclass(slots=True, eq=False)
-class _Reader:
-    """A client that was sent large replies, and what it has not read of them."""
+class Quota:
+    """What a client, or all with one key, may leave unread.
 
-    owner: str
-    unread: UnreadBytes
-    blocked: bool = False
-    """Whether a reply was dropped, and its frames are until it reads."""
+    Attributes:
+        connections: those that were sent large replies.
+
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.connections: set[Connection] = set()
+        self._looked_at = 0.0
+        """The time of the last look at all connections (s)."""
+
+    def unread(self) -> int:
+        return sum(one.sent - one.received for one in self.connections)
+
+    def look(self) -> None:
+        """Look at all connections, but not each time: they may be many."""
+        now = time.monotonic()
+        if now - self._looked_at >= QUOTA_LOOK_S:
+            self._looked_at = now
+            for one in self.connections:
+                one.look()
 
 
 class UnreadReplies:
@@ -497,98 +442,55 @@ class UnreadReplies:
 
     Args:
         most: limit of unread replies of a client or, with keys, of all with one key (bytes).
-        owner_of: returns the client, or its key.
-
-    Attributes:
-        blocked: number of clients whose frames are dropped.
 
     """
 
-    def __init__(self, most: int, owner_of: Callable[[str], str] = str) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._unlooked = min(UNLOOKED_BYTES, most // 16)
-        self._owner_of = owner_of
-        self._readers: dict[str, _Reader] = {}
-        self._by_owner: dict[str, dict[str, UnreadBytes]] = {}
-        self._looked: dict[str, float] = {}
-        """The time of the last look at all connections of an owner (s)."""
-        self.blocked = 0
+        self._quotas: dict[str, Quota] = {}
+        """By owner: a client, or its key."""
         self._lines = Repetitions()
 
-    def take(self, client: str, descriptor: int, size: int) -> bool:
-        """Count a reply of ``size`` bytes; return False if it must be dropped."""
-        reader = self._readers.get(client)
-        unread = None if reader is None or reader.unread.descriptor != descriptor else reader.unread
-        if unread is not None and unread.count > self._unlooked and not unread.look():
-            unread = None
-        if reader is None or unread is None:
-            self._forget(client)
-            unread = unread_of(descriptor)
-            if unread is None:
-                return True
-            reader = self._add(client, unread)
-        owner = reader.owner
-        if not self._has_room(owner, size):
-            self._look_at_all(owner)
-            if not self._has_room(owner, size):
-                if not reader.blocked and reader.unread.count > self._most // 2:
-                    reader.blocked = True
-                    self.blocked += 1
-                self._log(owner)
-                return False
-        reader.unread.count += size
-        return True
-
-    def is_blocked(self, client: str) -> bool:
-        """Return whether frames of ``client`` are dropped, since it reads too little."""
-        reader = self._readers.get(client)
-        if reader is None or not reader.blocked:
-            return False
-        if reader.unread.look() and reader.unread.count > self._most // 2:
+    def admits(self, owner: str, one: Connection, size: int) -> bool:
+        """Return whether a large reply of ``size`` bytes may be sent to ``owner``."""
+        quota = one.quota
+        if quota is None:
+            quota = one.quota = self._quotas.setdefault(owner, Quota(owner))
+            quota.connections.add(one)
+        if one.sent - one.received > self._unlooked:
+            one.look()
+        if self._has_room(quota, size):
             return True
-        self._forget(client)
+        quota.look()
+        if self._has_room(quota, size):
+            return True
+        one.blocked = one.blocked or one.sent - one.received > self._most // 2
+        self._log(quota)
         return False
 
-    def _has_room(self, owner: str, size: int) -> bool:
-        """Return whether a reply fits; one above the quota does if nothing else is unread."""
-        unread = self._unread(owner)
-        return not unread or unread + size <= self._most
+    def is_blocked(self, one: Connection) -> bool:
+        """Return whether frames of a connection are dropped, since it reads too little."""
+        one.blocked = one.blocked and one.look() and one.sent - one.received > self._most // 2
+        return one.blocked
 
-    def _unread(self, owner: str) -> int:
-        return sum(one.count for one in self._by_owner[owner].values())
+    def closed(self, one: Connection) -> None:
+        if one.quota is not None:
+            one.quota.connections.discard(one)
+            if not one.quota.connections:
+                del self._quotas[one.quota.owner]
 
-    def _look_at_all(self, owner: str) -> None:
-        """Bring the counts of all its clients up to date, but not each time: they may be many."""
-        now = time.monotonic()
-        if now - self._looked.get(owner, 0.0) >= QUOTA_LOOK_S:
-            self._looked[owner] = now
-            for unread in self._by_owner[owner].values():
-                unread.look()  # Nothing of a closed connection is unread.
+    def _has_room(self, quota: Quota, size: int) -> bool:
+        """Return whether a reply fits; one above the quota does if nothing large is unread."""
+        unread = quota.unread()
+        return unread <= LARGE_BYTES or unread + size <= self._most
 
-    def _add(self, client: str, unread: UnreadBytes) -> _Reader:
-        if len(self._readers) >= SENDERS_MAX:
-            self._forget(next(iter(self._readers)))
-        reader = self._readers[client] = _Reader(self._owner_of(client), unread)
-        self._by_owner.setdefault(reader.owner, {})[client] = unread
-        return reader
-
-    def _forget(self, client: str) -> None:
-        reader = self._readers.pop(client, None)
-        if reader is None:
-            return
-        self.blocked -= reader.blocked
-        clients = self._by_owner[reader.owner]
-        del clients[client]
-        if not clients:
-            del self._by_owner[reader.owner]
-            self._looked.pop(reader.owner, None)
-
-    def _log(self, owner: str) -> None:
+    def _log(self, quota: Quota) -> None:
         if self._lines.add("", time.monotonic_ns()):
             logger.warning(
                 "%r does not read its replies: %s KiB wait, the quota is %s KiB; more are "
                 "dropped, and frames of clients that do not read",
-                owner,
-                self._unread(owner) >> 10,
+                quota.owner,
+                quota.unread() >> 10,
                 self._most >> 10,
             )

@@ -20,7 +20,7 @@ from fencelock.transport.admission import (
     FrameValidator,
     check_client_size,
 )
-from fencelock.transport.descriptors import CONNECTIONS_MAX, UnreadBytes, unread_of
+from fencelock.transport.descriptors import CONNECTIONS_MAX, TcpConnection, connection_of
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
 from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
 from fencelock.transport.log import FaultLog, logger
@@ -96,8 +96,8 @@ class Link:
         self.sent = 0
         self.beaten = 0
         """``sent`` when an empty frame was last due."""
-        self.unread = UnreadBytes(-1, None, 0)
-        """The bytes that were sent and not received."""
+        self.connection = TcpConnection(-1, None)
+        """The present one, or the last."""
         self._refusal = ""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
@@ -111,7 +111,7 @@ class Link:
             except zmq.Again:
                 return
             if event == zmq.EVENT_CONNECTED:
-                self.unread = unread_of(value) or UnreadBytes(-1, None, 0)
+                self.connection = connection_of(value)
                 continue
             self._turned(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
             if event & HANDSHAKE_FAILURES:
@@ -330,7 +330,8 @@ class SocketHub:
         Close the links to peers without a key, and connect to those that have one again.
         """
         assert self._guard is not None
-        self._guard.replace(bound)
+        assert self._listener is not None
+        self._guard.replace(bound, self._listener.connections.open.values())
         links = {node: link.endpoint for node, link in self._links.items()}
         for node, endpoint in {**links, **self._barred}.items():
             if self._guard.lists(node) == (node in self._barred):
@@ -495,33 +496,31 @@ class SocketHub:
             ValueError: an address is not well-formed.
 
         """
-        client, listener = self._admission.client, self._listener
-        if listener is not None and listener.unread.blocked and listener.drops(link):
-            return
         peer = self._links.get(link)
-        between_members = peer is not None and not client
-        raw = encode_frame(frame, link if client else "", check=between_members)
-        if len(raw) > CLIENT_BYTES_MAX:
-            check_client_size(frame, len(raw), client=client)
         if peer is None:
             if self._listener is None:
                 self._count("wire.unroutable", 1)
             else:
-                self._listener.send(link, raw)
+                self._listener.send(link, frame)
             return
-        size, unread = len(raw), peer.unread
-        if unread.count + size > LINK_BYTES_MAX:
-            unread.look()  # Once in so many bytes, or while the other side does not read.
-            if unread.count + size > LINK_BYTES_MAX:
+        client = self._admission.client
+        raw = encode_frame(frame, link if client else "", check=not client)
+        size, connection = len(raw), peer.connection
+        if size > CLIENT_BYTES_MAX:
+            check_client_size(frame, size, client=client)
+        if connection.sent - connection.received + size > LINK_BYTES_MAX:
+            connection.look()  # Once in so many bytes, or while the other side does not read.
+            if connection.sent - connection.received + size > LINK_BYTES_MAX:
                 self._count("wire.queue_full", 1)
                 return
-        unread.count += size
+        connection.sent += size
         peer.sent += 1
         if client or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
             self._poller.used[peer.dealer] = POLLIN
         try:
             send_part(peer.dealer, raw, NOBLOCK)
         except zmq.Again:
+            connection.sent -= size
             self._count("wire.queue_full" if peer.up else "wire.unroutable", 1)
 
     def close(self) -> None:

@@ -9,15 +9,14 @@ authenticator answers that on a thread of its own. Later every frame carries tha
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
 from fencelock.actors.api.name import NAME_END
 from fencelock.actors.repeated import Repetitions, times_text
-from fencelock.transport.descriptors import CONNECTIONS_MAX, shut
 from fencelock.transport.log import note
 from fencelock.transport.sockets import MECHANISM_MISMATCH, Socket
 
@@ -28,10 +27,11 @@ SHOWN = 10
 """Characters of an unknown public key in the log, to compare with ``fencelock keys list``."""
 
 _DOMAIN = "fencelock"
-_SRCFD = int(zmq.SRCFD)
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
+
+    from fencelock.transport.connections import Connection
 
 
 class LinkKey(NamedTuple):
@@ -58,15 +58,6 @@ class ListedKeys(NamedTuple):
     meant that begin with it."""
 
 
-class SourceLink(NamedTuple):
-    """The connection over which frames came."""
-
-    descriptor: int
-    user: str
-    """The public key of the other side."""
-    host: str
-
-
 class KeyGuard:
     """Admits connections and frames to a ROUTER by the keys of their senders.
 
@@ -81,8 +72,6 @@ class KeyGuard:
         self._count = count
         self._unknown: deque[str] = deque(maxlen=UNKNOWN_MAX)
         """Keys that the authenticator's thread refused."""
-        self._links: OrderedDict[bytes, SourceLink] = OrderedDict()
-        """The connection of each routing id from which a frame was admitted."""
         self._refusals = Repetitions()
         self._authenticator: ThreadAuthenticator | None = None
 
@@ -108,28 +97,26 @@ class KeyGuard:
         self._unknown.append(public)
         return False
 
-    def admits(self, link: str, identity: bytes, part: zmq.Frame) -> bool:
-        """Return whether the key of a frame's sender may use ``link``; count and log if not."""
+    def admits(self, link: str, one: Connection, part: zmq.Frame) -> bool:
+        """Return whether the key of a frame's sender may use ``link``.
+
+        If not, end the connection, count and log.
+        """
         try:
             user = str(part.get("User-Id"))
         except zmq.ZMQError:  # Only on a socket that was not secured.
             user = ""
         bound = self._bound.get(user)
-        source = SourceLink(int(part.get(_SRCFD)), user, str(part.get("Peer-Address")))
         if bound is None:
             self._refuse("wire.key_revoked", f"frames under the revoked key {user[:SHOWN]}...")
         elif link == bound or (bound[-1] == NAME_END and link.startswith(bound)):
-            if self._links.get(identity) != source:
-                self._links[identity] = source
-                self._links.move_to_end(identity)
-                if len(self._links) > CONNECTIONS_MAX:
-                    self._links.popitem(last=False)
+            one.user = user
             return True
         else:
             name = bound.removesuffix(NAME_END)
             text = f"frames of the key of {name} in the name of {link}"
             self._refuse("wire.key_misused", text, of=name)
-        shut(source.descriptor, source.host)
+        one.end()
         return False
 
     def failed(self, event: int, value: int) -> None:
@@ -160,13 +147,12 @@ class KeyGuard:
     def lists(self, node: str) -> bool:
         return node in self._bound.values()
 
-    def replace(self, bound: Mapping[str, str]) -> None:
-        """Use other bindings; close the links of keys that are removed, or are bound anew."""
+    def replace(self, bound: Mapping[str, str], connections: Iterable[Connection]) -> None:
+        """Use other bindings; end the connections whose keys are removed, or are bound anew."""
         former, self._bound = self._bound, bound
-        for identity, link in list(self._links.items()):
-            if bound.get(link.user) != former.get(link.user):
-                del self._links[identity]
-                shut(link.descriptor, link.host)
+        for one in connections:
+            if bound.get(one.user) != former.get(one.user):
+                one.end()
 
     def close(self) -> None:
         """Stop to answer handshakes; after the sockets are closed."""

@@ -17,7 +17,13 @@ from msgspec.structs import replace
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.actors.repeated import Repetitions, times_text
-from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
+from fencelock.transport.admission import (
+    CLIENT_BYTES_MAX,
+    Dropped,
+    FrameValidator,
+    check_client_size,
+    link_of,
+)
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_queue import (
     CLIENT_FRAMES_MAX,
@@ -29,8 +35,8 @@ from fencelock.transport.client_queue import (
     Floods,
     QueuedFrame,
 )
-from fencelock.transport.connections import Connections
-from fencelock.transport.descriptors import CONNECTIONS_MAX, borrow, peer_of
+from fencelock.transport.connections import SETTLED, Connection, Connections, State
+from fencelock.transport.descriptors import CONNECTIONS_MAX
 from fencelock.transport.frame import Frame, Mismatch, encode_frame
 from fencelock.transport.held_bytes import (
     LARGE_BYTES,
@@ -116,7 +122,7 @@ class Listener:
         self._owner_of: Callable[[str], str] = str if guard is None else key_of
         frames_max = CLIENT_FRAMES_MAX if guard is None else KEY_FRAMES_MAX
         self.queue = ClientQueue(self._clients.known, frames_max)
-        self.unread = UnreadReplies(quotas.unread_kib << 10, self._owner_of)
+        self._unread = UnreadReplies(quotas.unread_kib << 10)
         self._floods = Floods()
         self._taken = Repetitions()
         self._discarded = ""
@@ -133,7 +139,8 @@ class Listener:
             connections_max,
             quotas.connections,
             count,
-            self.held,
+            self.held.watch,
+            self._unread.closed,
             None if guard is None else guard.failed,
         )
         poller.register(self.socket)
@@ -146,9 +153,14 @@ class Listener:
             self._poller.used[connections.monitor] = POLLIN
         connections.tend()
         for host in self.held.tend():
-            connections.bar(host, UNFINISHED_BARRED_S)
+            self._bar(host, UNFINISHED_BARRED_S)
         if self._guard is not None:
             self._guard.tend()
+
+    def _bar(self, host: str, seconds: float) -> None:
+        """Bar an address for a while; where it is not barred yet, end its larger connections."""
+        if others := self.connections.bar(host, seconds):
+            self.held.end_larger(others, "it is from the address of one that sent several parts")
 
     def read(self, most: int, arrivals: list[Arrival]) -> None:
         """Read about ``most`` frames, counting large ones as several; add those of members."""
@@ -186,35 +198,40 @@ class Listener:
         except zmq.ZMQError:
             self._count("wire.malformed", 1)
             return
-        self.held.end(source, borrow(source, peer_of), "it sent a frame of several parts")
+        self.held.end(self.connections.over(source), "it sent a frame of several parts")
         self._discarded = str(part.get("Peer-Address"))
-        self.connections.bar(self._discarded, PARTS_BARRED_S)
+        self._bar(self._discarded, PARTS_BARRED_S)
 
     def _discard(self) -> bool:
         """Discard some of the parts; return whether these were the last."""
-        self.connections.bar(self._discarded, PARTS_MAX * PARTS_BARRED_EACH_S)
+        self._bar(self._discarded, PARTS_MAX * PARTS_BARRED_EACH_S)
         if not discard_parts(self.socket, PARTS_MAX):
             return False
         self._discarded = ""
         return True
 
-    def _sort(self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]) -> int:
+    def _sort(  # noqa: PLR0912  (the path of every frame)
+        self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]
+    ) -> int:
         """Decode a member's frame; queue a client's. Return the bytes that it counts as."""
         name = link_of(identity)
         if name is None:
             self._count("wire.malformed", 1)
-            return 0
-        if self._guard is not None and not self._guard.admits(name, identity, part):
             return 0
         try:
             source = int(part.get(_SRCFD))
         except zmq.ZMQError:  # Of an old version of ZMTP: we speak none.
             self._count("wire.malformed", 1)
             return 0
-        size, held, floods = len(part), self.held, self._floods
-        held.taken[source] += size + (held.extra if size <= held.short_max else held.extra_long)
+        connections, held, floods, size = self.connections, self.held, self._floods, len(part)
+        one = connections.open.get(source)
+        if one is None or connections.is_behind or one.state not in SETTLED:
+            one = connections.over(source)
+        one.taken += size + (held.extra if size <= held.short_max else held.extra_long)
+        if self._guard is not None and not self._guard.admits(name, one, part):
+            return 0
         if floods.senders and floods.is_muted(identity):
-            return self._drop_unread("wire.muted", name, identity, source)
+            return self._drop_unread("wire.muted", name, identity, one)
         member = name in self._members
         if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
             self._count("wire.oversized", 1)
@@ -222,39 +239,36 @@ class Listener:
             return 0
         raw = part.bytes
         if member:
-            frame, connections = self._admission.admit(name, raw), self.connections
+            frame = self._admission.admit(name, raw)
             if isinstance(frame, Dropped):
-                self._dropped(name, identity, source, frame, raw)
-            elif not (
-                connections.fresh or connections.beating or connections.is_behind
-            ) or connections.spoke(source, name):
+                self._dropped(name, identity, one, frame, raw)
+            elif one.state is State.MEMBER or connections.use(one, name):
                 if frame.newer:
                     self._count("wire.newer_message", frame.newer)
                 arrivals.append((name, frame))
             return size
-        if self.unread.blocked and self.unread.is_blocked(name):
-            return self._drop_unread("wire.client_slow", name, identity, source)
+        if one.blocked and self._unread.is_blocked(one):
+            return self._drop_unread("wire.client_slow", name, identity, one)
         owner, queue = self._owner_of(name), self.queue
         if owner in queue.owners and self._clients.is_taken(name, identity):
-            return self._drop_unread("wire.client_id_taken", name, identity, source)
-        silent = source in held.silent
-        if not queue.put(owner, QueuedFrame(identity, source, raw, name), silent=silent):
-            return self._drop_unread("wire.client_flooded", name, identity, source)
+            return self._drop_unread("wire.client_id_taken", name, identity, one)
+        if not queue.put(owner, QueuedFrame(identity, one, raw, name), silent=one.silent):
+            return self._drop_unread("wire.client_flooded", name, identity, one)
         return size
 
-    def _drop_unread(self, counter: str, name: str, identity: bytes, descriptor: int) -> int:
+    def _drop_unread(self, counter: str, name: str, identity: bytes, one: Connection) -> int:
         """Drop a frame; close the connection of a sender of which too many were dropped.
 
         Return the bytes that the frame counts as: a flood must not make turns long.
         """
         self._count(counter, 1)
-        dropped = self._floods.note(identity, descriptor)
+        dropped = self._floods.note(identity, one)
         if not dropped:
             self._count("wire.flood_closed", 1)
         elif dropped == WARNED_FRAMES and counter != "wire.muted":
             text = f"client {name!r}: {dropped} frames were dropped within a second, the quota is "
             text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
-            self._refuse(name, identity, descriptor, Mismatch.QUOTA, text)
+            self._refuse(name, identity, one, Mismatch.QUOTA, text)
         return DROPPED_BYTES
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
@@ -290,44 +304,44 @@ class Listener:
         return arrivals, most - left
 
     def _opened(self, waiting: QueuedFrame) -> Frame | None:
-        identity, source, raw, name, _ = waiting
+        identity, one, raw, name, _ = waiting
         if self._floods.senders and self._floods.is_muted(identity):
             self._count("wire.muted", 1)
             return None
         clients = self._clients
         known = clients.connection(name)
-        is_usual = known == (identity, source)
+        is_usual = known == (identity, one)
         if not is_usual and clients.is_taken(name, identity):
-            self._refuse_taken(name, identity, source)
+            self._refuse_taken(name, identity, one)
             return None
         frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
-            self._dropped(name, identity, source, frame, raw)
+            self._dropped(name, identity, one, frame, raw)
             return None
-        if self.connections.fresh or self.connections.beating or self.connections.is_behind:
-            member = name if name in self._members else ""
-            if not self.connections.spoke(source, member):
-                return None
+        if one.state not in SETTLED and not self.connections.use(
+            one, name if name in self._members else ""
+        ):
+            return None
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
         if is_usual:
             clients.used(name)
-        elif clients.note(name, identity, source):
+        elif clients.note(name, identity, one):
             self._count("wire.client_forgotten", 1)
         return frame
 
-    def _refuse_taken(self, name: str, identity: bytes, source: int) -> None:
+    def _refuse_taken(self, name: str, identity: bytes, one: Connection) -> None:
         """Notify a process that another one uses its id; log the latest once an interval."""
         self._count("wire.client_id_taken", 1)
         text = f"another process uses the client id {name!r} over an open connection"
-        self._refuse(name, identity, source, Mismatch.ID_TAKEN, text)
+        self._refuse(name, identity, one, Mismatch.ID_TAKEN, text)
         count, node = self._taken.add("", time.monotonic_ns()), self._admission.node
         if count:
             text = f"{node} refused frames: {text}{times_text(count)}"
             note(node, "WARNING", text, event="client_id_taken", count=count)
 
     def _dropped(
-        self, name: str, identity: bytes, source: int, dropped: Dropped, raw: bytes
+        self, name: str, identity: bytes, one: Connection, dropped: Dropped, raw: bytes
     ) -> None:
         """Count a dropped frame, and notify its sender if that can help."""
         self._count(dropped.counter, 1)
@@ -336,54 +350,60 @@ class Listener:
         elif dropped.counter == "wire.malformed" and name not in self._members:
             replies = self._admission.field_refusals(name, raw)
             if replies is not None:
-                self._reply(identity, source, encode_frame(replies))
+                self._reply(identity, one, encode_frame(replies))
         if dropped.mismatch is not None and dropped.counter != "wire.rejected":
-            self._refuse(name, identity, source, dropped.mismatch, dropped.detail)
+            self._refuse(name, identity, one, dropped.mismatch, dropped.detail)
 
     def _refuse(
-        self, name: str, identity: bytes, source: int, mismatch: Mismatch, detail: str
+        self, name: str, identity: bytes, one: Connection, mismatch: Mismatch, detail: str
     ) -> None:
         refusal = self._admission.refusal(name, mismatch, detail)
-        self._reply(identity, source, encode_frame(refusal))
+        self._reply(identity, one, encode_frame(refusal))
 
-    def drops(self, client: str) -> bool:
-        """Return whether frames for ``client`` are dropped, since it does not read; count one."""
-        slow = self.unread.is_blocked(client)
-        if slow:
-            self._count("wire.client_slow", 1)
-        return slow
+    def send(self, client: str, frame: Frame) -> None:
+        """Send ``frame`` to ``client`` by the connection that it used last, see `SocketHub.send`.
 
-    def send(self, client: str, raw: bytes) -> None:
-        """Send ``raw`` to ``client`` by the connection that it used last."""
-        connection = self._clients.connection(client)
-        if connection is None:
+        Whether the client reads is checked before the frame is encoded.
+        """
+        known = self._clients.connection(client)
+        if known is None:
             self._count("wire.unroutable", 1)
             return
-        identity, descriptor = connection
-        if len(raw) > LARGE_BYTES and not self.unread.take(client, descriptor, len(raw)):
+        identity, one = known
+        if one.blocked and self._unread.is_blocked(one):
             self._count("wire.client_slow", 1)
-        elif not self._reply(identity, descriptor, raw):
+            return
+        raw = encode_frame(frame, check=False)
+        size = len(raw)
+        if size > CLIENT_BYTES_MAX:
+            check_client_size(frame, size, client=False)
+        if size > LARGE_BYTES and not self._unread.admits(self._owner_of(client), one, size):
+            self._count("wire.client_slow", 1)
+        elif not self._reply(identity, one, raw):
             self._clients.gone(client)
 
-    def _reply(self, identity: bytes, descriptor: int, raw: bytes) -> bool:
+    def _reply(self, identity: bytes, one: Connection, raw: bytes) -> bool:
         """Send ``raw``; return whether the connection exists."""
         self._poller.used[self.socket] = POLLIN
+        one.sent += len(raw)  # First, see `TcpConnection.sent`.
         try:
             send_part(self.socket, identity, NOBLOCK_MORE)
             send_part(self.socket, raw, NOBLOCK)
-            self.held.sent[descriptor] += len(raw)
-        except zmq.Again:
-            self._count("wire.queue_full", 1)
         except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
+            one.sent -= len(raw)
+            if error.errno == zmq.EAGAIN:
+                self._count("wire.queue_full", 1)
+            elif error.errno == zmq.EHOSTUNREACH:
+                self._count("wire.unroutable", 1)
+                return False
+            else:
                 raise
-            self._count("wire.unroutable", 1)
-            return False
         return True
 
-    def _is_open(self, identity: bytes) -> bool:
+    def _is_open(self, known: ClientConnection) -> bool:
         """Return whether the connection exists. Only a message to it tells: an empty frame."""
-        return self._reply(identity, -1, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
+        identity, one = known
+        return self._reply(identity, one, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
 
     def close(self) -> None:
         self.held.close()
@@ -396,19 +416,21 @@ class ClientConnection(NamedTuple):
 
     identity: bytes
     """Its routing id."""
-    descriptor: int
+    connection: Connection
 
 
 class Clients:
     """The connection last used by each client.
 
     Args:
-        is_open: returns whether there is a connection with a routing id.
+        is_open: returns whether there is a connection with the routing id.
         most: limit of clients. A forgotten one is known again once it sends.
 
     """
 
-    def __init__(self, is_open: Callable[[bytes], bool], most: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, is_open: Callable[[ClientConnection], bool], most: int = CONNECTIONS_MAX
+    ) -> None:
         self._is_open = is_open
         self._most = most
         self._connections: OrderedDict[str, ClientConnection] = OrderedDict()
@@ -417,12 +439,10 @@ class Clients:
         """Returns the connection of a client, or None for an unknown client."""
         self.used: Callable[[str], None] = self._connections.move_to_end
         """Records that a known client used its connection again."""
-        self._open: dict[str, float] = {}
-        """Of clients whose ids other processes use: the time until which they count as open (s)."""
 
-    def note(self, client: str, identity: bytes, descriptor: int) -> bool:
+    def note(self, client: str, identity: bytes, connection: Connection) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
-        self._connections[client] = ClientConnection(identity, descriptor)
+        self._connections[client] = ClientConnection(identity, connection)
         self._connections.move_to_end(client)
         if len(self._connections) <= self._most:
             return False
@@ -442,17 +462,16 @@ class Clients:
         if known.identity.partition(b".")[0] == identity.partition(b".")[0]:
             return False
         now = time.monotonic()
-        if now < self._open.get(client, 0.0):
+        if now < known.connection.open_until:
             return True
-        if not self._is_open(known.identity):
+        if not self._is_open(known):
             self.gone(client)
             return False
-        self._open[client] = now + OPEN_S
+        known.connection.open_until = now + OPEN_S
         return True
 
     def gone(self, client: str) -> None:
         self._connections.pop(client, None)
-        self._open.pop(client, None)
 
     def __len__(self) -> int:
         return len(self._connections)

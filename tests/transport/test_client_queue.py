@@ -18,7 +18,6 @@ from support.hub_station import Make, Station, alive, describe, until
 
 from fencelock.actors.api.message import Describe, KeepAlive
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.access import key_of
 from fencelock.cluster.host.gateway import CLIENTS_MAX, CLIENTS_MIN, Pace
 from fencelock.transport import client_queue, listener
 from fencelock.transport.admission import CLIENT_BYTES_MAX
@@ -38,10 +37,17 @@ from fencelock.transport.client_queue import (
     Floods,
     QueuedFrame,
 )
-from fencelock.transport.descriptors import CONNECTIONS_MAX, acked_bytes, unread_of
+from fencelock.transport.connections import Connection
+from fencelock.transport.descriptors import (
+    CONNECTIONS_MAX,
+    acked_bytes,
+    borrow,
+    connection_of,
+    peer_of,
+)
 from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.held_bytes import UnreadReplies
-from fencelock.transport.listener import Clients
+from fencelock.transport.listener import ClientConnection, Clients
 
 MS = 1_000_000
 BACKLOG = CLIENT_FRAMES_MAX // 2
@@ -62,8 +68,15 @@ def connection() -> Iterator[Pair]:
             yield node, client
 
 
+CLOSED = Connection(-1, None)
+
+
+def opened(node: socket.socket) -> Connection:
+    return Connection(node.fileno(), borrow(node.fileno(), peer_of))
+
+
 def frame(raw: bytes, client: str = "") -> QueuedFrame:
-    return QueuedFrame(b"id#1", -1, raw, client)
+    return QueuedFrame(b"id#1", CLOSED, raw, client)
 
 
 def fill(queue: ClientQueue, owner: str, count: int, raw: bytes = b"x", client: str = "") -> None:
@@ -369,9 +382,9 @@ def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(statio
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
-    listener._clients.note("known", b"known#1", -1)  # pyright: ignore[reportPrivateUsage]
+    listener._clients.note("known", b"known#1", CLOSED)  # pyright: ignore[reportPrivateUsage]
     for name in [f"new{number}" for number in range(10)] + ["known"]:
-        more_than_a_turn_takes = QueuedFrame(f"{name}#1".encode(), -1, describe(name, 20), name)
+        more_than_a_turn_takes = QueuedFrame(f"{name}#1".encode(), CLOSED, describe(name, 20), name)
         assert listener.queue.put(name, more_than_a_turn_takes)
     links: list[str] = []
     for _ in range(10):
@@ -384,10 +397,10 @@ def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
 ) -> None:
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     node, client = connection
-    floods = Floods()
-    assert [floods.note(b"a#1", node.fileno()) for _ in range(4)] == [1, 2, 3, 0]
+    floods, one = Floods(), opened(node)
+    assert [floods.note(b"a#1", one) for _ in range(4)] == [1, 2, 3, 0]
     assert client.recv(1) == b""
-    assert floods.note(b"b#1", node.fileno()) == 1
+    assert floods.note(b"b#1", one) == 1
 
 
 def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
@@ -395,22 +408,24 @@ def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_an
 ) -> None:
     """The kernel may have given the descriptor to the connection of another client."""
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
-    node, _ = connection
-    floods, closed = Floods(), node.dup()
-    with closed:
-        while floods.note(b"a#1", closed.fileno()):
-            pass
-    assert all(floods.note(b"a#1", node.fileno()) for _ in range(10))
+    node, client = connection
+    floods, one = Floods(), opened(node)
+    while floods.note(b"a#1", CLOSED):
+        pass
+    assert all(floods.note(b"a#1", one) for _ in range(10))
+    client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
 
 
 def test_a_sender_whose_connection_was_closed_is_muted_for_longer_than_another(
-    connection: Pair, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     floods = Floods()
-    while floods.note(b"a#1", connection[0].fileno()):
+    while floods.note(b"a#1", CLOSED):
         assert not floods.is_muted(b"a#1")
     floods.mute(b"b#1")
     for now[0], muted in (
@@ -429,9 +444,9 @@ OTHERS = ("t", "u", "v")
 def test_an_id_is_taken_while_its_connection_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "OPEN_S", 0.0)
     connected = {b"s#1"}
-    clients = Clients(connected.__contains__)
+    clients = Clients(lambda known: known.identity in connected)
     assert not clients.is_taken("s", b"s#2")
-    clients.note("s", b"s#1", 5)
+    clients.note("s", b"s#1", CLOSED)
     assert clients.is_taken("s", b"s#2")
     assert not clients.is_taken("s", b"s#1")
     assert not clients.is_taken("s", b"s#1.7")
@@ -441,16 +456,16 @@ def test_an_id_is_taken_while_its_connection_is_open(monkeypatch: pytest.MonkeyP
 
 
 def test_a_process_that_uses_the_id_of_another_causes_one_check_a_second() -> None:
-    checked: list[bytes] = []
+    checked: list[ClientConnection] = []
 
-    def is_open(identity: bytes) -> bool:
-        checked.append(identity)
+    def is_open(known: ClientConnection) -> bool:
+        checked.append(known)
         return True
 
-    clients = Clients(is_open)
-    clients.note("s", b"s#1", 5)
+    clients, one = Clients(is_open), Connection(-1, None)
+    clients.note("s", b"s#1", one)
     assert all(clients.is_taken("s", b"s#2") for _ in range(100))
-    assert checked == [b"s#1"]
+    assert checked == [(b"s#1", one)]
 
 
 class Scene:
@@ -544,29 +559,34 @@ def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> Non
 # A client that does not read its replies is cut off at its quota until it reads
 
 
+def sends(unread: UnreadReplies, owner: str, one: Connection, size: int) -> bool:
+    """Count a reply of ``size`` bytes as sent if it is admitted; return whether it is."""
+    admitted = unread.admits(owner, one, size)
+    one.sent += size * admitted
+    return admitted
+
+
 def test_a_client_that_does_not_read_is_cut_off_at_its_quota(connection: Pair) -> None:
     node, client = connection
-    unread = UnreadReplies(10_000)
-    assert unread.take("slow", node.fileno(), 6_000)
-    assert unread.take("slow", node.fileno(), 4_000)
-    assert not unread.take("slow", node.fileno(), 6_000)
-    assert unread.blocked == 1
-    assert unread.is_blocked("slow")
-    assert not unread.is_blocked("other")
+    unread, one = UnreadReplies(10_000), opened(node)
+    assert sends(unread, "slow", one, 6_000)
+    assert sends(unread, "slow", one, 4_000)
+    assert not sends(unread, "slow", one, 6_000)
+    assert one.blocked
+    assert unread.is_blocked(one)
     before = present(acked_bytes(node))
     node.sendall(bytes(10_000))
     while len(client.recv(65_536, socket.MSG_PEEK)) < 10_000 or acked_bytes(node) == before:
         pass
-    assert not unread.is_blocked("slow")
-    assert unread.blocked == 0
-    assert unread.take("slow", node.fileno(), 6_000)
+    assert not unread.is_blocked(one)
+    assert not one.blocked
+    assert sends(unread, "slow", one, 6_000)
 
 
 def test_an_operator_reads_that_a_client_does_not_read(connection: Pair, lines: Lines) -> None:
-    node, _ = connection
-    unread = UnreadReplies(10 << 10)
+    unread, one = UnreadReplies(10 << 10), opened(connection[0])
     for _ in range(3):
-        unread.take("slow", node.fileno(), 10 << 10)
+        sends(unread, "slow", one, 10 << 10)
     (line,) = lines.values
     assert line[2].startswith("'slow' does not read its replies: 10 KiB wait, the quota is 10 KiB")
 
@@ -581,19 +601,21 @@ def test_a_client_that_connects_anew_is_not_taken_for_one_that_does_not_read() -
                 server.accept()[0] as node,
             ):
                 descriptors.add(node.fileno())
+                one = opened(node)
                 for _ in range(20):
-                    assert unread.take("watcher", node.fileno(), 5_000)
+                    assert sends(unread, "watcher", one, 5_000)
                     node.sendall(bytes(5_000))
                     left = 5_000
                     while left:
                         left -= len(client.recv(left))
-                    while unread.blocked:
-                        unread.is_blocked("watcher")
+                    while one.blocked:
+                        unread.is_blocked(one)
+                unread.closed(one)
     assert len(descriptors) == 1
 
 
 def test_clients_with_one_key_share_its_quota_of_unread_replies() -> None:
-    unread = UnreadReplies(10_000, key_of)
+    unread = UnreadReplies(10_000)
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
@@ -601,23 +623,27 @@ def test_clients_with_one_key_share_its_quota_of_unread_replies() -> None:
             client = stack.enter_context(socket.create_connection(server.getsockname()))
             return stack.enter_context(server.accept()[0]), client
 
-        slow, reads, other = connected(), connected(), connected()
-        assert unread.take("shop@1", slow[0].fileno(), 6_000)
-        assert not unread.take("shop@2", reads[0].fileno(), 6_000)
-        assert not unread.is_blocked("shop@2"), "it reads"
-        assert unread.take("bob@1", other[0].fileno(), 6_000)
-        for one in slow:
+        pairs = [connected() for _ in range(3)]
+        slow, reads, other = (opened(node) for node, _ in pairs)
+        assert sends(unread, "shop", slow, 6_000)
+        assert not sends(unread, "shop", reads, 6_000)
+        assert not unread.is_blocked(reads), "it reads"
+        assert sends(unread, "bob", other, 6_000)
+        for one in pairs[0]:
             one.close()
-        while not unread.take("shop@2", reads[0].fileno(), 6_000):
+        while not sends(unread, "shop", reads, 6_000):
             pass  # The other clients with the key are looked at once an interval.
-        assert not unread.take("shop@2", reads[0].fileno(), 6_000)
+        assert not sends(unread, "shop", reads, 6_000)
 
 
 def test_one_reply_above_the_quota_is_sent_to_a_client_that_reads(connection: Pair) -> None:
-    assert UnreadReplies(10_000).take("reader", connection[0].fileno(), 50_000)
+    assert sends(UnreadReplies(10_000), "reader", opened(connection[0]), 50_000)
 
 
-def test_nothing_is_counted_for_a_descriptor_that_is_no_connection() -> None:
+def test_nothing_is_unread_of_a_descriptor_that_is_no_connection() -> None:
     here, there = socket.socketpair()
     with here, there:
-        assert unread_of(here.fileno()) is None
+        one = connection_of(here.fileno())
+        one.sent += 1
+        assert not one.look()
+        assert one.received == one.sent

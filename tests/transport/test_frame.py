@@ -41,6 +41,7 @@ from fencelock.transport.cbor import (
     load_each,
 )
 from fencelock.transport.codec import encode
+from fencelock.transport.connections import Connection
 from fencelock.transport.frame import (
     MESSAGES_MAX,
     WIRE_VERSION,
@@ -281,16 +282,16 @@ def test_a_sender_cannot_pass_for_a_role_of_the_node_itself() -> None:
 
 
 def test_only_so_many_clients_are_remembered() -> None:
-    clients = Clients(lambda _: True, most=2)
-    assert not clients.note("a", b"a#1", -1)
-    assert not clients.note("b", b"b#1", -1)
-    assert not clients.note("a", b"a#2", -1)
-    assert clients.note("c", b"c#1", -1)
+    clients, over = Clients(lambda _: True, most=2), Connection(-1, None)
+    assert not clients.note("a", b"a#1", over)
+    assert not clients.note("b", b"b#1", over)
+    assert not clients.note("a", b"a#2", over)
+    assert clients.note("c", b"c#1", over)
     known = {name: clients.connection(name) for name in "abc"}
     assert known == {
-        "a": ClientConnection(b"a#2", -1),
+        "a": ClientConnection(b"a#2", over),
         "b": None,
-        "c": ClientConnection(b"c#1", -1),
+        "c": ClientConnection(b"c#1", over),
     }
     clients.gone("a")
     assert len(clients) == 1

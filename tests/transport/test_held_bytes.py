@@ -21,6 +21,7 @@ from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import held_bytes, hub
 from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.connections import Connection
 from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.held_bytes import SLACK_BYTES, HeldBytes
 from fencelock.transport.keys import LinkKey, ListedKeys
@@ -37,6 +38,20 @@ def node(station: Make) -> Station:
 
 def held(node: Station) -> HeldBytes:
     return present(node.hub._listener).held
+
+
+def connections(node: Station) -> list[Connection]:
+    return [*present(node.hub._listener).connections.open.values()]
+
+
+def taken(node: Station) -> int:
+    """Return the bytes of the frames that were taken over all connections."""
+    return sum(one.taken for one in connections(node))
+
+
+def is_silent(node: Station) -> bool:
+    """Return whether some connection is that of a silent client."""
+    return any(one.silent for one in connections(node))
 
 
 def whole(raw: bytes) -> bytes:
@@ -123,10 +138,9 @@ def test_only_its_address_is_barred_for_a_moment(station: Make, host: str, sourc
 
 def test_other_connections_of_that_address_are_ended_with_it(node: Station) -> None:
     honest, other = node.stranger("honest"), node.stranger("other")
-    until(lambda: len(held(node)._watched) == 2, node)
+    until(lambda: len(connections(node)) == 2, node)
     other.sendall(bytes([MORE, 0]) * held_bytes.LARGER_BYTES)
-    watched = held(node)._watched.values()
-    until(lambda: any(one.held > held_bytes.LARGER_BYTES for one in list(watched)), node)
+    until(lambda: any(one.held > held_bytes.LARGER_BYTES for one in connections(node)), node)
     node.stranger("attacker").sendall(bytes([MORE, 0, 0, 0]))
     until(lambda: is_ended(other), node)
     assert not is_ended(honest)
@@ -139,7 +153,7 @@ def test_a_client_that_sends_megabytes_of_frames_keeps_its_connection(node: Stat
     assert len(view) > held_bytes.CLIENT_HELD_MAX
     sent = 0
     while sent < len(view):  # Part of it at a time: a slow node would find the limit at once.
-        if sent - sum(held(node).taken.values()) < held_bytes.CLIENT_HELD_MAX // 2:
+        if sent - taken(node) < held_bytes.CLIENT_HELD_MAX // 2:
             with suppress(BlockingIOError):
                 sent += honest.send(view[sent : sent + (1 << 17)])
         node.turn()
@@ -163,7 +177,7 @@ def test_all_connections_together_hold_no_more_than_the_limit(
 def test_a_node_that_waits_for_its_disk_still_ends_them(node: Station) -> None:
     """The listener's thread takes no turn: 4 MiB of one client are the limit then."""
     attacker = node.stranger("attacker")
-    until(lambda: len(held(node)._watched) == 1, node)
+    until(lambda: len(connections(node)) == 1, node)
     parts, sent, ends = bytes([MORE, 0]) * (1 << 16), 0, time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         try:
@@ -193,20 +207,19 @@ def test_the_bytes_of_frames_taken_are_exactly_those_of_the_wire(station: Make, 
     node = station("n1", listed=listed, wait_ms=0)
     peers = {"n1": node.hub.endpoint}
     client = station("me", peers, listen=None, client=True, key=key, wait_ms=0)
-    until(lambda: held(node)._watched and client.up(), node, client)
-    taken = held(node).taken
+    until(lambda: connections(node) and client.up(), node, client)
+    (one,) = connections(node)
     for size in (1, 2, 3, 200, 250):
-        before = sum(taken.values())
+        before = one.taken
         client.hub.send("n1", Frame("test", 0, 0, (ENVELOPE,) * size))
-        until(lambda before=before: sum(taken.values()) > before, node, client)  # type: ignore[misc]
-    (one,) = held(node)._watched.values()
+        until(lambda before=before: one.taken > before, node, client)  # type: ignore[misc]
     read = held_bytes.counts_of(one.descriptor)[1]
-    handshake = read - taken[one.descriptor]
+    handshake = read - one.taken
     assert 0 < handshake < 1024
     client.hub.send("n1", Frame("test", 0, 0, (ENVELOPE,) * 3))
-    before = taken[one.descriptor]
-    until(lambda: taken[one.descriptor] > before, node, client)
-    beats = held_bytes.counts_of(one.descriptor)[1] - taken[one.descriptor]
+    before = one.taken
+    until(lambda: one.taken > before, node, client)
+    beats = held_bytes.counts_of(one.descriptor)[1] - one.taken
     assert (beats - handshake) % (9 if not keys else 42) == 0
 
 
@@ -223,8 +236,8 @@ def test_an_idle_link_sends_an_empty_frame_now_and_then(
 def test_heartbeats_are_forgotten_once_a_frame_comes(node: Station) -> None:
     honest = node.stranger("honest")
     ping = b"\x04\x07\x04PING\x00\x00"
-    until(lambda: len(held(node)._watched) == 1, node)
-    (one,) = held(node)._watched.values()
+    until(lambda: len(connections(node)) == 1, node)
+    (one,) = connections(node)
     for _ in range(4):
         honest.sendall(ping * 100)
         until(lambda: one.held > 800, node)
@@ -285,13 +298,13 @@ def make_silent(
     one, begins = node.stranger("silent"), time.monotonic() + idle_s
     until(lambda: time.monotonic() >= begins, node)
     ends = time.monotonic() + seconds
-    exchange(node, one, "silent", reads=reads, ends=ends, done=lambda: held(node).silent)
+    exchange(node, one, "silent", reads=reads, ends=ends, done=lambda: is_silent(node))
     return one
 
 
 def test_a_client_that_reads_its_replies_is_not_silent(node: Station) -> None:
     make_silent(node, reads=True, seconds=3 * held_bytes.SILENT_S)
-    assert not held(node).silent
+    assert not is_silent(node)
 
 
 def test_silence_counts_from_when_there_is_something_to_read(
@@ -307,7 +320,7 @@ def test_silence_counts_from_when_there_is_something_to_read(
     monkeypatch.setattr(held_bytes, "counts_of", unacknowledged)
     make_silent(node, seconds=0.6, idle_s=1.2)
     assert held(node)._readers
-    assert not held(node).silent
+    assert not is_silent(node)
 
 
 def test_a_client_that_sends_and_reads_no_reply_is_silent_before_it_is_deaf(
@@ -315,21 +328,21 @@ def test_a_client_that_sends_and_reads_no_reply_is_silent_before_it_is_deaf(
 ) -> None:
     monkeypatch.setattr(held_bytes, "DEAF_S", PATIENCE_S)
     one = make_silent(node)
-    assert held(node).silent
+    assert is_silent(node)
 
     def read() -> None:
         with suppress(BlockingIOError):
             one.recv(1 << 16)
 
-    until(lambda: not held(node).silent, node, again=read)
+    until(lambda: not is_silent(node), node, again=read)
 
 
 def test_a_closed_connection_is_not_silent(node: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptor may soon be an honest client's."""
     monkeypatch.setattr(held_bytes, "SILENT_S", 0.0)
     make_silent(node).close()
-    until(lambda: not held(node)._watched, node)
-    assert not held(node).silent
+    until(lambda: not connections(node), node)
+    assert not is_silent(node)
 
 
 def test_a_client_that_reads_and_sends_nothing_keeps_its_connection_a_while(node: Station) -> None:
@@ -362,7 +375,7 @@ def test_frames_that_come_and_are_taken_during_a_look_are_not_held_after_it(
     def frames_come_and_are_taken() -> None:
         nonlocal read
         read += size
-        bytes_held.taken[7] += size
+        one.taken += size
         bytes_held.empties += 2
 
     def count_and_stop(descriptor: int) -> tuple[int, int]:
@@ -372,14 +385,12 @@ def test_frames_that_come_and_are_taken_during_a_look_are_not_held_after_it(
         return found
 
     monkeypatch.setattr(held_bytes, "counts_of", count if judged else count_and_stop)
-    bytes_held.opened(7, ("127.0.0.1", 1))
-    bytes_held._news.popleft()()
-    one = bytes_held._watched[7]
+    one = Connection(7, ("127.0.0.1", 1))
     if judged:
         read = size  # Of frames that are whole, and not taken yet.
     bytes_held._look(one)
     if judged:
-        bytes_held.taken[7] += size
+        one.taken += size
         frames_come_and_are_taken()
         bytes_held._judge()
     bytes_held._look(one)

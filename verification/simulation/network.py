@@ -20,6 +20,7 @@ from fencelock.transport.admission import (
     has_few_arrays,
 )
 from fencelock.transport.client_queue import ClientQueue, QueuedFrame
+from fencelock.transport.connections import Connection
 from fencelock.transport.frame import Frame, encode_frame
 from fencelock.transport.listener import Arrival
 from fencelock.verification.simulation.faults import Faults
@@ -28,6 +29,8 @@ from fencelock.verification.simulation.violation import ViolationError
 if TYPE_CHECKING:
     from fencelock.verification.simulation.node import EventQueue, SimulatedNode
 
+
+NO_CONNECTION = Connection(-1, None)
 
 NOTICED_SHARE = 0.7
 """Share of ended links that the other side notices; a cut cable sends nothing."""
@@ -254,7 +257,9 @@ class VirtualLinks:
         """Let a frame wait that the node ``link`` sent in its life ``boot``."""
         if link in self._peers:
             self._frames.append((link, boot, raw))
-        elif not self._clients.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
+            return
+        frame = QueuedFrame(b"%s#%x" % (link.encode(), boot), NO_CONNECTION, raw)
+        if not self._clients.put(link, frame):
             self._machine.world.fault_counts["client flooded"] += 1
 
     def change(self, news: LinkUp | LinkDown) -> None:
