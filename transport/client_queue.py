@@ -75,7 +75,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from fencelock.transport.connections import Connection
-from fencelock.transport.descriptors import CONNECTIONS_MAX, TcpConnection
+from fencelock.transport.descriptors import CONNECTIONS_MAX
 from fencelock.transport.frame import Frame
 
 CLIENT_FRAMES_MAX = 256
@@ -141,11 +141,8 @@ SENDERS_MAX = 4_096
 class QueuedFrame(NamedTuple):
     """A frame as it arrived, or the rest of one that was decoded."""
 
-    identity: bytes
-    """The routing id of its connection."""
     connection: Connection
     raw: bytes
-    client: str = ""
     rest: Frame | None = None
 
 
@@ -288,30 +285,32 @@ class ClientQueue:
         self._new_first = False
         """Whether no new client was served in this turn."""
 
-    def put(self, name: str, waiting: QueuedFrame, *, silent: bool = False) -> bool:
-        """Add a frame of the owner ``name``; return False if there is no room for it.
+    def put(self, connection: Connection, raw: bytes) -> bool:
+        """Add a frame of the connection's owner; return False if there is no room for it.
 
-        The sender is ``silent`` if it does not read what it is sent. Then fewer frames may wait,
-        and the owner falls behind, unless it is a key.
+        If the sender is silent, fewer frames may wait, and the owner falls behind, unless it is a
+        key.
         """
-        size, most = len(waiting.raw), self._most // SILENT_PART if silent else self._most
+        size, most, name = len(raw), self._most, connection.owner
+        if connection.silent:
+            most //= SILENT_PART
         owner = self.owners.get(name)
         if self.size + size > WAITING_MAX:
             return False
         if owner is None:
             if len(self.owners) >= CONNECTIONS_MAX:
                 return False
-            is_known = self._clients is None or waiting.client in self._clients
+            is_known = self._clients is None or connection.name in self._clients
             lane = self._known if is_known else self._new
             owner = self.owners[name] = Owner(name, deque(), lane)
             self._enter(owner, lane)
         elif owner.size + size > CLIENT_WAITING_MAX or len(owner.frames) >= most:
             return False
-        owner.frames.append(waiting)
+        owner.frames.append(QueuedFrame(connection, raw))
         owner.size += size
         self.size += size
         # Other clients with the same key may read their replies.
-        silent = silent and name == waiting.client
+        silent = connection.silent and name == connection.name
         if silent or owner.size >= BACKLOG_BYTES or len(owner.frames) >= self._most // 2:
             self._fall_behind(owner)
         return True
@@ -409,7 +408,7 @@ class Sender:
     """Frames in this second."""
     ends: float = 0.0
     """Its end (s)."""
-    connection: TcpConnection | None = None
+    connection: Connection | None = None
     """That of the first of these frames."""
     muted_until: float = 0.0
     closed_until: float = 0.0
@@ -430,13 +429,13 @@ class Floods:
     def __init__(self) -> None:
         self.senders: OrderedDict[bytes, Sender] = OrderedDict()
 
-    def note(self, identity: bytes, connection: TcpConnection) -> int:
+    def note(self, connection: Connection) -> int:
         """Count a dropped frame; return how many there were in this second, 0 if it was closed.
 
         For `CLOSED_S` after that, half as many close the next connection: frames of the former one
         may still arrive, and seem to come over another one that has its descriptor by then.
         """
-        now, one = time.monotonic(), self._sender(identity)
+        now, one = time.monotonic(), self._sender(connection)
         if now >= one.ends:
             one.dropped = FLOOD_FRAMES // 2 if now < one.closed_until else 0
             one.ends, one.connection = now + 1.0, connection
@@ -450,16 +449,16 @@ class Floods:
             connection.end()
         return 0
 
-    def mute(self, identity: bytes) -> None:
-        self._sender(identity).muted_until = time.monotonic() + MUTED_S
+    def mute(self, connection: Connection) -> None:
+        self._sender(connection).muted_until = time.monotonic() + MUTED_S
 
-    def is_muted(self, identity: bytes) -> bool:
-        one = self.senders.get(identity)
+    def is_muted(self, connection: Connection) -> bool:
+        one = self.senders.get(connection.identity)
         return one is not None and time.monotonic() < max(one.muted_until, one.closed_until)
 
-    def _sender(self, identity: bytes) -> Sender:
-        one = self.senders.setdefault(identity, Sender())
-        self.senders.move_to_end(identity)
+    def _sender(self, connection: Connection) -> Sender:
+        one = self.senders.setdefault(connection.identity, Sender())
+        self.senders.move_to_end(connection.identity)
         if len(self.senders) > SENDERS_MAX:
             self.senders.popitem(last=False)
         return one

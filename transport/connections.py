@@ -95,6 +95,12 @@ class Connection(TcpConnection):
     gone: bool = field(init=False)
     announced: bool = False
     """Whether libzmq has reported its acceptance."""
+    identity: bytes = b""
+    """The routing id of the other side, once a frame came."""
+    name: str = ""
+    """The id of the client or member in it, or nothing if there is none."""
+    owner: str = ""
+    """The client or, with keys, its key: see `client_queue`."""
     user: str = ""
     """The public key of the other side, once a frame of it was admitted."""
     open_until: float = 0.0
@@ -214,13 +220,18 @@ class Connections:
         self._refused = 0
         """Connections ended for lack of room since the last line in the log."""
 
-    def over(self, descriptor: int) -> Connection:
+    def over(self, descriptor: int, identity: bytes) -> Connection:
         """Return the connection over which a frame came; one that is gone if it has closed.
 
-        While no events wait, a settled one in `open` is the right one without a look.
+        While no events wait, a settled one in `open` with that routing id is the right one without
+        a look.
         """
         former = self.open.get(descriptor)
-        return self._look_up(descriptor) or former or Connection(descriptor, None)
+        one = self._look_up(descriptor) or former
+        if one is None or one.identity not in (b"", identity):
+            one = Connection(descriptor, None)  # Another connection has its descriptor already.
+        one.identity = identity
+        return one
 
     def use(self, one: Connection, member: str) -> bool:
         """Note a good frame over a connection, of ``member`` if that is not empty.

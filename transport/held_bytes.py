@@ -452,11 +452,11 @@ class UnreadReplies:
         """By owner: a client, or its key."""
         self._lines = Repetitions()
 
-    def admits(self, owner: str, one: Connection, size: int) -> bool:
-        """Return whether a large reply of ``size`` bytes may be sent to ``owner``."""
+    def admits(self, one: Connection, size: int) -> bool:
+        """Return whether a large reply of ``size`` bytes may be sent."""
         quota = one.quota
         if quota is None:
-            quota = one.quota = self._quotas.setdefault(owner, Quota(owner))
+            quota = one.quota = self._quotas.setdefault(one.owner, Quota(one.owner))
             quota.connections.add(one)
         if one.sent - one.received > self._unlooked:
             one.look()

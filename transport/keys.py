@@ -97,8 +97,8 @@ class KeyGuard:
         self._unknown.append(public)
         return False
 
-    def admits(self, link: str, one: Connection, part: zmq.Frame) -> bool:
-        """Return whether the key of a frame's sender may use ``link``.
+    def admits(self, one: Connection, part: zmq.Frame) -> bool:
+        """Return whether the key of a frame's sender may use the id of its link.
 
         If not, end the connection, count and log.
         """
@@ -106,7 +106,7 @@ class KeyGuard:
             user = str(part.get("User-Id"))
         except zmq.ZMQError:  # Only on a socket that was not secured.
             user = ""
-        bound = self._bound.get(user)
+        bound, link = self._bound.get(user), one.name
         if bound is None:
             self._refuse("wire.key_revoked", f"frames under the revoked key {user[:SHOWN]}...")
         elif link == bound or (bound[-1] == NAME_END and link.startswith(bound)):

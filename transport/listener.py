@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 import zmq
 from msgspec.structs import replace
@@ -177,7 +176,7 @@ class Listener:
                 return
             if part.more:
                 self._count("wire.malformed", 1)
-                self._end_sender(part)
+                self._end_sender(identity, part)
                 most -= 1
             else:
                 most -= 1 + self._sort(identity, part, arrivals) // WEIGHT_BYTES
@@ -188,7 +187,7 @@ class Listener:
             first = False
         self._poller.used[socket] = POLLIN  # There may be more.
 
-    def _end_sender(self, part: zmq.Frame) -> None:
+    def _end_sender(self, identity: bytes, part: zmq.Frame) -> None:
         """End the connection of the first of several parts: no version of ours sends that.
 
         Garbage may look like an old version of ZMTP; such a part names no connection.
@@ -198,7 +197,7 @@ class Listener:
         except zmq.ZMQError:
             self._count("wire.malformed", 1)
             return
-        self.held.end(self.connections.over(source), "it sent a frame of several parts")
+        self.held.end(self.connections.over(source, identity), "it sent a frame of several parts")
         self._discarded = str(part.get("Peer-Address"))
         self._bar(self._discarded, PARTS_BARRED_S)
 
@@ -214,10 +213,6 @@ class Listener:
         self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]
     ) -> int:
         """Decode a member's frame; queue a client's. Return the bytes that it counts as."""
-        name = link_of(identity)
-        if name is None:
-            self._count("wire.malformed", 1)
-            return 0
         try:
             source = int(part.get(_SRCFD))
         except zmq.ZMQError:  # Of an old version of ZMTP: we speak none.
@@ -225,50 +220,65 @@ class Listener:
             return 0
         connections, held, floods, size = self.connections, self.held, self._floods, len(part)
         one = connections.open.get(source)
-        if one is None or connections.is_behind or one.state not in SETTLED:
-            one = connections.over(source)
-        one.taken += size + (held.extra if size <= held.short_max else held.extra_long)
-        if self._guard is not None and not self._guard.admits(name, one, part):
+        if (
+            one is None
+            or one.identity != identity
+            or one.state not in SETTLED
+            or connections.is_behind
+        ):
+            one = self._introduced(connections.over(source, identity))
+        name = one.name
+        if not name:
+            self._count("wire.malformed", 1)
             return 0
-        if floods.senders and floods.is_muted(identity):
-            return self._drop_unread("wire.muted", name, identity, one)
+        one.taken += size + (held.extra if size <= held.short_max else held.extra_long)
+        if self._guard is not None and not self._guard.admits(one, part):
+            return 0
+        if floods.senders and floods.is_muted(one):
+            return self._drop_unread("wire.muted", one)
         member = name in self._members
         if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
             self._count("wire.oversized", 1)
-            floods.mute(identity)
+            floods.mute(one)
             return 0
         raw = part.bytes
         if member:
             frame = self._admission.admit(name, raw)
             if isinstance(frame, Dropped):
-                self._dropped(name, identity, one, frame, raw)
+                self._dropped(one, frame, raw)
             elif one.state is State.MEMBER or connections.use(one, name):
                 if frame.newer:
                     self._count("wire.newer_message", frame.newer)
                 arrivals.append((name, frame))
             return size
         if one.blocked and self._unread.is_blocked(one):
-            return self._drop_unread("wire.client_slow", name, identity, one)
-        owner, queue = self._owner_of(name), self.queue
-        if owner in queue.owners and self._clients.is_taken(name, identity):
-            return self._drop_unread("wire.client_id_taken", name, identity, one)
-        if not queue.put(owner, QueuedFrame(identity, one, raw, name), silent=one.silent):
-            return self._drop_unread("wire.client_flooded", name, identity, one)
+            return self._drop_unread("wire.client_slow", one)
+        if one.owner in self.queue.owners and self._clients.is_taken(one):
+            return self._drop_unread("wire.client_id_taken", one)
+        if not self.queue.put(one, raw):
+            return self._drop_unread("wire.client_flooded", one)
         return size
 
-    def _drop_unread(self, counter: str, name: str, identity: bytes, one: Connection) -> int:
+    def _introduced(self, one: Connection) -> Connection:
+        """Return a connection over which a frame came, with the names of its sender."""
+        if not one.name:
+            one.name = link_of(one.identity) or ""
+            one.owner = self._owner_of(one.name)
+        return one
+
+    def _drop_unread(self, counter: str, one: Connection) -> int:
         """Drop a frame; close the connection of a sender of which too many were dropped.
 
         Return the bytes that the frame counts as: a flood must not make turns long.
         """
         self._count(counter, 1)
-        dropped = self._floods.note(identity, one)
+        dropped = self._floods.note(one)
         if not dropped:
             self._count("wire.flood_closed", 1)
         elif dropped == WARNED_FRAMES and counter != "wire.muted":
-            text = f"client {name!r}: {dropped} frames were dropped within a second, the quota is "
-            text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
-            self._refuse(name, identity, one, Mismatch.QUOTA, text)
+            text = f"client {one.name!r}: {dropped} frames were dropped within a second, the quota "
+            text = f"{text}is {FLOOD_FRAMES}; then its connection is closed"
+            self._refuse(one, Mismatch.QUOTA, text)
         return DROPPED_BYTES
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
@@ -296,7 +306,7 @@ class Listener:
                     queue.put_back(owner, waiting._replace(raw=b"", rest=rest))
                     frame = replace(frame, envelopes=envelopes[:room])
                 taken = len(frame.envelopes) or 1
-                arrivals.append((waiting.client, frame))
+                arrivals.append((waiting.connection.name, frame))
             left -= taken
             lane.room -= taken
             if not queue.owners or time.perf_counter_ns() >= ends:
@@ -304,19 +314,18 @@ class Listener:
         return arrivals, most - left
 
     def _opened(self, waiting: QueuedFrame) -> Frame | None:
-        identity, one, raw, name, _ = waiting
-        if self._floods.senders and self._floods.is_muted(identity):
+        one, raw, _ = waiting
+        if self._floods.senders and self._floods.is_muted(one):
             self._count("wire.muted", 1)
             return None
-        clients = self._clients
-        known = clients.connection(name)
-        is_usual = known == (identity, one)
-        if not is_usual and clients.is_taken(name, identity):
-            self._refuse_taken(name, identity, one)
+        clients, name = self._clients, one.name
+        is_usual = clients.connection(name) is one
+        if not is_usual and clients.is_taken(one):
+            self._refuse_taken(one)
             return None
         frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
-            self._dropped(name, identity, one, frame, raw)
+            self._dropped(one, frame, raw)
             return None
         if one.state not in SETTLED and not self.connections.use(
             one, name if name in self._members else ""
@@ -326,50 +335,45 @@ class Listener:
             self._count("wire.newer_message", frame.newer)
         if is_usual:
             clients.used(name)
-        elif clients.note(name, identity, one):
+        elif clients.note(one):
             self._count("wire.client_forgotten", 1)
         return frame
 
-    def _refuse_taken(self, name: str, identity: bytes, one: Connection) -> None:
+    def _refuse_taken(self, one: Connection) -> None:
         """Notify a process that another one uses its id; log the latest once an interval."""
         self._count("wire.client_id_taken", 1)
-        text = f"another process uses the client id {name!r} over an open connection"
-        self._refuse(name, identity, one, Mismatch.ID_TAKEN, text)
+        text = f"another process uses the client id {one.name!r} over an open connection"
+        self._refuse(one, Mismatch.ID_TAKEN, text)
         count, node = self._taken.add("", time.monotonic_ns()), self._admission.node
         if count:
             text = f"{node} refused frames: {text}{times_text(count)}"
             note(node, "WARNING", text, event="client_id_taken", count=count)
 
-    def _dropped(
-        self, name: str, identity: bytes, one: Connection, dropped: Dropped, raw: bytes
-    ) -> None:
+    def _dropped(self, one: Connection, dropped: Dropped, raw: bytes) -> None:
         """Count a dropped frame, and notify its sender if that can help."""
         self._count(dropped.counter, 1)
         if dropped.hostile:
-            self._floods.mute(identity)
-        elif dropped.counter == "wire.malformed" and name not in self._members:
-            replies = self._admission.field_refusals(name, raw)
+            self._floods.mute(one)
+        elif dropped.counter == "wire.malformed" and one.name not in self._members:
+            replies = self._admission.field_refusals(one.name, raw)
             if replies is not None:
-                self._reply(identity, one, encode_frame(replies))
+                self._reply(one, encode_frame(replies))
         if dropped.mismatch is not None and dropped.counter != "wire.rejected":
-            self._refuse(name, identity, one, dropped.mismatch, dropped.detail)
+            self._refuse(one, dropped.mismatch, dropped.detail)
 
-    def _refuse(
-        self, name: str, identity: bytes, one: Connection, mismatch: Mismatch, detail: str
-    ) -> None:
-        refusal = self._admission.refusal(name, mismatch, detail)
-        self._reply(identity, one, encode_frame(refusal))
+    def _refuse(self, one: Connection, mismatch: Mismatch, detail: str) -> None:
+        refusal = self._admission.refusal(one.name, mismatch, detail)
+        self._reply(one, encode_frame(refusal))
 
     def send(self, client: str, frame: Frame) -> None:
         """Send ``frame`` to ``client`` by the connection that it used last, see `SocketHub.send`.
 
         Whether the client reads is checked before the frame is encoded.
         """
-        known = self._clients.connection(client)
-        if known is None:
+        one = self._clients.connection(client)
+        if one is None:
             self._count("wire.unroutable", 1)
             return
-        identity, one = known
         if one.blocked and self._unread.is_blocked(one):
             self._count("wire.client_slow", 1)
             return
@@ -377,17 +381,17 @@ class Listener:
         size = len(raw)
         if size > CLIENT_BYTES_MAX:
             check_client_size(frame, size, client=False)
-        if size > LARGE_BYTES and not self._unread.admits(self._owner_of(client), one, size):
+        if size > LARGE_BYTES and not self._unread.admits(one, size):
             self._count("wire.client_slow", 1)
-        elif not self._reply(identity, one, raw):
+        elif not self._reply(one, raw):
             self._clients.gone(client)
 
-    def _reply(self, identity: bytes, one: Connection, raw: bytes) -> bool:
+    def _reply(self, one: Connection, raw: bytes) -> bool:
         """Send ``raw``; return whether the connection exists."""
         self._poller.used[self.socket] = POLLIN
         one.sent += len(raw)  # First, see `TcpConnection.sent`.
         try:
-            send_part(self.socket, identity, NOBLOCK_MORE)
+            send_part(self.socket, one.identity, NOBLOCK_MORE)
             send_part(self.socket, raw, NOBLOCK)
         except zmq.ZMQError as error:
             one.sent -= len(raw)
@@ -400,10 +404,9 @@ class Listener:
                 raise
         return True
 
-    def _is_open(self, known: ClientConnection) -> bool:
+    def _is_open(self, one: Connection) -> bool:
         """Return whether the connection exists. Only a message to it tells: an empty frame."""
-        identity, one = known
-        return self._reply(identity, one, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
+        return self._reply(one, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
 
     def close(self) -> None:
         self.held.close()
@@ -411,63 +414,53 @@ class Listener:
         close_socket(self.socket)
 
 
-class ClientConnection(NamedTuple):
-    """A connection of a client."""
-
-    identity: bytes
-    """Its routing id."""
-    connection: Connection
-
-
 class Clients:
     """The connection last used by each client.
 
     Args:
-        is_open: returns whether there is a connection with the routing id.
+        is_open: returns whether there is a connection with the routing id of this one.
         most: limit of clients. A forgotten one is known again once it sends.
 
     """
 
-    def __init__(
-        self, is_open: Callable[[ClientConnection], bool], most: int = CONNECTIONS_MAX
-    ) -> None:
+    def __init__(self, is_open: Callable[[Connection], bool], most: int = CONNECTIONS_MAX) -> None:
         self._is_open = is_open
         self._most = most
-        self._connections: OrderedDict[str, ClientConnection] = OrderedDict()
+        self._connections: OrderedDict[str, Connection] = OrderedDict()
         self.known: Collection[str] = self._connections
-        self.connection: Callable[[str], ClientConnection | None] = self._connections.get
+        self.connection: Callable[[str], Connection | None] = self._connections.get
         """Returns the connection of a client, or None for an unknown client."""
         self.used: Callable[[str], None] = self._connections.move_to_end
         """Records that a known client used its connection again."""
 
-    def note(self, client: str, identity: bytes, connection: Connection) -> bool:
-        """Record a message of ``client``; return whether another client was forgotten for it."""
-        self._connections[client] = ClientConnection(identity, connection)
-        self._connections.move_to_end(client)
+    def note(self, one: Connection) -> bool:
+        """Record a message of a client; return whether another client was forgotten for it."""
+        self._connections[one.name] = one
+        self._connections.move_to_end(one.name)
         if len(self._connections) <= self._most:
             return False
         self.gone(next(iter(self._connections)))
         return True
 
-    def is_taken(self, client: str, identity: bytes) -> bool:
-        """Return whether another process uses the id of ``client`` over an open connection.
+    def is_taken(self, one: Connection) -> bool:
+        """Return whether another process uses the id of a client over an open connection.
 
         The routing ids of one process differ after the first dot of their boot part only. Only
         libzmq knows which connections are open: a descriptor does not tell, since the last frames
         of a closed connection may be read when another one has its descriptor already.
         """
-        known = self._connections.get(client)
-        if known is None or known.identity == identity:
+        known = self._connections.get(one.name)
+        if known is None or known is one:
             return False
-        if known.identity.partition(b".")[0] == identity.partition(b".")[0]:
+        if known.identity.partition(b".")[0] == one.identity.partition(b".")[0]:
             return False
         now = time.monotonic()
-        if now < known.connection.open_until:
+        if now < known.open_until:
             return True
         if not self._is_open(known):
-            self.gone(client)
+            self.gone(one.name)
             return False
-        known.connection.open_until = now + OPEN_S
+        known.open_until = now + OPEN_S
         return True
 
     def gone(self, client: str) -> None:

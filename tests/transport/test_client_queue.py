@@ -35,7 +35,6 @@ from fencelock.transport.client_queue import (
     WAITING_MAX,
     ClientQueue,
     Floods,
-    QueuedFrame,
 )
 from fencelock.transport.connections import Connection
 from fencelock.transport.descriptors import (
@@ -47,7 +46,7 @@ from fencelock.transport.descriptors import (
 )
 from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.held_bytes import UnreadReplies
-from fencelock.transport.listener import ClientConnection, Clients
+from fencelock.transport.listener import Clients
 
 MS = 1_000_000
 BACKLOG = CLIENT_FRAMES_MAX // 2
@@ -68,20 +67,14 @@ def connection() -> Iterator[Pair]:
             yield node, client
 
 
-CLOSED = Connection(-1, None)
-
-
 def opened(node: socket.socket) -> Connection:
     return Connection(node.fileno(), borrow(node.fileno(), peer_of))
 
 
-def frame(raw: bytes, client: str = "") -> QueuedFrame:
-    return QueuedFrame(b"id#1", CLOSED, raw, client)
-
-
-def fill(queue: ClientQueue, owner: str, count: int, raw: bytes = b"x", client: str = "") -> None:
-    for _ in range(count):
-        queue.put(owner, frame(raw, client))
+def sender(identity: str) -> Connection:
+    """Return a connection that is closed, and had this routing id."""
+    name = identity.partition("#")[0]
+    return Connection(-1, None, identity=identity.encode(), name=name, owner=name)
 
 
 class Queue(ClientQueue):
@@ -91,9 +84,18 @@ class Queue(ClientQueue):
         super().__init__(known, clock=lambda: self.now)
         self.now = 0
 
+    def add(self, owner: str, raw: bytes, client: str = "", *, silent: bool = False) -> bool:
+        """Put a frame of ``client`` into the queue."""
+        return self.put(Connection(-1, None, owner=owner, name=client, silent=silent), raw)
+
     def pause_at(self, now: int) -> int:
         self.now = now
         return self.pause_ns()
+
+
+def fill(queue: Queue, owner: str, count: int, raw: bytes = b"x", client: str = "") -> None:
+    for _ in range(count):
+        queue.add(owner, raw, client)
 
 
 def turn(queue: Queue, now: int, most: int = 256) -> list[tuple[str, bytes]]:
@@ -116,8 +118,8 @@ def served(queue: Queue, now: int, most: int = 256) -> Counter[str]:
 def test_clients_take_turns_and_each_ones_frames_stay_in_order() -> None:
     queue = Queue()
     for raw in (b"1", b"2", b"3"):
-        assert queue.put("greedy", frame(raw))
-    assert queue.put("modest", frame(b"a"))
+        assert queue.add("greedy", raw)
+    assert queue.add("modest", b"a")
     order = [("greedy", b"1"), ("modest", b"a"), ("greedy", b"2"), ("greedy", b"3")]
     assert turn(queue, 0) == order
     assert not queue.owners
@@ -129,7 +131,7 @@ def test_a_client_of_which_nothing_waited_comes_before_those_that_had_more_to_se
     for name in ("a", "b", "c"):
         fill(queue, name, 9)
     assert served(queue, 0, 4) == {"a": 2, "b": 1, "c": 1}
-    queue.put("modest", frame(b"1"))
+    queue.add("modest", b"1")
     assert turn(queue, 0, 2) == [("modest", b"1"), ("b", b"x")]
 
 
@@ -139,7 +141,7 @@ def test_a_client_whose_frames_come_one_by_one_has_one_turn_in_each_round() -> N
         fill(queue, name, 90)
     order: list[str] = []
     for _ in range(40):
-        queue.put("quick", frame(b"q"))
+        queue.add("quick", b"q")
         order += [name for name, _ in turn(queue, 0, 1)]
     rounds = [Counter(order[n : n + 4]) for n in range(0, 40, 4)]
     assert rounds == [Counter(a=1, b=1, c=1, quick=1)] * 10
@@ -150,9 +152,9 @@ def test_the_turns_of_clients_that_come_once_take_no_memory(
 ) -> None:
     monkeypatch.setattr(client_queue, "CONNECTIONS_MAX", 50)
     queue = Queue()
-    queue.put("waits", frame(b"w"))
+    queue.add("waits", b"w")
     for number in range(500):
-        queue.put(f"once{number}", frame(b"o"))
+        queue.add(f"once{number}", b"o")
         turn(queue, 0, 1)
     lane: Any = vars(queue)["_known"]
     assert len(lane._had_turn) <= 51
@@ -167,9 +169,9 @@ def test_those_that_wait_are_served_though_strangers_come_under_ever_new_names(
     order: list[str] = []
     for number in range(200):
         if "waits" not in queue.owners:
-            queue.put("waits", frame(b"w", "waits"))
+            queue.add("waits", b"w", "waits")
         for each in range(3):
-            queue.put(f"{number}-{each}", frame(b"o", f"{number}-{each}"))
+            queue.add(f"{number}-{each}", b"o", f"{number}-{each}")
         order += [name for name, _ in turn(queue, 0, 3)]
     assert order[300:].count("waits") > 5
 
@@ -177,29 +179,29 @@ def test_those_that_wait_are_served_though_strangers_come_under_ever_new_names(
 def test_those_behind_and_new_ones_are_served_in_the_order_in_which_they_came() -> None:
     queue = Queue({"modest"})
     for number in range(40):
-        queue.put(f"new{number}", frame(b"n", f"new{number}"))
+        queue.add(f"new{number}", b"n", f"new{number}")
     names = [name for now in range(3) for name, _ in turn(queue, now)]
     assert names == [f"new{number}" for number in range(40)]
     for name in ("early", "late"):
-        queue.put(name, frame(bytes(BACKLOG_BYTES), name))
+        queue.add(name, bytes(BACKLOG_BYTES), name)
     assert [name for name, _ in turn(queue, SHARED_NS + 3)] == ["early", "late"]
 
 
 def test_with_keys_a_process_that_does_not_read_leaves_the_others_of_its_key_in_peace() -> None:
     queue = Queue()
-    queue.put("key", frame(b"x", "key.silent"), silent=True)
-    queue.put("other", frame(b"a", "other.1"))
+    queue.add("key", b"x", "key.silent", silent=True)
+    queue.add("other", b"a", "other.1")
     assert turn(queue, 0, 1) == [("key", b"x")]
 
 
 def test_a_client_that_does_not_read_falls_behind_and_few_of_its_frames_wait() -> None:
     queue = Queue()
-    taken = [queue.put("silent", frame(b"x", "silent"), silent=True) for _ in range(100)]
+    taken = [queue.add("silent", b"x", "silent", silent=True) for _ in range(100)]
     assert sum(taken) == CLIENT_FRAMES_MAX // SILENT_PART
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     assert turn(queue, 0)[0] == ("modest", b"a")
     assert served(queue, 1) == {}  # Its bucket is in debt.
-    assert queue.put("silent", frame(b"x"))
+    assert queue.add("silent", b"x")
 
 
 @pytest.mark.parametrize("frames", [1, 2])
@@ -208,7 +210,7 @@ def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_o
 ) -> None:
     queue = Queue()
     fill(queue, "greedy", frames)
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     queue.begin_turn(256)
     due = present(queue.take())
     owner, _, first = due
@@ -221,7 +223,7 @@ def test_a_new_client_is_served_first_and_its_later_frames_in_turn() -> None:
     queue = Queue({"known"})
     for client in ("known", "new"):
         for raw in (b"1", b"2", b"3"):
-            queue.put(client, frame(raw, client))
+            queue.add(client, raw, client)
     order = [name for name, _ in turn(queue, 0)]
     assert order == ["new", "known", "new", "known", "new", "known"]
 
@@ -229,8 +231,8 @@ def test_a_new_client_is_served_first_and_its_later_frames_in_turn() -> None:
 def test_a_turn_takes_one_of_many_new_clients_before_and_some_after_the_known_ones() -> None:
     queue = Queue({"known"})
     for number in range(2 * NEW_SHARE):
-        queue.put(f"new{number}", frame(b"x", f"new{number}"))
-    queue.put("known", frame(b"x", "known"))
+        queue.add(f"new{number}", b"x", f"new{number}")
+    queue.add("known", b"x", "known")
     first, second = turn(queue, 0), turn(queue, 0)
     assert [name for name, _ in first].index("known") == 1
     assert (len(first), len(second)) == (NEW_SHARE + 1, NEW_SHARE)
@@ -238,25 +240,25 @@ def test_a_turn_takes_one_of_many_new_clients_before_and_some_after_the_known_on
 
 def test_one_client_cannot_fill_the_queue() -> None:
     queue, large = Queue(), bytes(CLIENT_BYTES_MAX)
-    assert sum(queue.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX
+    assert sum(queue.add("greedy", b"x") for _ in range(1000)) == CLIENT_FRAMES_MAX
     fits = CLIENT_WAITING_MAX // CLIENT_BYTES_MAX
     assert fits >= 28
-    assert sum(queue.put("large", frame(large)) for _ in range(100)) == fits
-    assert queue.put("modest", frame(b"a"))
+    assert sum(queue.add("large", large) for _ in range(100)) == fits
+    assert queue.add("modest", b"a")
 
 
 def test_all_clients_together_have_a_bound_too_and_what_is_taken_makes_room() -> None:
     most = 512
     queue, large = Queue(), bytes(WAITING_MAX // most)
-    assert sum(queue.put(f"c{number}", frame(large)) for number in range(most + 10)) == most
-    assert not queue.put("late", frame(b"x"))
+    assert sum(queue.add(f"c{number}", large) for number in range(most + 10)) == most
+    assert not queue.add("late", b"x")
     turn(queue, SHARED_NS, 1)
-    assert queue.put("late", frame(b"x"))
+    assert queue.add("late", b"x")
 
 
 def test_a_queue_has_a_limit_of_owners_even_if_their_frames_are_empty() -> None:
     queue, most = Queue(), CONNECTIONS_MAX
-    assert sum(queue.put(f"c{number}", frame(b"")) for number in range(2 * most)) == most
+    assert sum(queue.add(f"c{number}", b"") for number in range(2 * most)) == most
 
 
 BACKLOGS = [(BACKLOG, b"x"), (1, bytes(BACKLOG_BYTES))]
@@ -269,11 +271,11 @@ def test_a_client_that_sends_more_than_is_served_pauses_while_another_is_served(
     queue = Queue()
     fill(queue, "greedy", frames, raw)
     fill(queue, "greedy", BACKLOG, b"")
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     assert served(queue, 0) == {"modest": 1, "greedy": BEHIND_SHARE}
     # That turn took 2 ms: the next one is due in 8.
     assert queue.pause_at(2 * MS) == 8 * MS
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     assert queue.pause_at(3 * MS) == 0
     assert served(queue, 3 * MS) == {"modest": 1}
     assert queue.pause_at(4 * MS) == 6 * MS  # Others' turns need not be paid.
@@ -286,7 +288,7 @@ def test_a_client_that_sends_more_than_is_served_pauses_while_another_is_served(
 def test_the_pause_is_in_proportion_to_the_turn_but_for_a_long_one(took: int, pause: int) -> None:
     queue = Queue()
     fill(queue, "greedy", BACKLOG)
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     turn(queue, 0)
     assert queue.pause_at(took) == pause
 
@@ -294,7 +296,7 @@ def test_the_pause_is_in_proportion_to_the_turn_but_for_a_long_one(took: int, pa
 def test_a_client_that_sends_more_than_is_served_has_whole_turns_while_it_is_alone() -> None:
     queue = Queue()
     fill(queue, "greedy", CLIENT_FRAMES_MAX)
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     assert served(queue, 0, 64) == {"modest": 1, "greedy": BEHIND_SHARE}
     assert queue.pause_at(SHARED_NS) == 0
     for number in range(3):
@@ -313,7 +315,7 @@ def test_many_clients_behind_have_no_more_of_a_turn_than_one() -> None:
     queue = Queue()
     for number in range(50):
         fill(queue, f"greedy{number}", BACKLOG)
-    queue.put("modest", frame(b"a"))
+    queue.add("modest", b"a")
     taken = served(queue, 0)
     assert taken.pop("modest") == 1
     assert taken.total() == BEHIND_SHARE
@@ -322,9 +324,9 @@ def test_many_clients_behind_have_no_more_of_a_turn_than_one() -> None:
 def test_new_clients_do_not_wait_for_those_behind() -> None:
     queue = Queue({"greedy", "modest"})
     fill(queue, "greedy", BACKLOG, client="greedy")
-    queue.put("modest", frame(b"a", "modest"))
+    queue.add("modest", b"a", "modest")
     turn(queue, 0)
-    queue.put("new", frame(b"n", "new"))
+    queue.add("new", b"n", "new")
     assert served(queue, 2 * MS) == {"new": 1}
 
 
@@ -336,7 +338,7 @@ def test_a_client_stays_behind_for_a_while_and_also_if_it_connects_anew() -> Non
         turn(queue, SHARED_NS)
     for now, count in ((SHARED_NS + BEHIND_NS - 1, BEHIND_SHARE), (SHARED_NS + BEHIND_NS, 50)):
         fill(queue, "greedy", 50, client="greedy")
-        queue.put("modest", frame(b"a", "modest"))
+        queue.add("modest", b"a", "modest")
         assert served(queue, now) == {"modest": 1, "greedy": count}
         while queue.owners:
             turn(queue, now + 2 * SHARED_NS)
@@ -346,7 +348,7 @@ def test_a_client_whose_threads_wait_for_their_replies_is_not_behind() -> None:
     queue = Queue()
     for now in range(0, 10 * MS, MS):
         fill(queue, "threads", BACKLOG - 1, bytes(BACKLOG_BYTES // BACKLOG))
-        queue.put("modest", frame(b"a"))
+        queue.add("modest", b"a")
         assert served(queue, now) == {"threads": BACKLOG - 1, "modest": 1}
 
 
@@ -382,10 +384,11 @@ def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(statio
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
-    listener._clients.note("known", b"known#1", CLOSED)  # pyright: ignore[reportPrivateUsage]
-    for name in [f"new{number}" for number in range(10)] + ["known"]:
-        more_than_a_turn_takes = QueuedFrame(f"{name}#1".encode(), CLOSED, describe(name, 20), name)
-        assert listener.queue.put(name, more_than_a_turn_takes)
+    known = sender("known#1")
+    listener._clients.note(known)  # pyright: ignore[reportPrivateUsage]
+    for one in [sender(f"new{number}#1") for number in range(10)] + [known]:
+        more_than_a_turn_takes = describe(one.name, 20)
+        assert listener.queue.put(one, more_than_a_turn_takes)
     links: list[str] = []
     for _ in range(10):
         links += [link for link, _ in listener.receive_clients(4, 10**10)[0]]
@@ -398,9 +401,9 @@ def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     node, client = connection
     floods, one = Floods(), opened(node)
-    assert [floods.note(b"a#1", one) for _ in range(4)] == [1, 2, 3, 0]
+    assert [floods.note(one) for _ in range(4)] == [1, 2, 3, 0]
     assert client.recv(1) == b""
-    assert floods.note(b"b#1", one) == 1
+    assert floods.note(sender("b#1")) == 1
 
 
 def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
@@ -410,9 +413,9 @@ def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_an
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     node, client = connection
     floods, one = Floods(), opened(node)
-    while floods.note(b"a#1", CLOSED):
+    while floods.note(Connection(-1, None)):
         pass
-    assert all(floods.note(b"a#1", one) for _ in range(10))
+    assert all(floods.note(one) for _ in range(10))
     client.setblocking(False)
     with pytest.raises(BlockingIOError):
         client.recv(1)
@@ -424,17 +427,12 @@ def test_a_sender_whose_connection_was_closed_is_muted_for_longer_than_another(
     monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    floods = Floods()
-    while floods.note(b"a#1", CLOSED):
-        assert not floods.is_muted(b"a#1")
-    floods.mute(b"b#1")
-    for now[0], muted in (
-        (0.9, {b"a#1", b"b#1"}),
-        (1.1, {b"a#1"}),
-        (4.9, {b"a#1"}),
-        (5.1, set[bytes]()),
-    ):
-        assert {one for one in (b"a#1", b"b#1", b"c#1") if floods.is_muted(one)} == muted
+    floods, a, b, c = Floods(), sender("a#1"), sender("b#1"), sender("c#1")
+    while floods.note(a):
+        assert not floods.is_muted(a)
+    floods.mute(b)
+    for now[0], muted in ((0.9, [a, b]), (1.1, [a]), (4.9, [a]), (5.1, list[Connection]())):
+        assert [one for one in (a, b, c) if floods.is_muted(one)] == muted
 
 
 MEMBERS = ("n2", "n3", "n4")
@@ -445,27 +443,27 @@ def test_an_id_is_taken_while_its_connection_is_open(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(listener, "OPEN_S", 0.0)
     connected = {b"s#1"}
     clients = Clients(lambda known: known.identity in connected)
-    assert not clients.is_taken("s", b"s#2")
-    clients.note("s", b"s#1", CLOSED)
-    assert clients.is_taken("s", b"s#2")
-    assert not clients.is_taken("s", b"s#1")
-    assert not clients.is_taken("s", b"s#1.7")
+    assert not clients.is_taken(sender("s#2"))
+    clients.note(sender("s#1"))
+    assert clients.is_taken(sender("s#2"))
+    assert not clients.is_taken(sender("s#1"))
+    assert not clients.is_taken(sender("s#1.7"))
     connected.clear()
-    assert not clients.is_taken("s", b"s#2")
+    assert not clients.is_taken(sender("s#2"))
     assert clients.connection("s") is None
 
 
 def test_a_process_that_uses_the_id_of_another_causes_one_check_a_second() -> None:
-    checked: list[ClientConnection] = []
+    checked: list[Connection] = []
 
-    def is_open(known: ClientConnection) -> bool:
+    def is_open(known: Connection) -> bool:
         checked.append(known)
         return True
 
-    clients, one = Clients(is_open), Connection(-1, None)
-    clients.note("s", b"s#1", one)
-    assert all(clients.is_taken("s", b"s#2") for _ in range(100))
-    assert checked == [(b"s#1", one)]
+    clients, one = Clients(is_open), sender("s#1")
+    clients.note(one)
+    assert all(clients.is_taken(sender("s#2")) for _ in range(100))
+    assert checked == [one]
 
 
 class Scene:
@@ -561,7 +559,8 @@ def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> Non
 
 def sends(unread: UnreadReplies, owner: str, one: Connection, size: int) -> bool:
     """Count a reply of ``size`` bytes as sent if it is admitted; return whether it is."""
-    admitted = unread.admits(owner, one, size)
+    one.owner = owner
+    admitted = unread.admits(one, size)
     one.sent += size * admitted
     return admitted
 

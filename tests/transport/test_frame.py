@@ -53,7 +53,7 @@ from fencelock.transport.frame import (
     WrongVersionError,
     encode_frame,
 )
-from fencelock.transport.listener import ClientConnection, Clients
+from fencelock.transport.listener import Clients
 
 ACQUIRE = Acquire(lock="orders/42", session="s-1", owner="o", request=1, wait_ms=5000)
 ENVELOPE = Envelope(Address("n1/proxy"), Address("s-1/session"), ACQUIRE)
@@ -282,17 +282,14 @@ def test_a_sender_cannot_pass_for_a_role_of_the_node_itself() -> None:
 
 
 def test_only_so_many_clients_are_remembered() -> None:
-    clients, over = Clients(lambda _: True, most=2), Connection(-1, None)
-    assert not clients.note("a", b"a#1", over)
-    assert not clients.note("b", b"b#1", over)
-    assert not clients.note("a", b"a#2", over)
-    assert clients.note("c", b"c#1", over)
+    clients = Clients(lambda _: True, most=2)
+    a, b, again, c = (Connection(-1, None, name=name) for name in "abac")
+    assert not clients.note(a)
+    assert not clients.note(b)
+    assert not clients.note(again)
+    assert clients.note(c)
     known = {name: clients.connection(name) for name in "abc"}
-    assert known == {
-        "a": ClientConnection(b"a#2", over),
-        "b": None,
-        "c": ClientConnection(b"c#1", over),
-    }
+    assert known == {"a": again, "b": None, "c": c}
     clients.gone("a")
     assert len(clients) == 1
 

@@ -19,7 +19,7 @@ from fencelock.transport.admission import (
     check_client_size,
     has_few_arrays,
 )
-from fencelock.transport.client_queue import ClientQueue, QueuedFrame
+from fencelock.transport.client_queue import ClientQueue
 from fencelock.transport.connections import Connection
 from fencelock.transport.frame import Frame, encode_frame
 from fencelock.transport.listener import Arrival
@@ -29,8 +29,6 @@ from fencelock.verification.simulation.violation import ViolationError
 if TYPE_CHECKING:
     from fencelock.verification.simulation.node import EventQueue, SimulatedNode
 
-
-NO_CONNECTION = Connection(-1, None)
 
 NOTICED_SHARE = 0.7
 """Share of ended links that the other side notices; a cut cable sends nothing."""
@@ -235,6 +233,8 @@ class VirtualLinks:
         self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
         # Turns take no virtual time: nobody pauses.
         self._clients = ClientQueue(clock=lambda: 0)
+        self._senders: dict[tuple[str, int], Connection] = {}
+        """By client, and its life: the routing id is the number of that."""
         self.waiting: Collection[str] = self._clients.owners
         self._frames: list[tuple[str, int, bytes]] = []
         self._news: list[LinkUp | LinkDown | LinkRefused] = []
@@ -258,8 +258,11 @@ class VirtualLinks:
         if link in self._peers:
             self._frames.append((link, boot, raw))
             return
-        frame = QueuedFrame(b"%s#%x" % (link.encode(), boot), NO_CONNECTION, raw)
-        if not self._clients.put(link, frame):
+        sender = self._senders.get((link, boot))
+        if sender is None:
+            sender = Connection(-1, None, identity=b"%x" % boot, name=link, owner=link)
+            self._senders[link, boot] = sender
+        if not self._clients.put(sender, raw):
             self._machine.world.fault_counts["client flooded"] += 1
 
     def change(self, news: LinkUp | LinkDown) -> None:
@@ -289,7 +292,7 @@ class VirtualLinks:
             count = len(arrival[1].envelopes) or 1
             left -= count
             lane.room -= count
-            taken.append((int(waiting.identity.rpartition(b"#")[2], 16), arrival))
+            taken.append((int(waiting.connection.identity, 16), arrival))
         return self._delivered(taken), most - left
 
     def send(self, link: str, frame: Frame) -> None:
