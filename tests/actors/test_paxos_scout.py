@@ -143,6 +143,12 @@ def test_those_that_have_not_answered_are_asked_again(scout: Scout) -> None:
     assert effects[-1] == Wake(TIMING.round_trip_ms, ScoutResend())
 
 
+def test_nobody_is_asked_again_once_votes_are_adopted(scout: Scout) -> None:
+    scout.handle(B, promise(), T0)
+    assert adopted(scout.handle(A, promise(), T0))
+    assert not scout.handle(scout.address, ScoutResend(), T0)
+
+
 def test_a_higher_ballot_is_reported_to_the_leader_and_a_strangers_message_is_not(
     scout: Scout,
 ) -> None:
