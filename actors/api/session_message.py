@@ -126,6 +126,9 @@ def ended(session: str, reason: CloseReason, request: int = 0, operator: str = "
 class HoldLost(Notification, tag=0x64):
     """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why.
 
+    On `paxos` it is repeated with each `Alive` until the owner sends another request about the
+    lock. A client that knows of the loss already sends a `Release`.
+
     If ``decided`` is set, the cluster has agreed that the hold has ended. Otherwise one node has
     found that the hold's deadline has passed by its own clock, which may be fast.
     """

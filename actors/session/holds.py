@@ -556,6 +556,9 @@ def on_hold_lost(
         return effects + state.lose_hold(lock_key, event.detail)
     if hold is None and lock_key in state.in_flight.waits:
         state.unreported.add(lock_key, event.fence, 1, event.detail)
+    elif hold is None and event.decided and lock_key not in state.in_flight.releases:
+        # Keep-alives repeat it until the cluster knows that its owner has learned of it.
+        effects += release_lost(state, lock_key, event.fence, now)
     return effects
 
 

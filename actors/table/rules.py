@@ -180,6 +180,9 @@ def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> No
     out.append(Alive(session=session.id, node="", request=command.request))
     if session.awaited:
         recall_again(table, session, out)
+    for fence, key in sorted((fence, key) for key, fence in session.losses.items()):
+        # The first notice may have been lost.
+        out.append(session.loss(key, fence, Why(Cause.LOST, obstacle=table.state_of(key[1]))))
 
 
 def end_session(table: TableState, command: End, out: list[Result]) -> None:

@@ -142,8 +142,12 @@ def worded(outcome: Worded, request: Request | None = None) -> Worded:
     if outcome.why is None:
         return outcome
     if isinstance(outcome, HoldLost):
-        taken = _sentence(outcome.why, outcome.lock).removeprefix("it was ")
-        text = f"{titled(outcome.lock)}: the hold under fence {outcome.fence} was {taken}"
+        sentence = _sentence(outcome.why, outcome.lock)
+        if outcome.why.cause is Cause.LOST:
+            text = f"{titled(outcome.lock)}: fence {outcome.fence}: {sentence}"
+        else:
+            taken = sentence.removeprefix("it was ")
+            text = f"{titled(outcome.lock)}: the hold under fence {outcome.fence} was {taken}"
     else:
         text = without_secret(_refusal(outcome, outcome.why, request))
     return replace(outcome, detail=text, why=None)

@@ -16,6 +16,7 @@ from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.refusal import Why
+from fencelock.actors.api.session_message import HoldLost
 from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.resource import SLACK, TableHold, Wait
 
@@ -190,6 +191,19 @@ class Session:
         most = IDLE_MAX if self.account.owners < OWNERS_MAX else IDLE_LEAST
         for _ in range(min(len(self.idle) - most + 1, IDLE_MAX)):
             self._forget_first()
+
+    def loss(self, key: Key, fence: int, why: Why) -> HoldLost:
+        """Return the notice that a hold was taken from its owner."""
+        owner, lock = key
+        return HoldLost(
+            lock=lock,
+            fence=fence,
+            session=self.id,
+            owner=owner,
+            detail="",
+            decided=True,
+            why=why,
+        )
 
     def retire(self, key: Key, now_ms: int) -> None:
         """Note that the owner of ``key`` neither holds nor waits any more."""

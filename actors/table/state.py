@@ -14,7 +14,7 @@ from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.redis import KeysChanged, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Key
-from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended
+from fencelock.actors.api.session_message import CloseReason, Evicted, ended
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold, Deadlines, begin_leased
@@ -366,17 +366,8 @@ class TableState:
     def take(self, hold: TableHold, why: Why, out: list[Result]) -> None:
         """End ``hold`` against its owner's will, and notify the owner."""
         owner_state = hold.owner_state
-        lost = HoldLost(
-            lock=owner_state.lock,
-            fence=hold.fence,
-            session=owner_state.session.id,
-            owner=owner_state.owner,
-            detail="",
-            decided=True,
-            why=why,
-        )
         self.changing = True
-        out.append(lost)
+        out.append(owner_state.session.loss(owner_state.key, hold.fence, why))
         if owner_state.outcome is None:  # The reply to a repetition must not be `Granted`.
             owner_state.settle(owner_state.denied(Reason.OWNERSHIP_LOST, why))
         owner_state.session.losses[owner_state.key] = hold.fence

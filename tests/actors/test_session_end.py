@@ -348,6 +348,18 @@ def test_an_operators_eviction_loses_that_hold_alone(harness: SessionHarness) ->
     assert harness.receive(A, lost) == []
 
 
+def test_a_notice_that_is_repeated_is_confirmed_by_a_release(harness: SessionHarness) -> None:
+    harness.hold()
+    lost = HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops", decided=True)
+    assert of(api.Release, harness.receive(A, lost)) == []
+    sends = harness.receive(A, lost)
+    release = one(api.Release, sends, A)
+    assert (release.owner, release.fence) == ("ann", 7)
+    assert harness.receive(A, lost) == []
+    assert harness.refuse(sends, api.Reason.OWNERSHIP_LOST) == []
+    assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
+
+
 def test_an_eviction_that_overtakes_its_grant_is_reported_instead(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
     harness.receive(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))

@@ -408,6 +408,8 @@ class Model:
         self.out.append(opened if opening else ("Alive", c.session, c.request))
         if not opening:
             self.recall_again(known)
+            losses = sorted((x for x in self.lost if x[0] == known["id"]), key=lambda x: x[3])
+            self.out += [("HoldLost", lock, fence, s, o, True) for s, o, lock, fence in losses]
 
     def _on_force(self, c: Evict) -> None:
         holds = [h for h in self.claims if h.fence and c.lock in h.names]
