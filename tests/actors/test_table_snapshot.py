@@ -59,10 +59,6 @@ def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = Non
     return replace(made, wait_ms=wait_ms)
 
 
-def release(owner: str, request: int, fence: int) -> api.Release:
-    return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
-
-
 def apply_all(table: LockTable, *commands: LogCommand) -> None:
     for command in commands:
         table.apply(table.time_ms, command)

@@ -118,11 +118,6 @@ def applied(table: LockTable, command: LogCommand) -> list[str]:
     return [summary(one) for one in table.apply(table.time_ms, command)]
 
 
-def outcome(table: LockTable, command: LogCommand) -> Any:
-    (one,) = table.apply(table.time_ms, command)
-    return one
-
-
 def advanced(table: LockTable, time_ms: int) -> list[str]:
     """Let log time pass; return the outcomes as texts."""
     return [summary(one) for one in table.advance(time_ms)]
