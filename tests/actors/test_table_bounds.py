@@ -233,18 +233,6 @@ def test_an_owner_is_not_forgotten_while_its_command_ends_a_crowd_of_waits(
     assert (table.objects, table.claims, table.sessions.by_id) == ({}, 0, {})
 
 
-@pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])
-def test_claims_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(f"fencelock.actors.table.requests.{limit}", 2)
-    table.apply(0, acquire(1, "L", "a"))
-    table.apply(0, acquire(2, "L", "b"))
-    for lock in ("L", "M"):
-        answer = only(api.Refused, table.apply(0, acquire(3, lock, lock)))
-        assert answer.reason is api.Reason.OVERLOADED
-    table.apply(0, acquire(4, "L", "a"))
-    assert table.claims == 2
-
-
 def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
     table: LockTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
