@@ -12,22 +12,10 @@ from typing import Any, cast
 import pytest
 from support.expect import checked, only
 from support.table_scene import restored
+from support.table_transcript import commands
 
-from fencelock.actors.api.barrier import AwaitBarrier
-from fencelock.actors.api.counter import AddToCounter, SetCounter
-from fencelock.actors.api.election import Lead
-from fencelock.actors.api.handover import Attach, Detach, digest_of
-from fencelock.actors.api.latch import AwaitLatch, CountDown
-from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import DeleteEntry, PutEntry
-from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
-from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
-from fencelock.actors.api.redis import AwaitKey, ChangeKeys, Expiry, KeyAction, KeyState
+from fencelock.actors.api.message import KeepAlive, Reason, Refused
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.retained import AcquireRetained
-from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.rules import RULES
@@ -36,110 +24,93 @@ from fencelock.actors.table.table import LockTable
 
 BUG = "planted bug"
 FOLDER = str(Path(sys.modules[LockTable.__module__].__file__ or "").parent)
-S, T = "s.1", "t.2"
+S = "s.1"
 
+STATE = commands("""
+    Open session=s ttl_ms=60000
+    Open session=t ttl_ms=60000
+    s.1#1 Acquire held
+    t.2#1 Acquire held
+    s.1#1 Acquire leased hold_ms=1000 grace_ms=100
+    s.1#1 AcquirePermits sem permits=3 amount=2
+    s.1#1 AcquireReadWrite rw write=true
+    s.1#1 CountDown l count=2
+    t.2#1 AwaitLatch l count=2
+    t.2#1 AwaitBarrier b parties=2
+    s.1#1 AddToCounter c amount=2
+    s.1#1 TakePermits p size=3 amount=2
+    t.2#1 TakePermits p size=3 amount=2
+    s.1#1 PutEntry m entry_key=k value=v
+    s.1#1 Lead e value=v
+    s.1#1 AcquireRetained kept span=5
+    t.2#1 AcquireRetained kept span=5
+    t.2#1 AcquireRetained also span=5
+    t.2/d#1 ChangeKeys key value=v ttl_ms=9 action=SET states=FREE expiry=AFTER
+    t.2/d#2 ChangeKeys far value=v action=SET states=FREE
+    t.2/d#3 AwaitKey key value=w ttl_ms=9
+    t.2#1 Acquire gone
+    t.2#2 Detach gone fence=19 digest=digest-of:secret ttl_ms=900
+""")
 
-def request(kind: Any, number: int, session: str = S, owner: str = "o", **more: Any) -> Any:
-    return kind(session=session, owner=owner, request=number, **more)
-
-
-def door(number: int, action: KeyAction, keys: str, *states: KeyState, **more: Any) -> Any:
-    names = tuple(keys.split())
-    return request(ChangeKeys, number, T, "d", keys=names, action=action, states=states, **more)
-
-
-STATE: tuple[Command, ...] = (
-    Open(session="s", ttl_ms=60_000),
-    Open(session="t", ttl_ms=60_000),
-    request(Acquire, 1, lock="held"),
-    request(Acquire, 1, T, lock="held", wait_ms=None),
-    request(Acquire, 1, lock="leased", hold_ms=1_000, grace_ms=100),
-    request(AcquirePermits, 1, semaphore="sem", permits=3, amount=2),
-    request(AcquireReadWrite, 1, rwlock="rw", write=True),
-    request(CountDown, 1, latch="l", count=2),
-    request(AwaitLatch, 1, T, latch="l", count=2, wait_ms=None),
-    request(AwaitBarrier, 1, T, barrier="b", parties=2, wait_ms=None),
-    request(AddToCounter, 1, counter="c", amount=2),
-    request(TakePermits, 1, pool="p", size=3, amount=2),
-    request(TakePermits, 1, T, pool="p", size=3, amount=2, wait_ms=None),
-    request(PutEntry, 1, map="m", entry_key="k", value=b"v"),
-    request(Lead, 1, election="e", value="v"),
-    request(AcquireRetained, 1, lock="kept", span=5),
-    request(AcquireRetained, 1, T, lock="kept", span=5, wait_ms=None),
-    request(AcquireRetained, 1, T, lock="also", span=5),
-    door(1, KeyAction.SET, "key", KeyState.FREE, value=b"v", expiry=Expiry.AFTER, ttl_ms=9),
-    door(2, KeyAction.SET, "far", KeyState.FREE, value=b"v"),
-    request(AwaitKey, 3, T, "d", keys=("key",), value=b"w", ttl_ms=9),
-    request(Acquire, 1, T, lock="gone"),
-    request(Detach, 2, T, lock="gone", fence=19, digest=digest_of(b"secret"), ttl_ms=900),
-)
-
-COMMANDS: tuple[Command, ...] = (
-    Open(session="u", ttl_ms=60_000),
-    KeepAlive(session=S),
-    End(session=S),
-    request(Acquire, 2, lock="free"),
-    request(Acquire, 2, lock="held", limit=2),
-    request(Acquire, 2, lock="held", limit=1),
-    request(Acquire, 2, T, lock="held", wait_ms=0),
-    request(Acquire, 1, lock="held"),
-    request(Release, 2, lock="held", fence=1),
-    request(Release, 2, lock="held", fence=9),
-    request(Renew, 2, lock="leased", fence=2, hold_ms=500),
-    request(Cancel, 1, T, lock="held"),
-    request(Cancel, 5, lock="free"),
-    request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=2, wait_ms=None),
-    request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=0, wait_ms=0),
-    request(ResizeSemaphore, 2, semaphore="sem", permits=3, size=1),
-    request(ReleasePermits, 2, semaphore="sem", fence=3, amount=1),
-    request(AcquireReadWrite, 1, T, rwlock="rw", write=False, wait_ms=None),
-    request(AcquireAll, 2, locks=("p", "q")),
-    request(AcquireAll, 2, locks=("p", "held"), wait_ms=None),
-    request(AcquireRetained, 2, lock="free", span=5),
-    request(AcquireRetained, 2, lock="also", span=5, wait_ms=None),
-    request(Release, 2, lock="kept", fence=5),
-    request(Detach, 2, lock="held", fence=1, digest=digest_of(b"other"), ttl_ms=900),
-    request(Detach, 2, lock="held", fence=9, digest=digest_of(b"other"), ttl_ms=900),
-    request(Attach, 2, lock="gone", secret=b"secret", hold_ms=500),
-    request(Attach, 2, lock="gone", secret=b"other"),
-    request(CountDown, 2, latch="l", count=2),
-    request(CountDown, 2, latch="new", count=2),
-    request(AwaitLatch, 2, latch="l", count=2, wait_ms=0),
-    request(AwaitBarrier, 1, barrier="b", parties=2),
-    request(AwaitBarrier, 1, barrier="c", parties=2, wait_ms=None),
-    request(AddToCounter, 2, counter="c", amount=3),
-    request(AddToCounter, 2, counter="c", amount=-2),
-    request(AddToCounter, 2, counter="new"),
-    request(TakePermits, 2, pool="new", size=3),
-    request(TakePermits, 2, pool="p", size=3, amount=0, wait_ms=0),
-    request(GivePermits, 2, pool="p", amount=2),
-    request(ResizePool, 2, pool="p", permits=3, size=1),
-    request(ResizePool, 2, pool="p", permits=3, size=9),
-    request(SetCounter, 2, counter="c", value=5, expected=2, guard="held", fence=1),
-    request(PutEntry, 2, map="m", entry_key="k", value=b"w", ttl_ms=1_000),
-    request(DeleteEntry, 2, map="m", entry_key="k"),
-    request(Lead, 1, T, election="e", value="w", wait_ms=None),
-    door(9, KeyAction.SET, "new newer", KeyState.FREE, value=b"w", expiry=Expiry.AFTER, ttl_ms=9),
-    door(9, KeyAction.SET, "also new", KeyState.FREE, value=b"w"),
-    door(9, KeyAction.SET, "held", KeyState.NATIVE, value=b"w", returns=True),
-    door(9, KeyAction.SET, "key", KeyState.OTHER, value=b"w", expiry=Expiry.KEEP),
-    door(9, KeyAction.SET, "far", KeyState.EQUAL, value=b"w", expected=b"v", counts=True),
-    door(
-        9,
-        KeyAction.DELETE,
-        "far",
-        KeyState.OTHER,
-        counts=True,
-        receipt="redisson_unlock_latch",
-        receipt_ms=9,
-    ),
-    door(9, KeyAction.EXPIRE, "far", KeyState.OTHER, expiry=Expiry.FURTHER, ttl_ms=9),
-    door(9, KeyAction.DELETE, "key far", KeyState.EQUAL, expected=b"v", each=True),
-    request(AwaitKey, 9, T, "d", keys=("new",), value=b"w"),
-    request(AwaitKey, 9, T, "d", keys=("also",), value=b"w", ttl_ms=9),
-    Evict(lock="held", fence=1, operator="alice", session="x", request=1),
-    CloseSession(handle="s.1", operator="alice", session="x", request=1),
-)
+COMMANDS = commands("""
+    Open session=u ttl_ms=60000
+    s.1 KeepAlive
+    s.1 End
+    s.1#2 Acquire free
+    s.1#2 Acquire held limit=2
+    s.1#2 Acquire held
+    t.2#2 Acquire held wait_ms=0
+    s.1#1 Acquire held
+    s.1#2 Release held fence=1
+    s.1#2 Release held fence=9
+    s.1#2 Renew leased fence=2 hold_ms=500
+    t.2#1 Cancel held
+    s.1#5 Cancel free
+    t.2#1 AcquirePermits sem permits=3 amount=2
+    t.2#1 AcquirePermits sem permits=3 amount=0 wait_ms=0
+    s.1#2 ResizeSemaphore sem permits=3 size=1
+    s.1#2 ReleasePermits sem fence=3 amount=1
+    t.2#1 AcquireReadWrite rw
+    s.1#2 AcquireAll p,q
+    s.1#2 AcquireAll p,held
+    s.1#2 AcquireRetained free span=5
+    s.1#2 AcquireRetained also span=5
+    s.1#2 Release kept fence=5
+    s.1#2 Detach held fence=1 digest=digest-of:other ttl_ms=900
+    s.1#2 Detach held fence=9 digest=digest-of:other ttl_ms=900
+    s.1#2 Attach gone secret=secret hold_ms=500
+    s.1#2 Attach gone secret=other
+    s.1#2 CountDown l count=2
+    s.1#2 CountDown new count=2
+    s.1#2 AwaitLatch l count=2 wait_ms=0
+    s.1#1 AwaitBarrier b parties=2
+    s.1#1 AwaitBarrier c parties=2
+    s.1#2 AddToCounter c amount=3
+    s.1#2 AddToCounter c amount=-2
+    s.1#2 AddToCounter new
+    s.1#2 TakePermits new size=3
+    s.1#2 TakePermits p size=3 amount=0 wait_ms=0
+    s.1#2 GivePermits p amount=2
+    s.1#2 ResizePool p permits=3 size=1
+    s.1#2 ResizePool p permits=3 size=9
+    s.1#2 SetCounter c guard=held fence=1 value=5 expected=2
+    s.1#2 PutEntry m entry_key=k value=w ttl_ms=1000
+    s.1#2 DeleteEntry m entry_key=k
+    t.2#1 Lead e value=w
+    t.2/d#9 ChangeKeys new,newer value=w ttl_ms=9 action=SET states=FREE expiry=AFTER
+    t.2/d#9 ChangeKeys also,new value=w action=SET states=FREE
+    t.2/d#9 ChangeKeys held value=w action=SET states=NATIVE returns=true
+    t.2/d#9 ChangeKeys key value=w action=SET states=OTHER
+    t.2/d#9 ChangeKeys far value=w action=SET states=EQUAL expected=v counts=true
+    t.2/d#9 ChangeKeys far action=DELETE states=OTHER counts=true receipt_ms=9 \
+        receipt=redisson_unlock_latch
+    t.2/d#9 ChangeKeys far ttl_ms=9 action=EXPIRE states=OTHER expiry=FURTHER
+    t.2/d#9 ChangeKeys key,far action=DELETE states=EQUAL expected=v each=true
+    t.2/d#9 AwaitKey new value=w
+    t.2/d#9 AwaitKey also value=w ttl_ms=9
+    Evict held session=x operator=alice fence=1
+    CloseSession s.1 session=x operator=alice
+""")
 
 
 def filled() -> LockTable:
@@ -209,13 +180,13 @@ def test_rules_cover_every_command() -> None:
 
 
 def test_a_skipped_command_is_refused_when_its_client_sends_it_again() -> None:
-    table, command = filled(), request(CountDown, 2, latch="l", count=2)
+    table = filled()
+    command, later = commands("s.1#2 CountDown l count=2 \n s.1#3 CountDown l count=2")
     table.refuse_skipped(command, 7, 0)
     for one in (table, restored(table)):
         before = one.numbers()
         assert only(Refused, one.apply(1, command)).reason is Reason.INTERNAL
         assert one.numbers() == before
-    later = request(CountDown, 3, latch="l", count=2)
     assert not isinstance(table.apply(1, later)[0], Refused)
 
 

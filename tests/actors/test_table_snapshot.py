@@ -12,27 +12,18 @@ from msgspec.structs import replace
 from support.programs import run_to_end
 from support.table_comparison import AllComposer, log_of, steps_of
 from support.table_scene import restored
+from support.table_transcript import commands
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.barrier import AwaitBarrier
-from fencelock.actors.api.counter import AddToCounter
-from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
-from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
-from fencelock.actors.api.pool import TakePermits
 from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained
-from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
-from fencelock.actors.api.semaphore import (
-    PERMITS_MAX,
-    SEMAPHORE,
-    AcquirePermits,
-    ReleasePermits,
-    ResizeSemaphore,
-)
+from fencelock.actors.api.retained import SPAN_MAX
+from fencelock.actors.api.rwlock import RWLOCK
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table.snapshot import bytes_of
@@ -181,38 +172,31 @@ def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
 
 
 SEMAPHORE_S, RWLOCK_R = object_name(SEMAPHORE, "S"), object_name(RWLOCK, "R")
-EVERYTHING: list[Any] = [
-    AcquirePermits(semaphore="S", permits=3, amount=2, session="s.1", request=1),
-    AcquirePermits(semaphore="S", permits=3, amount=3, session="t.2", request=1),
-    ReleasePermits(semaphore="S", fence=1, amount=1, session="s.1", request=2),
-    AcquireReadWrite(rwlock="R", write=True, session="s.1", request=3),
-    AcquireReadWrite(rwlock="R", session="s.1", request=4),
-    AcquireReadWrite(rwlock="R", session="t.2", request=2),
-    AcquireAll(locks=("a", "b"), session="s.1", request=5),
-    api.Acquire(lock="c", session="u.3", request=1),
-    AcquireAll(locks=("b", "c"), session="t.2", request=3),
-    CountDown(latch="L", count=2, session="s.1", request=6),
-    AwaitLatch(latch="L", count=2, wait_ms=500, session="t.2", request=4),
-    CountDown(latch="M", count=2, amount=2, keep_ms=70, session="s.1", request=7),
-    AwaitBarrier(barrier="B", parties=3, wait_ms=50, session="s.1", request=8),
-    AwaitBarrier(barrier="B", parties=3, session="t.2", request=5),
-    AddToCounter(counter="C", amount=7, session="s.1", request=9),
-    TakePermits(pool="P", size=3, amount=2, session="s.1", request=10),
-    TakePermits(pool="P", size=3, amount=2, session="t.2", request=6),
-    AcquirePermits(semaphore="Q", permits=3, amount=1, session="s.1", request=16),
-    ResizeSemaphore(semaphore="Q", permits=3, size=4, session="s.1", request=17),  # Of a holder.
-    PutEntry(map="m", entry_key="k", value=b"v", ttl_ms=900, session="u.3", request=1),
-    ChangeKeys(
-        keys=("k",),
-        action=KeyAction.SET,
-        states=(KeyState.FREE,),
-        value=b"v",
-        session="u.3",
-        request=2,
-    ),
-    AcquireRetained(lock="r", span=10, session="s.1", request=18),
-    AcquireRetained(lock="r", span=10, session="t.2", request=7),
-]
+EVERYTHING = commands("""
+    s.1 AcquirePermits S permits=3 amount=2
+    t.2 AcquirePermits S permits=3 amount=3
+    s.1 ReleasePermits S fence=1 amount=1
+    s.1 AcquireReadWrite R write=true
+    s.1 AcquireReadWrite R
+    t.2 AcquireReadWrite R
+    s.1 AcquireAll a,b
+    u.3 Acquire c
+    t.2 AcquireAll b,c
+    s.1 CountDown L count=2
+    t.2 AwaitLatch L count=2 wait_ms=500
+    s.1 CountDown M count=2 keep_ms=70 amount=2
+    s.1 AwaitBarrier B parties=3 wait_ms=50
+    t.2 AwaitBarrier B parties=3
+    s.1 AddToCounter C amount=7
+    s.1 TakePermits P size=3 amount=2
+    t.2 TakePermits P size=3 amount=2
+    s.1#16 AcquirePermits Q permits=3
+    s.1 ResizeSemaphore Q permits=3 size=4
+    u.3#1 PutEntry m entry_key=k value=v ttl_ms=900
+    u.3 ChangeKeys k value=v action=SET states=FREE
+    s.1 AcquireRetained r span=10
+    t.2 AcquireRetained r span=10
+""")
 """Requests for objects of every kind."""
 
 
@@ -220,7 +204,7 @@ EVERYTHING: list[Any] = [
 def every(table: LockTable) -> LockTable:
     """Return a table in which objects of every kind are held, awaited and changed."""
     for command in EVERYTHING:
-        table.apply(5, replace(command, owner="o"))
+        table.apply(5, command)
     return table
 
 

@@ -63,13 +63,41 @@ def key_of(message: Any) -> tuple[Any, ...]:
     return tuple(getattr(message, name, "") for name in ("session", "owner", "request"))
 
 
-class TablePlayer:
+class CommandReader:
+    """Reads commands and queries. It knows the last number of each session, and what names mean."""
+
+    def __init__(self) -> None:
+        self.last = Counter[str]()
+        self.meanings: dict[str, str] = {}
+
+    def message(self, line: str) -> Any:
+        match = BY.fullmatch(line)
+        assert match is not None
+        session, owner, given, words = match.groups("")
+        words = self.meant(words)
+        if KINDS[words.split()[0]] in QUERIES:
+            return message_of(words)
+        number = int(given or self.last[session] + 1)
+        self.last[session] = max(self.last[session], number)
+        return message_of(words, session=session, owner=owner or OWNER, request=number)
+
+    def meant(self, words: str) -> str:
+        name, _, fields = words.partition(" ")
+        return f"{self.meanings.get(name, name)} {fields}"
+
+
+def commands(text: str) -> tuple[Any, ...]:
+    """Return the commands of which each line names one."""
+    reader = CommandReader()
+    return tuple(reader.message(line.strip()) for line in text.strip().splitlines())
+
+
+class TablePlayer(CommandReader):
     """A table, and the numbers of the last requests of its sessions."""
 
     def __init__(self, table: LockTable, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         self.table = table
-        self.last = Counter[str]()
-        self.meanings: dict[str, str] = {}
         self.patch = patch
 
     def __call__(self, line: str) -> Iterable[str]:
@@ -130,21 +158,6 @@ class TablePlayer:
         result = change(self.table)
         assert change(copy) == result
         return result
-
-    def message(self, line: str) -> Any:
-        match = BY.fullmatch(line)
-        assert match is not None
-        session, owner, given, words = match.groups("")
-        words = self.meant(words)
-        if KINDS[words.split()[0]] in QUERIES:
-            return message_of(words)
-        number = int(given or self.last[session] + 1)
-        self.last[session] = max(self.last[session], number)
-        return message_of(words, session=session, owner=owner or OWNER, request=number)
-
-    def meant(self, words: str) -> str:
-        name, _, fields = words.partition(" ")
-        return f"{self.meanings.get(name, name)} {fields}"
 
 
 def outcome_of(one: Result, command: Any) -> str:
