@@ -11,16 +11,19 @@ have one place in the queue, and opening connections gains nothing. Owners take 
 served one frame, or `SHARE` envelopes of a large one, and goes last. The frames
 of one owner stay in order.
 
-In the lane `known`, owners are served in rounds, each owner once a round. An owner whose queue was
+Known owners are served in rounds, each owner once a round. An owner whose queue was
 empty comes first in its round, as soon as its frame arrives. So a client that waits for its replies
 is not delayed by clients whose queues only grow. Its second frame in one round comes last. Hence a
-client waits for at most two frames of each other client.
+client waits for at most two frames of each other client. A round ends when the next owner in
+`known` has already had its turn in it. Strangers that keep inventing names could prevent that. So
+once `CONNECTIONS_MAX` owners have had their turn, `known` goes before `first`.
 
-**Lanes.** Each owner is in one of three lanes. A turn serves them as follows.
+**Lanes.** Each owner is in one of four lanes. A turn serves them as follows.
 
     lane    owners                             served in a turn
     ------  ---------------------------------  ------------------------------------------------
     new     those whose client is not known    one first; after `known`, up to NEW_SHARE
+    first   those without a turn this round    all that wait, in turn
     known   all others                         all that wait, in turn
     behind  those of which much has waited     BEHIND_SHARE, if their bucket is not in debt
 
@@ -33,8 +36,8 @@ client waits for at most two frames of each other client.
     behind   known   BEHIND_NS have passed since that was last so, even if it reconnected
 
 A stranger who opens thousands of connections makes `new` long, and a client that sends without end
-falls `behind`. Neither delays the owners in `known` by more than its share of a turn. The lane
-`new` has its share in every turn, so that clients that move here from another node get in
+falls `behind`. Neither delays the owners in `first` and `known` by more than its share of a turn.
+The lane `new` has its share in every turn, so that clients that move here from another node get in
 quickly. One of them goes first, so that they are served however long `known` is.
 
 **The bucket.** A share of each turn would still make all turns longer. So the owners behind have a
@@ -47,7 +50,7 @@ limit, `PAUSE_NS`: one long turn is more likely the fault of the disk or another
 The lane has one bucket, not one per owner: without keys a stranger can pose as any number of
 clients, and would get the time of as many buckets.
 
-**Alone.** The bucket and the share protect others. If none in `new` or `known` waits, and none was
+**Alone.** The bucket and the share protect others. If none in other lanes waits, and none was
 served for `SHARED_NS`, those behind take whole turns, which gives the most throughput. Where
 all clients send as much as they can, all are behind, and take turns as equals. A client whose
 threads wait for their replies is never behind, however many turns it fills.
@@ -73,6 +76,7 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fencelock.transport.connections import Connection
 from fencelock.transport.descriptors import CONNECTIONS_MAX
@@ -156,72 +160,15 @@ class Owner(Struct, eq=False):
     """Their bytes."""
 
 
-class Lane:
-    """Owners that take turns, in the order in which they came.
+class Lane(OrderedDict[str, Owner]):
+    """Owners that take turns, in the order in which they came, by name.
 
     Attributes:
         room: envelopes that may still be taken in this turn of the node.
 
     """
 
-    def __init__(self) -> None:
-        self.room = 0
-        self._waiting = OrderedDict[str, Owner]()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, owner: Owner) -> None:
-        self._waiting[owner.name] = owner
-
-    def remove(self, owner: Owner) -> None:
-        del self._waiting[owner.name]
-
-    def pop(self) -> Owner:
-        return self._waiting.popitem(last=False)[1]
-
-
-class LaneInRounds(Lane):
-    """A lane that serves those first of which nothing waited, once in each round.
-
-    A round ends when the next owner in the queue has already had its turn in it. Strangers that
-    keep inventing names could prevent that. So once `CONNECTIONS_MAX` owners have had their turn,
-    the queue goes first.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first = OrderedDict[str, Owner]()
-        """Owners that had no turn in this round when their first frame came."""
-        self._had_turn = set[str]()
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._waiting)
-
-    def add(self, owner: Owner) -> None:
-        waiting = self._waiting if owner.name in self._had_turn else self._first
-        waiting[owner.name] = owner
-
-    def remove(self, owner: Owner) -> None:
-        if self._first.pop(owner.name, None) is None:
-            del self._waiting[owner.name]
-
-    def pop(self) -> Owner:
-        full = len(self._had_turn) >= CONNECTIONS_MAX
-        if self._first and not (full and self._waiting):
-            name, owner = self._first.popitem(last=False)
-        else:
-            name, owner = self._waiting.popitem(last=False)
-            if name in self._had_turn:
-                self._had_turn.clear()
-        self.note_turn(name)
-        return owner
-
-    def note_turn(self, name: str) -> None:
-        """Note that an owner had its turn in this round, here or in another lane."""
-        if len(self._had_turn) >= CONNECTIONS_MAX and not self._waiting:
-            self._had_turn.clear()
-        self._had_turn.add(name)
+    room = 0
 
 
 class Bucket:
@@ -276,7 +223,9 @@ class ClientQueue:
         self._clients = known
         self._most = most
         self._clock = clock
-        self._new, self._known, self._behind = Lane(), LaneInRounds(), Lane()
+        self._new, self._first, self._known, self._behind = Lane(), Lane(), Lane(), Lane()
+        self._had_turn = set[str]()
+        """The owners that had their turn in this round."""
         self._behind_until: dict[str, int] = {}
         self._bucket = Bucket()
         self._now = 0
@@ -301,9 +250,8 @@ class ClientQueue:
             if len(self.owners) >= CONNECTIONS_MAX:
                 return False
             is_known = self._clients is None or connection.name in self._clients
-            lane = self._known if is_known else self._new
-            owner = self.owners[name] = Owner(name, deque(), lane)
-            self._enter(owner, lane)
+            owner = self.owners[name] = Owner(name, deque(), self._new)
+            self._enter(owner, is_known=is_known)
         elif owner.size + size > CLIENT_WAITING_MAX or len(owner.frames) >= most:
             return False
         owner.frames.append(QueuedFrame(connection, raw))
@@ -315,48 +263,87 @@ class ClientQueue:
             self._fall_behind(owner)
         return True
 
-    def begin_turn(self, most: int) -> None:
+    def serve(
+        self, most: int, within_ns: int, opened: Callable[[Connection, bytes], Frame | None]
+    ) -> tuple[list[tuple[Connection, Frame]], int]:
+        """Take frames in turn.
+
+        Args:
+            most: envelopes to take; a frame that is dropped counts as one.
+            within_ns: no frame is begun after this time.
+            opened: returns the frame in the bytes that came over a connection; None to drop it.
+
+        Returns:
+            The frames, of large ones only some envelopes, and how much of ``most`` was used.
+
+        """
+        served, left = list[tuple[Connection, Frame]](), most
+        self._begin_turn(most)
+        ends = self._now + within_ns
+        while left > 0 and (lane := self._next_lane()) is not None:
+            owner, (connection, raw, rest) = self._take(lane)
+            frame, taken = rest or opened(connection, raw), 1
+            if frame is not None:
+                room = min(left, lane.room, SHARE if self.owners else left)
+                envelopes = frame.envelopes
+                if len(envelopes) > room:
+                    rest = replace(frame, envelopes=envelopes[room:])
+                    self._put_back(owner, QueuedFrame(connection, b"", rest))
+                    frame = replace(frame, envelopes=envelopes[:room])
+                taken = len(frame.envelopes) or 1
+                served.append((connection, frame))
+            left -= taken
+            lane.room -= taken
+            if not self.owners or self._clock() >= ends:
+                break
+        return served, most - left
+
+    def _begin_turn(self, most: int) -> None:
         now = self._now = self._clock()
         self._new_first = True
-        self._known.room = most
+        self._first.room = self._known.room = most
         self._new.room = min(NEW_SHARE, max(1, most // 2))
         if self._behind:
             self._bucket.settle(now)
             share = 0 if self._bucket.tokens < 0 else BEHIND_SHARE
             self._behind.room = most if self._is_alone() else share
 
-    def take(self) -> tuple[Owner, Lane, QueuedFrame] | None:
-        """Return the next frame, its owner, and the lane whose room it uses; None if none is due.
+    def _next_lane(self) -> Lane | None:
+        """Return the lane of which an owner has its turn next, None if no frame is due."""
+        new, first, known, behind = self._new, self._first, self._known, self._behind
+        if new and new.room > 0 and (self._new_first or not (first or known)):
+            self._new_first = False
+            return new
+        if first and not (known and len(self._had_turn) >= CONNECTIONS_MAX):
+            return first
+        if known:
+            return known
+        return behind if behind and behind.room > 0 else None
 
-        The caller lowers `Lane.room` by the envelopes that it uses, see also `put_back`.
-        """
-        new, known, behind = self._new, self._known, self._behind
-        if new and new.room > 0 and (self._new_first or not known):
-            lane, self._new_first = new, False
-        elif known:
-            lane = known
-        elif behind and behind.room > 0:
-            lane = behind
-        else:
-            return None
-        if lane is not behind:
+    def _take(self, lane: Lane) -> tuple[Owner, QueuedFrame]:
+        """Take the next frame of the next owner of ``lane``."""
+        had_turn = self._had_turn
+        if lane is not self._behind:
             self._shared_until = self._now + SHARED_NS
         elif not self._is_alone():
             self._bucket.spend()
-        owner = lane.pop()
-        if lane is new:
-            known.note_turn(owner.name)
+        name, owner = lane.popitem(last=False)
+        if lane is not self._behind:
+            is_next_round = lane is self._known and name in had_turn
+            if is_next_round or (len(had_turn) >= CONNECTIONS_MAX and not self._known):
+                had_turn.clear()
+            had_turn.add(name)
         waiting = owner.frames.popleft()
         size = len(waiting.raw)
         owner.size -= size
         self.size -= size
         if owner.frames:
-            self._enter(owner, known)
+            self._enter(owner)
         else:
-            del self.owners[owner.name]
-        return owner, lane, waiting
+            del self.owners[name]
+        return owner, waiting
 
-    def put_back(self, owner: Owner, rest: QueuedFrame) -> None:
+    def _put_back(self, owner: Owner, rest: QueuedFrame) -> None:
         """Make the rest of a frame that was taken the next one of ``owner``, after others' turns.
 
         Only its envelopes count then, and not its bytes.
@@ -364,11 +351,11 @@ class ClientQueue:
         owner.frames.appendleft(rest)
         if owner.name not in self.owners:
             self.owners[owner.name] = owner
-            self._enter(owner, self._known)
+            self._enter(owner)
 
     def pause_ns(self) -> int:
         """Return how soon a waiting frame is due (ns)."""
-        if self._new or self._known:
+        if self._new or self._first or self._known:
             return 0
         now = self._now = self._clock()
         self._bucket.settle(now)
@@ -376,18 +363,23 @@ class ClientQueue:
 
     def _is_alone(self) -> bool:
         """Return whether only owners behind are present."""
-        return self._now >= self._shared_until and not (self._new or self._known)
+        others = self._new or self._first or self._known
+        return self._now >= self._shared_until and not others
 
-    def _enter(self, owner: Owner, lane: Lane) -> None:
-        """Let ``owner`` wait for its turn in ``lane``, or behind."""
-        until = self._behind_until.get(owner.name) if self._behind_until else None
+    def _enter(self, owner: Owner, *, is_known: bool = True) -> None:
+        """Let ``owner`` wait for its turn."""
+        name = owner.name
+        lane = self._known if name in self._had_turn else self._first
+        if not is_known:
+            lane = self._new
+        until = self._behind_until.get(name) if self._behind_until else None
         if until is not None:
             if self._now < until:
                 lane = self._behind
             else:
-                del self._behind_until[owner.name]
+                del self._behind_until[name]
         owner.lane = lane
-        lane.add(owner)
+        lane[name] = owner
 
     def _fall_behind(self, owner: Owner) -> None:
         until = self._behind_until
@@ -395,9 +387,9 @@ class ClientQueue:
         if len(until) > SENDERS_MAX:
             del until[next(iter(until))]
         if owner.lane is not self._behind:
-            owner.lane.remove(owner)
+            del owner.lane[owner.name]
             owner.lane = self._behind
-            self._behind.add(owner)
+            self._behind[owner.name] = owner
 
 
 @dataclass(slots=True)

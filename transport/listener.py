@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 
 import zmq
-from msgspec.structs import replace
 
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
@@ -28,11 +27,9 @@ from fencelock.transport.client_queue import (
     CLIENT_FRAMES_MAX,
     FLOOD_FRAMES,
     KEY_FRAMES_MAX,
-    SHARE,
     WARNED_FRAMES,
     ClientQueue,
     Floods,
-    QueuedFrame,
 )
 from fencelock.transport.connections import SETTLED, Connection, Connections, State
 from fencelock.transport.descriptors import CONNECTIONS_MAX
@@ -282,39 +279,11 @@ class Listener:
         return DROPPED_BYTES
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        """Decode frames of clients, each client, or each key, in turn.
+        """Decode frames of clients, each client, or each key, in turn, see `ClientQueue.serve`."""
+        served, used = self.queue.serve(most, within_ns, self._opened)
+        return [(one.name, frame) for one, frame in served], used
 
-        Args:
-            most: envelopes to return; a frame that is dropped counts as one.
-            within_ns: no frame is begun after this time.
-
-        Returns:
-            The frames that passed, and how much of ``most`` was used.
-
-        """
-        queue, arrivals, left = self.queue, list[Arrival](), most
-        ends = time.perf_counter_ns() + within_ns
-        queue.begin_turn(most)
-        while left > 0 and (due := queue.take()) is not None:
-            owner, lane, waiting = due
-            frame, taken = waiting.rest or self._opened(waiting), 1
-            if frame is not None:
-                room = min(left, lane.room, SHARE if queue.owners else left)
-                envelopes = frame.envelopes
-                if len(envelopes) > room:
-                    rest = replace(frame, envelopes=envelopes[room:])
-                    queue.put_back(owner, waiting._replace(raw=b"", rest=rest))
-                    frame = replace(frame, envelopes=envelopes[:room])
-                taken = len(frame.envelopes) or 1
-                arrivals.append((waiting.connection.name, frame))
-            left -= taken
-            lane.room -= taken
-            if not queue.owners or time.perf_counter_ns() >= ends:
-                break
-        return arrivals, most - left
-
-    def _opened(self, waiting: QueuedFrame) -> Frame | None:
-        one, raw, _ = waiting
+    def _opened(self, one: Connection, raw: bytes) -> Frame | None:
         if self._floods.senders and self._floods.is_muted(one):
             self._count("wire.muted", 1)
             return None

@@ -30,6 +30,7 @@ from fencelock.transport.client_queue import (
     EARNING,
     NEW_SHARE,
     PAUSE_NS,
+    SHARE,
     SHARED_NS,
     SILENT_PART,
     WAITING_MAX,
@@ -101,13 +102,19 @@ def fill(queue: Queue, owner: str, count: int, raw: bytes = b"x", client: str = 
 def turn(queue: Queue, now: int, most: int = 256) -> list[tuple[str, bytes]]:
     """Return what a turn takes, each frame as one envelope."""
     taken: list[tuple[str, bytes]] = []
+
+    def opened(one: Connection, raw: bytes) -> Frame:
+        taken.append((one.owner, raw))
+        return requests(1)
+
     queue.now = now
-    queue.begin_turn(most)
-    while len(taken) < most and (due := queue.take()) is not None:
-        owner, lane, waiting = due
-        lane.room -= 1
-        taken.append((owner.name, waiting.raw))
+    queue.serve(most, MS, opened)
     return taken
+
+
+def requests(count: int) -> Frame:
+    envelope = Envelope(Address("n1/proxy"), Address("g/s"), Describe(session="g", request=1))
+    return Frame("c", 0, 0, (envelope,) * count)
 
 
 def served(queue: Queue, now: int, most: int = 256) -> Counter[str]:
@@ -156,8 +163,8 @@ def test_the_turns_of_clients_that_come_once_take_no_memory(
     for number in range(500):
         queue.add(f"once{number}", b"o")
         turn(queue, 0, 1)
-    lane: Any = vars(queue)["_known"]
-    assert len(lane._had_turn) <= 51
+    had_turn: Any = vars(queue)["_had_turn"]
+    assert len(had_turn) <= 51
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -211,12 +218,10 @@ def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_o
     queue = Queue()
     fill(queue, "greedy", frames)
     queue.add("modest", b"a")
-    queue.begin_turn(256)
-    due = present(queue.take())
-    owner, _, first = due
-    envelope = Envelope(Address("n1/proxy"), Address("g/s"), Describe(session="g", request=1))
-    queue.put_back(owner, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
-    assert turn(queue, 0) == [("modest", b"a"), ("greedy", b""), ("greedy", b"x")][: frames + 1]
+    taken, _ = queue.serve(256, MS, lambda one, _: requests(SHARE + (one.owner == "greedy")))
+    parts = [(one.owner, len(frame.envelopes)) for one, frame in taken]
+    order = [("greedy", SHARE), ("modest", SHARE), ("greedy", 1), ("greedy", SHARE + 1)]
+    assert parts == order[: frames + 2]
 
 
 def test_a_new_client_is_served_first_and_its_later_frames_in_turn() -> None:

@@ -282,18 +282,13 @@ class VirtualLinks:
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[Iterable[Arrival], int]:
         """Return frames of clients with about ``most`` envelopes, each client in turn."""
-        del within_ns  # Decoding takes no virtual time.
-        taken: list[tuple[int, Arrival]] = []
-        left = most
-        self._clients.begin_turn(most)
-        while left > 0 and (due := self._clients.take()) is not None:
-            owner, lane, waiting = due
-            arrival = self._admit(owner.name, waiting.raw)
-            count = len(arrival[1].envelopes) or 1
-            left -= count
-            lane.room -= count
-            taken.append((int(waiting.connection.identity, 16), arrival))
-        return self._delivered(taken), most - left
+
+        def opened(sender: Connection, raw: bytes) -> Frame:
+            return self._admit(sender.name, raw)[1]
+
+        served, used = self._clients.serve(most, within_ns, opened)
+        arrivals = [(int(one.identity, 16), (one.name, frame)) for one, frame in served]
+        return self._delivered(arrivals), used
 
     def send(self, link: str, frame: Frame) -> None:
         raw = encode_frame(frame, link if self._client else "")
