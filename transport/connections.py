@@ -43,9 +43,6 @@ SILENT_S = HANDSHAKE_MS / 1000
 LOOK_S = 0.5
 """Interval between checks for silent connections (s)."""
 
-LOG_S = 10.0
-"""Shortest interval between log lines of a full node (s)."""
-
 PAUSE_S = 1.0
 """Pause before a node that ran out of descriptors listens again (s)."""
 
@@ -214,11 +211,8 @@ class Connections:
         self._resume = 0.0
         """The time to listen again (s), 0 while listening."""
         self._due = 0.0
-        self._logged = 0.0
-        self._address_lines = Repetitions()
+        self._lines = Repetitions()
         self.tend_ms: int | None = None
-        self._refused = 0
-        """Connections ended for lack of room since the last line in the log."""
 
     def over(self, descriptor: int, identity: bytes) -> Connection:
         """Return the connection over which a frame came; one that is gone if it has closed.
@@ -233,8 +227,8 @@ class Connections:
         one.identity = identity
         return one
 
-    def use(self, one: Connection, member: str) -> bool:
-        """Note a good frame over a connection, of ``member`` if that is not empty.
+    def use(self, one: Connection, *, member: bool) -> bool:
+        """Note a good frame over a connection, of a member or a client.
 
         It changes nothing if the state is MEMBER, or USED and the frame is a client's.
 
@@ -244,11 +238,11 @@ class Connections:
 
         """
         if one.state is State.ENDED:
-            return bool(member)  # It came before the connection was ended.
+            return member  # It came before the connection was ended.
         if one.gone:
             return True
         if member:
-            self._set_apart(one, member)
+            self._set_apart(one)
         elif one.state not in SETTLED:
             self._move(one, State.USED)
             return not self._is_too_many(one)
@@ -319,17 +313,16 @@ class Connections:
         del self.open[one.descriptor]
         one.gone, one.watched = True, False
         self._move(one, None)
-        for member, latest in list(self._members.items()):
-            if latest is one:
-                del self._members[member]
+        if self._members.get(one.name) is one:
+            del self._members[one.name]
         self._note_closed(one)
 
-    def _set_apart(self, one: Connection, member: str) -> None:
+    def _set_apart(self, one: Connection) -> None:
         """Do not count the latest link of a member; count the former one again."""
-        former = self._members.get(member)
+        former = self._members.get(one.name)
         if former is one:
             return
-        self._members[member] = one
+        self._members[one.name] = one
         one.was_member = True
         self._move(one, State.MEMBER)
         if former is not None and former.state is State.MEMBER:
@@ -370,7 +363,7 @@ class Connections:
 
     def _note_address_full(self, address: str) -> None:
         self._count("wire.address_full", 1)
-        if self._address_lines.add("", time.monotonic_ns()):
+        if self._lines.add("address_full", time.monotonic_ns()):
             logger.warning(
                 "%s: %s connections from %s, the quota of one address; more are closed "
                 "([limits] connections)",
@@ -380,8 +373,15 @@ class Connections:
             )
 
     def _note_full(self) -> None:
-        self._refused += 1
         self._count("wire.connections_full", 1)
+        if count := self._lines.add("connections_full", time.monotonic_ns()):
+            logger.warning(
+                "%s: %s connections, the limit; ended %s more. Close clients that are not needed, "
+                "or raise the limit of open files (ulimit -n, LimitNOFILE)",
+                self.endpoint,
+                self._most,
+                count,
+            )
 
     def _shut(self, one: Connection) -> None:
         self._move(one, State.ENDED)
@@ -402,12 +402,11 @@ class Connections:
         )
 
     def tend(self) -> None:
-        """End silent connections, listen again after a pause, and log that the node is full."""
+        """End silent connections, and listen again after a pause."""
         now = time.monotonic()
         if now >= self._due:
             self._tend(now)
-        waits = self._resume > 0 or self._refused > 0 or len(self._fresh) > 0
-        waits = waits or len(self._barred.until) > 0
+        waits = self._resume > 0 or self._fresh or self._barred.until
         self.tend_ms = max(1, round(1000 * (self._due - now))) if waits else None
 
     def _tend(self, now: float) -> None:
@@ -423,15 +422,6 @@ class Connections:
         else:
             if self._fresh:
                 self._due = now + LOOK_ON_S
-        if self._refused and now - self._logged >= LOG_S:
-            logger.warning(
-                "%s: %s connections, the limit; ended %s more. Close clients that are not needed, "
-                "or raise the limit of open files (ulimit -n, LimitNOFILE)",
-                self.endpoint,
-                self._most,
-                self._refused,
-            )
-            self._logged, self._refused = now, 0
 
     def _look(self, one: Connection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""

@@ -243,7 +243,7 @@ class Listener:
             frame = self._admission.admit(name, raw)
             if isinstance(frame, Dropped):
                 self._dropped(one, frame, raw)
-            elif one.state is State.MEMBER or connections.use(one, name):
+            elif one.state is State.MEMBER or connections.use(one, member=True):
                 if frame.newer:
                     self._count("wire.newer_message", frame.newer)
                 arrivals.append((name, frame))
@@ -296,9 +296,8 @@ class Listener:
         if isinstance(frame, Dropped):
             self._dropped(one, frame, raw)
             return None
-        if one.state not in SETTLED and not self.connections.use(
-            one, name if name in self._members else ""
-        ):
+        member = name in self._members
+        if one.state not in SETTLED and not self.connections.use(one, member=member):
             return None
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
