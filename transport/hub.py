@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -84,14 +83,18 @@ class Link:
         identity: bytes,
         key: LinkKey | None,
         news: list[LinkEvent],
+        poller: Poller,
     ) -> None:
         self.node = node
         self.endpoint = endpoint
         self._key = key
         self._news = news
+        self._poller = poller
         secure = None if key is None else key.secure
         self.dealer = connected_dealer(context, endpoint, identity, secure)
         self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
+        poller.register(self.dealer)
+        poller.register(self.monitor)
         self.up: bool | None = None
         self.sent = 0
         self.beaten = 0
@@ -105,6 +108,7 @@ class Link:
 
     def watch(self) -> None:
         """Read the events of the monitor; never blocks."""
+        self._poller.used[self.dealer] = POLLIN
         while True:
             try:
                 event, value = monitored(self.monitor)
@@ -128,6 +132,7 @@ class Link:
     def retry(self) -> None:
         """Connect again after a refused handshake; libzmq repairs broken connections by itself."""
         self.retry_at = 0.0
+        self._poller.used |= {self.dealer: POLLIN, self.monitor: POLLIN}
         with suppress(zmq.ZMQError):  # It was never connected.
             self.dealer.disconnect(self.endpoint)
         self.dealer.connect(self.endpoint)
@@ -157,6 +162,10 @@ class Link:
             self._news.append(refused)
 
     def close(self) -> None:
+        self._poller.unregister(self.dealer)
+        self._poller.unregister(self.monitor)
+        if self.up:
+            self._news.append(LinkDown(node=self.node))
         close_socket(self.dealer)
 
 
@@ -214,7 +223,8 @@ class SocketHub:
         self._count = count
         self._key = key
         self._guard = None if listed is None else KeyGuard(node, listed, count)
-        self._retries: set[Link] = set()
+        self._retries = False
+        """Whether a link is to be tried again."""
         self._identity = f"{node}#{boot:x}"
         self._links: dict[str, Link] = {}
         """By peer. Frames of these are a member's: admission and listener look here."""
@@ -230,7 +240,6 @@ class SocketHub:
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
         self.waiting: Collection[str] = ()
-        self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
         self._streams: StreamServer | None = None
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -302,27 +311,17 @@ class SocketHub:
         identity = f"{self._identity}.{self._connected}".encode()
         self._connected += 1
         link = self._links[node] = Link(
-            self._context, node, endpoint, identity, self._key, self._news
+            self._context, node, endpoint, identity, self._key, self._news, self._poller
         )
-        self._sources.append(link)
-        self._poller.register(link.dealer)
-        self._poller.register(link.monitor)
         self._monitors.add(link.monitor)
 
     def disconnect(self, node: str) -> None:
         self._barred.pop(node, None)
         link = self._links.pop(node, None)
-        if link is None:
-            return
-        self._sources.remove(link)
-        self._retries.discard(link)
-        self._monitors.discard(link.monitor)
-        self._readable -= {link.dealer, link.monitor}
-        self._poller.unregister(link.dealer)
-        self._poller.unregister(link.monitor)
-        if link.up:
-            self._news.append(LinkDown(node=node))
-        link.close()
+        if link is not None:
+            self._monitors.discard(link.monitor)
+            self._readable -= {link.dealer, link.monitor}
+            link.close()
 
     def replace_keys(self, bound: Mapping[str, str]) -> None:
         """Use another list of keys, see `KeyGuard.replace`.
@@ -381,7 +380,7 @@ class SocketHub:
             readable.remove(bell)
         news = bool(self._news) or not self._monitors.isdisjoint(readable)
         ended = listener is not None and bool(listener.held.ended)
-        self.has_events = news or ended or tend_ms is not None or bool(self._retries)
+        self.has_events = news or ended or tend_ms is not None or self._retries
 
     def _beat(self) -> None:
         """Send an empty frame over each link that has sent nothing for a while."""
@@ -408,8 +407,9 @@ class SocketHub:
             else:
                 listener.held.empties += 1
         if readable:
-            self._sources.rotate()  # A peer that floods us must not always be read first.
-            for link in self._sources:
+            links = [*self._links.values()]
+            first = self._polls % (len(links) or 1)  # A peer that floods us is not always first.
+            for link in links[first:] + links[:first]:
                 if link.dealer in readable:
                     most -= self._read(link, most, arrivals)
         return arrivals
@@ -460,23 +460,12 @@ class SocketHub:
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
-                self._poller.used[link.dealer] = POLLIN
-                if link.retry_at:
-                    self._retries.add(link)
-        if self._retries:
-            self._retry()
+            if 0 < link.retry_at <= time.monotonic():
+                link.retry()
+        self._retries = any(link.retry_at for link in self._links.values())
         news = [*self._news]
         self._news.clear()
         return news
-
-    def _retry(self) -> None:
-        now = time.monotonic()
-        for link in [one for one in self._retries if now >= one.retry_at]:
-            self._retries.discard(link)
-            if link.retry_at:  # Else it is up meanwhile.
-                link.retry()
-                self._poller.used[link.dealer] = POLLIN
-                self._poller.used[link.monitor] = POLLIN
 
     def unheard(self) -> list[str]:
         """Return the peers to which a link is up, if no frame ever came from any peer."""
