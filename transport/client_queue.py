@@ -278,8 +278,15 @@ class ClientQueue:
 
         """
         served, left = list[tuple[Connection, Frame]](), most
-        self._begin_turn(most)
-        ends = self._now + within_ns
+        now = self._now = self._clock()
+        ends = now + within_ns
+        self._new_first = True
+        self._first.room = self._known.room = most
+        self._new.room = min(NEW_SHARE, max(1, most // 2))
+        if self._behind:
+            self._bucket.settle(now)
+            share = 0 if self._bucket.tokens < 0 else BEHIND_SHARE
+            self._behind.room = most if self._is_alone() else share
         while left > 0 and (lane := self._next_lane()) is not None:
             owner, (connection, raw, rest) = self._take(lane)
             frame, taken = rest or opened(connection, raw), 1
@@ -297,16 +304,6 @@ class ClientQueue:
             if not self.owners or self._clock() >= ends:
                 break
         return served, most - left
-
-    def _begin_turn(self, most: int) -> None:
-        now = self._now = self._clock()
-        self._new_first = True
-        self._first.room = self._known.room = most
-        self._new.room = min(NEW_SHARE, max(1, most // 2))
-        if self._behind:
-            self._bucket.settle(now)
-            share = 0 if self._bucket.tokens < 0 else BEHIND_SHARE
-            self._behind.room = most if self._is_alone() else share
 
     def _next_lane(self) -> Lane | None:
         """Return the lane of which an owner has its turn next, None if no frame is due."""
