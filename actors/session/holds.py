@@ -421,6 +421,10 @@ END_TTLS = 2
 ENDINGS_MAX = 16
 """Maximum sessions given up at a time; beyond it the oldest expires by itself."""
 
+CONFIRMED_MAX = 100
+"""Limit of locks with a release under way, above which no notice of a loss is confirmed by another:
+the cluster keeps at most as many unreported losses of a session."""
+
 GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
 """Refusals after which there is no hold to release."""
 
@@ -556,10 +560,19 @@ def on_hold_lost(
         return effects + state.lose_hold(lock_key, event.detail)
     if hold is None and lock_key in state.in_flight.waits:
         state.unreported.add(lock_key, event.fence, 1, event.detail)
-    elif hold is None and event.decided and lock_key not in state.in_flight.releases:
+    elif hold is None and event.decided and _is_unconfirmed(state, lock_key):
         # Keep-alives repeat it until the cluster knows that its owner has learned of it.
         effects += release_lost(state, lock_key, event.fence, now)
     return effects
+
+
+def _is_unconfirmed(state: SessionState, lock_key: LockKey) -> bool:
+    """Return whether a release is to be sent for a loss of ``lock_key``.
+
+    A broken node may name any number of locks that were never held, so few are released at a time.
+    """
+    releases = state.in_flight.releases
+    return lock_key not in releases and len(releases) < CONFIRMED_MAX
 
 
 def on_confirm_hold(

@@ -36,7 +36,7 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.role_message import LinkRefused
 from fencelock.actors.session import holds
-from fencelock.actors.session.holds import HoldState
+from fencelock.actors.session.holds import CONFIRMED_MAX, HoldState
 from fencelock.actors.session.lease import SessionLease
 from fencelock.actors.session.message import (
     Close,
@@ -358,6 +358,31 @@ def test_a_notice_that_is_repeated_is_confirmed_by_a_release(harness: SessionHar
     assert harness.receive(A, lost) == []
     assert harness.refuse(sends, api.Reason.OWNERSHIP_LOST) == []
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
+
+
+def test_a_broken_node_that_names_ever_new_losses_gets_few_releases(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    releases = [
+        sent
+        for number in range(2 * CONFIRMED_MAX)
+        for sent in of(
+            api.Release,
+            harness.receive(
+                A,
+                HoldLost(
+                    lock=f"l{number}",
+                    fence=number + 8,
+                    session="c.1",
+                    owner="ann",
+                    detail="",
+                    decided=True,
+                ),
+            ),
+        )
+    ]
+    assert len(releases) == CONFIRMED_MAX
 
 
 def test_an_eviction_that_overtakes_its_grant_is_reported_instead(harness: SessionHarness) -> None:
