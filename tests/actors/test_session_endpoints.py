@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive, NodeAddress
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, Instant, address_of, later, node_of, role_of
+from fencelock.actors.message import Address, Event, Instant, address_of, later, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX, EndpointState
@@ -552,3 +553,29 @@ def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() ->
     assert harness.links == {}
     assert of(Acquire, harness.acquire(lock="y"), A)
     assert of(Acquire, harness.lose_link("a"), B)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_order_of_events_leads_to_an_illegal_move_of_an_endpoint(seed: int) -> None:
+    """A message of an endpoint, or a new link, makes it usable again, whatever came before."""
+    random, harness = Random(seed), SessionHarness()
+    harness.open(harness.acquire(), leader=random.choice(["", "a", "b"]))
+    seen: set[EndpointState] = set()
+    for number in range(300):
+        node, address = random.choice([("a", A), ("b", B)])
+        serving = random.random() < 0.5
+        events: list[Event] = [
+            LinkUp(node=node),
+            LinkDown(node=node),
+            LinkRefused(node=node, detail="no"),
+            ProbeReply(session="c", node=node, serving=serving, leader=random.choice(["", "b"])),
+            Alive(session="c", node=node),
+            Acquire(lock=f"l{number}", wait_ms=500),
+        ]
+        event = random.choice(events)
+        harness.receive(ANN if isinstance(event, Acquire) else address, event)
+        if isinstance(event, Alive | LinkUp):
+            assert harness.role.session_state.endpoints.table[address].usable
+        harness.run_kept(random.choice([0, 100, 600, 4_000]), A)
+        seen |= {one.state for one in harness.role.session_state.endpoints.table.values()}
+    assert len(seen) >= len(EndpointState) - 1
