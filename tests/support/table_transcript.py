@@ -37,6 +37,7 @@ import pytest
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.refusal import Cause
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.table.rules import QUERIES
 from fencelock.actors.table.sentences import is_sound, worded
@@ -86,7 +87,7 @@ class CommandReader:
         return f"{self.meanings.get(name, name)} {fields}"
 
 
-def commands(text: str) -> tuple[Any, ...]:
+def commands(text: str) -> tuple[Command, ...]:
     """Return the commands of which each line names one."""
     reader = CommandReader()
     return tuple(reader.message(line.strip()) for line in text.strip().splitlines())
