@@ -214,18 +214,33 @@ class Connections:
         self._lines = Repetitions()
         self.tend_ms: int | None = None
 
-    def over(self, descriptor: int, identity: bytes) -> Connection:
-        """Return the connection over which a frame came; one that is gone if it has closed.
+    def over(self, descriptor: int, identity: bytes, host: str) -> Connection:
+        """Return the connection over which a frame from ``host`` came; one that is gone if closed.
 
         While no events wait, a settled one in `open` with that routing id is the right one without
         a look.
+
+        The last frames of a closed connection may be read when another one has its descriptor
+        already. If both have the same host, they name that other one wrongly. Its next frame has
+        another routing id: it goes on as a new `Connection`, since waiting frames have the former.
         """
         former = self.open.get(descriptor)
         one = self._look_up(descriptor) or former
-        if one is None or one.identity not in (b"", identity):
-            one = Connection(descriptor, None)  # Another connection has its descriptor already.
+        if one is None or (one.peer is not None and one.peer[0] != host):
+            return Connection(descriptor, None, identity=identity)
+        if one.identity not in (b"", identity):
+            one = self._renamed(one)
         one.identity = identity
         return one
+
+    def _renamed(self, known: Connection) -> Connection:
+        """Return an open connection anew, without its names, and with the counts of its bytes."""
+        if known.gone:
+            return Connection(known.descriptor, None)
+        self._closed(known)
+        one = Connection(known.descriptor, known.peer, known.others, known.sent, known.received)
+        one.announced, one.taken = known.announced, known.taken
+        return self._opened(one)
 
     def use(self, one: Connection, *, member: bool) -> bool:
         """Note a good frame over a connection, of a member or a client.

@@ -188,7 +188,8 @@ class TcpConnection:
     """The address of the other side; None if the connection had closed before it was known."""
     others: int = 0
     """Bytes that the other side has received and that are not in ``sent``: of the handshake, of
-    heartbeats and of headers. It only grows, so two threads may find it at once."""
+    heartbeats and of headers. If two threads find it at once, the smaller value may stay until the
+    next look: then ``received`` is too large by some heartbeats."""
     sent: int = 0
     """Bytes of the frames that were sent. Count a frame before it is sent: else the other side
     could seem to have received bytes of other kinds."""

@@ -187,12 +187,14 @@ class HeldBytes:
         self._stops = threading.Event()
         self._used_ns = 0
         self._thread = threading.Thread(target=self._run, name="fencelock-held-bytes", daemon=True)
-        if hasattr(tcp, "TCP_INFO"):
+        self._counts = hasattr(tcp, "TCP_INFO")
+        if self._counts:
             self._thread.start()
 
     def watch(self, one: Connection) -> None:
-        """Begin to look at a connection."""
-        self._opened.append(one)
+        """Begin to look at a connection, if the system counts its bytes."""
+        if self._counts:
+            self._opened.append(one)
 
     def end(self, one: Connection, why: str, *, unfinished: bool = False) -> None:
         one.abort()
@@ -200,7 +202,8 @@ class HeldBytes:
 
     def end_larger(self, connections: Sequence[Connection], why: str) -> None:
         """End those of ``connections`` that hold more than `LARGER_BYTES`."""
-        self._beside_barred.append((connections, why))
+        if self._counts:
+            self._beside_barred.append((connections, why))
 
     def tend(self) -> set[str]:
         """Count and log the connections that were ended.

@@ -194,8 +194,9 @@ class Listener:
         except zmq.ZMQError:
             self._count("wire.malformed", 1)
             return
-        self.held.end(self.connections.over(source, identity), "it sent a frame of several parts")
         self._discarded = str(part.get("Peer-Address"))
+        one = self.connections.over(source, identity, self._discarded)
+        self.held.end(one, "it sent a frame of several parts")
         self._bar(self._discarded, PARTS_BARRED_S)
 
     def _discard(self) -> bool:
@@ -223,7 +224,8 @@ class Listener:
             or one.state not in SETTLED
             or connections.is_behind
         ):
-            one = self._introduced(connections.over(source, identity))
+            host = str(part.get("Peer-Address"))
+            one = self._introduced(connections.over(source, identity, host))
         name = one.name
         if not name:
             self._count("wire.malformed", 1)
@@ -349,7 +351,10 @@ class Listener:
         size = len(raw)
         if size > CLIENT_BYTES_MAX:
             check_client_size(frame, size, client=False)
-        if size > LARGE_BYTES and not self._unread.admits(one, size):
+        if size > LARGE_BYTES and one.gone:  # Nothing would count what is unread.
+            self._count("wire.unroutable", 1)
+            self._clients.gone(client)
+        elif size > LARGE_BYTES and not self._unread.admits(one, size):
             self._count("wire.client_slow", 1)
         elif not self._reply(one, raw):
             self._clients.gone(client)

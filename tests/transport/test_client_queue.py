@@ -46,7 +46,7 @@ from fencelock.transport.descriptors import (
     peer_of,
 )
 from fencelock.transport.frame import Envelope, Frame
-from fencelock.transport.held_bytes import UnreadReplies
+from fencelock.transport.held_bytes import LARGE_BYTES, UnreadReplies
 from fencelock.transport.listener import Clients
 
 MS = 1_000_000
@@ -545,6 +545,54 @@ def test_a_late_frame_of_one_client_does_not_disturb_the_replies_to_another(scen
     for other in others:
         scene.node.send(other.node, alive(5), role="session")
         until(lambda other=other: other.received() == [alive(5)], other, scene.node)  # type: ignore[misc]
+
+
+def test_the_frames_of_a_connection_name_it_after_a_late_frame_that_named_another(
+    scene: Scene,
+) -> None:
+    scene.leave_a_late_frame("s")
+    others = [scene.connect(name) for name in OTHERS]
+    scene.node.turn()  # It reads the late frame.
+    for number in (3, 4):
+        for other in others:
+            scene.until_received(number, other)
+    connections = scene.node.hub._listener.connections.open
+    named = {one.name: one for one in connections.values()}
+    assert named.keys() == set(OTHERS)
+    taken = {name: one.taken for name, one in named.items()}
+    for other in others:
+        scene.until_received(5, other)
+    assert all(one.taken > taken[name] for name, one in named.items())
+    assert {*named.values()} == {*connections.values()}
+
+
+def test_a_large_reply_to_a_client_that_is_gone_leaves_nothing_behind(station: Make) -> None:
+    node = station("n1")
+    leaver = node.dealer("s#1")
+    leaver.send(describe("s"))
+    until(lambda: node.came["s"] == 1, node)
+    leaver.close(linger=0)
+    listener = node.hub._listener
+    until(lambda: not listener.connections.open, node)
+    large = tuple(
+        Envelope(Address("s/session"), Address("n1/proxy"), Describe(session="x" * 100, request=n))
+        for n in range(1 + LARGE_BYTES // 100)
+    )
+    node.hub.send("s", Frame("test", 0, 0, large))
+    assert listener._unread._quotas == {}
+    assert len(listener._clients) == 0
+    assert node.counters["wire.unroutable"] == 1
+
+
+def test_a_frame_from_another_host_does_not_name_a_connection(station: Make) -> None:
+    node = station("n1")
+    node.dealer("t#1").send(describe("t"))
+    until(lambda: node.came["t"] == 1, node)
+    connections = node.hub._listener.connections
+    (one,) = connections.open.values()
+    late = connections.over(one.descriptor, b"s#1", "127.0.0.3")
+    assert late.gone
+    assert connections.over(one.descriptor, one.identity, "127.0.0.1") is one
 
 
 def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> None:
