@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.message import ERRORS, Abandon, Reason, Refused
+from fencelock.actors.api.message import ERRORS, REASONS, Abandon, Reason, Refused
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import FencelockError, UnavailableError
@@ -64,7 +64,9 @@ class AskTimeoutError(FencelockError, pykka.Timeout, TimeoutError):
     """A role of another process sent no reply in time. It may have received the request."""
 
 
-ERRORS[Reason.GONE] = RoleGoneError  # Not declared there: the table of locks needs no Pykka.
+# Not declared there: the table of locks needs no Pykka.
+ERRORS[Reason.GONE] = RoleGoneError
+REASONS[RoleGoneError] = Reason.GONE
 
 
 class AskNode(Local):

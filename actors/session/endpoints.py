@@ -123,6 +123,8 @@ class Endpoint:
     """The time of its last message, None before the first."""
     owing_since: Instant | None = None
     """The time of the first message since it last replied to one, or None if it owes nothing."""
+    left_in_doubt: bool = False
+    """Whether it is SILENT since it sent no sign of life in time, rather than no reply."""
     refused: str = ""
     """The reason why it is REFUSED."""
     by_key: bool = False
@@ -411,8 +413,9 @@ def _show_life(
     endpoint.enter(LIVE, now)
     if former in USABLE:
         return []
-    if former is SILENT and not first:
+    if former is SILENT and endpoint.left_in_doubt and not first:
         state.endpoints.judge_patience(ms_between(since, now))
+    endpoint.left_in_doubt = False
     return [*come_back(state, now), *prefer_leader(state, now)]
 
 
@@ -510,6 +513,7 @@ def on_reply(state: SessionState, sender: Address, reply: ProbeReply, now: Insta
         return [*effects, *_probe_all(state, now)]
     if used.state is DOUBTED and ms_between(used.since, now) >= endpoints.patience_ms:
         used.enter(SILENT, now)
+        used.left_in_doubt = True
         effects.append(Observe("client.endpoint_silent"))
     elif used.state is UNABLE and endpoint.state is not UNABLE:
         effects.append(Observe("client.endpoint_not_serving"))

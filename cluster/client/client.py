@@ -37,25 +37,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-A = TypeVar("A", bound=BaseLockAll[Any])
-E = TypeVar("E", bound=BaseElection[Any])
-M = TypeVar("M", bound=BaseMap)
-L = TypeVar("L", bound=BaseLatch)
-B = TypeVar("B", bound=BaseBarrier)
-C = TypeVar("C", bound=BaseCounter)
+# help() shows these names as the types that the methods return.
+LockAllT = TypeVar("LockAllT", bound=BaseLockAll[Any])
+ElectionT = TypeVar("ElectionT", bound=BaseElection[Any])
+MapT = TypeVar("MapT", bound=BaseMap)
+LatchT = TypeVar("LatchT", bound=BaseLatch)
+BarrierT = TypeVar("BarrierT", bound=BaseBarrier)
+CounterT = TypeVar("CounterT", bound=BaseCounter)
 
 
-class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
+class ObjectFactory(BaseClient, Generic[LockAllT, ElectionT, MapT, LatchT, BarrierT, CounterT]):
     """The part of a client that makes objects which need few arguments."""
 
-    _lock_all_type: type[A]
-    _election_type: type[E]
-    _map_type: type[M]
-    _latch_type: type[L]
-    _barrier_type: type[B]
-    _counter_type: type[C]
+    _lock_all_type: type[LockAllT]
+    _election_type: type[ElectionT]
+    _map_type: type[MapT]
+    _latch_type: type[LatchT]
+    _barrier_type: type[BarrierT]
+    _counter_type: type[CounterT]
 
-    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> A:
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> LockAllT:
         """Return several locks that are acquired in one step, or not at all; sends nothing yet.
 
         They are the locks that `lock` returns by these names, 1 to 64 different ones, in their
@@ -68,7 +69,7 @@ class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
         """
         return self._lock_all_type(self._given, names, timeout, label)
 
-    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> ElectionT:
         """Return the election called ``name``; sends nothing yet.
 
         A lock of the same name is another object. Arguments and errors are those of `lock`:
@@ -80,7 +81,7 @@ class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
         """
         return self._election_type(self._given, name, timeout, label)
 
-    def map(self, name: str) -> M:
+    def map(self, name: str) -> MapT:
         """Return the map called ``name``; sends nothing yet.
 
         A lock of the same name is another object. ``name`` is as for `lock`, and so are the errors.
@@ -91,7 +92,7 @@ class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
         """
         return self._map_type(self._given, name)
 
-    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> L:
+    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> LatchT:
         """Return the count-down latch called ``name``; sends nothing yet.
 
         A lock of the same name is another object. The first request about a latch creates it. It
@@ -111,7 +112,7 @@ class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
         """
         return self._latch_type(self._given, name, count, keep_s)
 
-    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> BarrierT:
         """Return the cyclic barrier called ``name``; sends nothing yet.
 
         A lock of the same name is another object.
@@ -129,7 +130,7 @@ class ObjectFactory(BaseClient, Generic[A, E, M, L, B, C]):
         """
         return self._barrier_type(self._given, name, parties, timeout)
 
-    def counter(self, name: str) -> C:
+    def counter(self, name: str) -> CounterT:
         """Return the counter called ``name``; sends nothing yet.
 
         A lock, or a map, of the same name is another object. ``name`` is as for `lock`, and so are
@@ -364,7 +365,8 @@ class AsyncClient(
 
         Args:
             template: the name of the lock, with parameters of the function in braces:
-                ``"report/{day}"`` has the argument of each call in its place.
+                ``"report/{day}"`` has the argument of each call in its place, inserted as it is:
+                with ``"{a}/{b}"`` two calls have one name if a part has a ``/``.
             timeout: how long a call waits for the lock (s), before it raises `LockTimeoutError`.
             options: further arguments of `lock`.
 
@@ -403,6 +405,10 @@ class AsyncClient(
 
     def ref(self, address: str) -> AsyncRemoteRef:
         """Return a reference of a role of a node, such as ``"n2/clock"``; it sends nothing.
+
+        The client must be connected to that node: it is, if the node's address was given to
+        `connect`, or if the cluster names its members to clients (`paxos`, `bakery`). Where keys
+        are used, the client's key needs the role operator for any role but ``proxy``.
 
         Raises:
             InvalidRequestError: ``address`` is not the name of a node, ``/``, and of a role.

@@ -277,7 +277,7 @@ class Connection:
     def _tried(self) -> Operation[str]:
         """End with the addresses that were tried, and why each failed, as far as that is known."""
         survey = AskReply()
-        self.line.submit(Survey(), survey)
+        self.line.submit(Survey(within_ms=round(LOOK_S * 500)), survey)
         reached = looking(self.endpoints)
         refused: tuple[str, ...] = ()
         with suppress(TimeoutError, FencelockError, pykka.ActorDeadError):

@@ -456,6 +456,17 @@ def test_a_release_done_before_an_eviction_is_confirmed_after_it(harness: Sessio
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
 
 
+@pytest.mark.parametrize(
+    "reason", [one for one in api.Reason if one is not api.Reason.SESSION_EXPIRED]
+)
+def test_a_session_that_is_refused_for_any_reason_refuses_what_waits_for_it(
+    harness: SessionHarness, reason: api.Reason
+) -> None:
+    sends = [sent for sent in harness.acquire() if isinstance(sent.message, Open)]
+    refused = of(api.Refused, [*harness.refuse(sends, reason), *harness.run(20_000)], ANN)
+    assert len(refused) == 1
+
+
 def test_a_session_without_waiting_users_is_not_opened_forever(harness: SessionHarness) -> None:
     harness.acquire()
     harness.receive(ANN, api.Abandon())

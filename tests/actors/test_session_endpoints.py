@@ -29,7 +29,12 @@ from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Event, Instant, address_of, later, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
-from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX, EndpointState
+from fencelock.actors.session.endpoints import (
+    ENDPOINT_SILENCE_MS,
+    ENDPOINTS_MAX,
+    PROBE_PAUSE_MS_MAX,
+    EndpointState,
+)
 from fencelock.actors.session.lease import EPOCH
 from fencelock.actors.session.message import EndpointChanged, EndWait, Survey, Waiting
 from fencelock.actors.session.requests import LockKey
@@ -529,6 +534,20 @@ def test_each_false_alarm_makes_a_client_more_patient(waiting: SessionHarness) -
     reply(waiting, A)
 
     assert endpoints.patience_ms == 2 * REPLY_MS
+
+
+def test_an_endpoint_that_was_left_for_owing_a_reply_makes_no_client_more_patient() -> None:
+    idle = SessionHarness()
+    idle.hold()
+    endpoints = idle.role.session_state.endpoints
+    for _ in range(3 * ENDPOINT_SILENCE_MS // 100):
+        if endpoints.table[A].state is not EndpointState.SILENT:
+            idle.run_kept(100, B)
+
+    idle.receive(A, Alive(session="c.1", node="a", request=999))
+
+    assert endpoints.table[A].state is EndpointState.LIVE
+    assert endpoints.patience_ms == REPLY_MS
 
 
 def test_replies_of_strangers_and_in_other_sessions_change_nothing(waiting: SessionHarness) -> None:
