@@ -24,12 +24,12 @@ from fencelock.actors.effect import (
     Send,
     Wake,
 )
-from fencelock.actors.message import Address, Instant, Message, address_of, node_of
+from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, log_part, monitor_of, replica_of
-from fencelock.actors.paxos.journal import Base, Recovered, recover, why_unusable
+from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.log import DecidedSlots
 from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.replica import Replica
@@ -281,22 +281,6 @@ def test_fetched_slots_are_forgotten_only_when_all_are_covered() -> None:
     assert role.handle(REPLICA, events.Trimmed(slot=8), T0) == ()
     assert role.handle(REPLICA, events.Trimmed(slot=9), T0) == (Checkpoint(()),)
     assert role.handle(REPLICA, events.Trimmed(slot=9), T0) == ()
-
-
-def test_a_journal_has_the_parts_of_a_snapshot_in_turn_and_no_more_than_their_count() -> None:
-    def parts(*numbered: tuple[int, int]) -> list[Message]:
-        return [
-            messages.SnapshotChunk(slot=4, time_ms=3, chunk=chunk, count=count, content=b"")
-            for chunk, count in numbered
-        ]
-
-    most = messages.CHUNKS_MAX
-    assert why_unusable(parts((0, 2), (1, 2))) == ""
-    assert why_unusable(parts((0, 2), (0, 2), (1, 2))) == ""  # Begun again.
-    assert "part 1 of 1" in why_unusable(parts((0, 1), (1, 1)))
-    assert "part 2 of 3" in why_unusable(parts((0, 3), (2, 3)))
-    assert why_unusable(parts((0, most))) == ""
-    assert f"part 0 of {most + 1}" in why_unusable(parts((0, most + 1)))
 
 
 def test_a_replica_gives_slots_a_new_snapshot_or_the_last_one_until_it_expires() -> None:
