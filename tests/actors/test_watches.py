@@ -348,6 +348,7 @@ def watch(proxy: Proxy, request: int = 3, after: int | None = 4) -> Effects:
 def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
     asked = read_request(watch(proxy))
     assert (asked.query, asked.watched) == (ReadChanges(lock=S, after=4), S)
+    assert asked.age_ms == WATCH_AGE_MS
     assert sends(watch(proxy)) == []  # This is a repetition.
     changes = (Change(5, "", None, 2),)
     changed = ChangesRead(lock=S, version=6, changes=changes)
@@ -356,7 +357,7 @@ def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
         ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
     ]
     listing = read_request(watch(proxy, 4, after=None))
-    assert (listing.query, listing.watched) == (ReadChanges(lock=S), "")
+    assert (listing.query, listing.watched, listing.age_ms) == (ReadChanges(lock=S), "", None)
 
 
 def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
