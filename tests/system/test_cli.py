@@ -93,7 +93,6 @@ def test_init_writes_a_usable_file_and_prints_what_to_do_next(tmp_path: Path) ->
     config = load(path)
     assert (config.cluster, config.protocol, config.nodes) == ("shop", "paxos", loopback(2))
     assert config.data is not None
-    assert "all must be up; with 3 nodes one may die" in done.output
     assert f"fencelock serve --config {path} --id n2" in done.output
     assert "--connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --cluster shop" in done.output
 
@@ -120,6 +119,30 @@ def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
         error = checked(ConfigError, run(app, ["init", "--config", str(path), *wrong]).exception)
         assert wrong[0].removeprefix("--") in str(error)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "nodes", "survives"),
+    [
+        ("paxos", 2, "Mind: all must be up; with 3 nodes one may die."),
+        ("paxos", 3, "Locks are granted while at most one of them is down."),
+        ("paxos", 5, "Locks are granted while at most 2 of them are down."),
+        ("paxos", 6, "2 of them are down, as with 5: the last one adds nothing."),
+        ("bakery", 3, "Three of them lead; one leader may die at a time."),
+        ("lamport", 3, ""),
+    ],
+)
+def test_init_says_how_to_begin_a_cluster_and_how_many_nodes_may_die(
+    protocol: str, nodes: int, survives: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.toml"
+    arguments = ["--protocol", protocol, "--nodes", str(nodes), "--config", str(path)]
+    shown = run(app, ["init", *arguments]).stdout
+    first = " --found" if survives else ""
+    assert f"serve --config {path} --id n{nodes}{first}\n" in shown
+    assert survives in shown
+    assert ("Mind" in shown or "of them" in shown) == bool(survives)
+    assert ("--found begins the new cluster" in shown) == bool(survives)
 
 
 def test_an_error_is_one_line_without_a_traceback_and_exits_2(tmp_path: Path) -> None:
