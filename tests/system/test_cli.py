@@ -92,6 +92,7 @@ def test_init_writes_a_usable_file_and_prints_what_to_do_next(tmp_path: Path) ->
     assert done.exit_code == 0
     config = load(path)
     assert (config.cluster, config.protocol, config.nodes) == ("shop", "paxos", loopback(2))
+    assert path.stat().st_mode & 0o777 == 0o600
     assert config.data is not None
     assert f"fencelock serve --config {path} --id n2" in done.output
     assert "--connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --cluster shop" in done.output
