@@ -197,6 +197,7 @@ class HeldBytes:
             self._opened.append(one)
 
     def end(self, one: Connection, why: str, *, unfinished: bool = False) -> None:
+        one.watched = False
         one.abort()
         self.ended.append(Ended(one, why, unfinished))
 
@@ -383,7 +384,6 @@ class HeldBytes:
             total -= waits
 
     def _end(self, one: Connection, why: str, *, unfinished: bool = False) -> None:
-        one.watched = False
         self._hold(one, 0)
         self.end(one, why, unfinished=unfinished)
         self._ring()
