@@ -218,12 +218,7 @@ class Listener:
             return 0
         connections, held, floods, size = self.connections, self.held, self._floods, len(part)
         one = connections.open.get(source)
-        if (
-            one is None
-            or one.identity != identity
-            or one.state not in SETTLED
-            or connections.is_behind
-        ):
+        if one is None or one.identity != identity or one.state is State.ENDED:
             host = str(part.get("Peer-Address"))
             one = self._introduced(connections.over(source, identity, host))
         name = one.name
