@@ -58,6 +58,7 @@ from fencelock.verification.simulation.objects import (
 )
 from fencelock.verification.simulation.passing import BARRIERS, LATCHES, POOLS
 from fencelock.verification.simulation.redis_doors import REDIS_DOORS
+from fencelock.verification.simulation.replay import TableReplay
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.semaphores import RWLOCKS, SEMAPHORES, LogOrder
 
@@ -554,82 +555,120 @@ COUNTS_TWICE: Patch = (requests, "begin_update", bugs.repetitions_count)
 UNCHECKED: Patch = (Resource, "grant", instead(bugs.taken_unchecked))
 NO_GAP_OF_LEADERS: Patch = (LockTable, "shift", instead(bugs.the_time_without_a_leader_counts))
 OLD_READS: Patch = (Queries, "take", old_reads)
+UNREPLAYED: Patch = (TableReplay, "_judge", instead(nothing))
 
 PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
     ("semaphores", SEMAPHORES): {
-        "overtakes": ("order", 0, (Resource, "next_wait", instead(bugs.smaller_claims_overtake))),
-        "one too many": ("capacity", 3, (Resource, "admits", instead(one_too_many)), UNCHECKED),
-        "frees one": ("progress", 3, (Resource, "remove", bugs.a_hold_frees_one_permit)),
+        "overtakes": (
+            "queue-in-log-order, ",
+            0,
+            (Resource, "next_wait", instead(bugs.smaller_claims_overtake)),
+        ),
+        "one too many": (
+            ("capacity: 3", "capacity, "),
+            3,
+            (Resource, "admits", instead(one_too_many)),
+            UNCHECKED,
+        ),
+        "frees one": (
+            ("progress: ", "size, "),
+            3,
+            (Resource, "remove", bugs.a_hold_frees_one_permit),
+        ),
         "smaller": (
-            "capacity: 2",
+            ("capacity: 2", "size, "),
             0,
             (Resource, "resize", bugs.a_smaller_size_is_not_counted),
             UNCHECKED,
         ),
-        "too large": ("size", 0, (TableState, "end_wait", too_large_claims_wait_on)),
-        "counts twice": ("was granted", 7, (TableHold, "answer", twice)),
+        "too large": ("size, ", 0, (TableState, "end_wait", too_large_claims_wait_on)),
+        "counts twice": (("was granted", "one-outcome, "), 7, (TableHold, "answer", twice)),
     },
     ("read/write locks", RWLOCKS): {
-        "overtakes": ("order", 0, (Resource, "admits", instead(bugs.a_try_overtakes_the_queue))),
+        "overtakes": (
+            "queue-in-log-order, ",
+            0,
+            (Resource, "admits", instead(bugs.a_try_overtakes_the_queue)),
+        ),
         "writes beside readers": (
-            "capacity",
+            ("capacity: 2", "capacity, "),
             0,
             (Resource, "admits", instead(a_writer_needs_one_permit)),
             UNCHECKED,
         ),
-        "downgrade": ("progress", 0, (TableState, "give_back", instead(a_downgrade_loses_permits))),
-        "upgrade": ("upgrade", 5, (requests, "_enter_again", bugs.an_upgrade_is_counted)),
+        "downgrade": (
+            ("progress: ", "served, "),
+            0,
+            (TableState, "give_back", instead(a_downgrade_loses_permits)),
+        ),
+        "upgrade": (
+            ("upgrade: ", "same-fence-again, "),
+            5,
+            (requests, "_enter_again", bugs.an_upgrade_is_counted),
+        ),
     },
     ("several locks", LOCK_ALL): {
         "head of one queue": (
-            "mutual exclusion",
+            ("mutual exclusion: ", "all-at-once, "),
             5,
             (TableState, "serve", instead(granted_at_the_first_head)),
             UNCHECKED,
         ),
-        "frees the first": ("progress", 2, (Resource, "remove", bugs.only_the_first_is_freed)),
-        "one fence": ("fences", 9, (TableState, "grant", bugs.one_fence_for_all)),
+        "frees the first": (
+            ("progress: ", "served, "),
+            2,
+            (Resource, "remove", bugs.only_the_first_is_freed),
+        ),
+        "one fence": (
+            ("fences: ", "fences-rise, "),
+            9,
+            (TableState, "grant", bugs.one_fence_for_all),
+        ),
     },
     ("deadlines", DEADLINES): {
-        "new leader": ("early: HoldLost", 4, NO_GAP_OF_LEADERS),
+        "new leader": ("early, ", 4, NO_GAP_OF_LEADERS),
         "from the reply": (
             "relied on: HoldLost",
             3,
             (holds, "begin_lease", instead(the_client_counts_from_the_reply)),
         ),
-        "lost hold": ("lost: Renewed", 5, (requests, "refused", a_lost_hold_is_renewed)),
+        "lost hold": ("lost, ", 5, (requests, "refused", a_lost_hold_is_renewed)),
         "again": (
-            "relied on: HoldLost",
+            ("relied on: HoldLost", "deadline, "),
             3,
             (LeasedHold, "acquire_again", instead(bugs.acquiring_again_reports_the_whole)),
             (holds, "is_known", returning(False)),
         ),
-        "no grace": ("early: HoldLost", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
+        "no grace": ("early, ", 3, (LeasedHold, "restart", instead(there_is_no_grace))),
     },
     ("handovers", HANDOVERS): {
-        "detached locks end late": ("late: ", 1, (TableState, "first_due", keys_end_late)),
-        "any secret": ("attach: ", 0, (key, "digest_of", instead(bugs.AnyDigest))),
+        "detached locks end late": ("late, ", 1, (TableState, "first_due", keys_end_late)),
+        "any secret": ("attach, ", 0, (key, "digest_of", instead(bugs.AnyDigest))),
         "serves the queue": (
-            "between: ",
+            "between, ",
             0,
             (Resource, "kept", instead(bugs.serves_the_queue)),
             UNCHECKED,
         ),
-        "ends early": ("early: ", 0, (KeyHold, "move", deadlines_are_early(100))),
+        "ends early": ("early, ", 0, (KeyHold, "move", deadlines_are_early(100))),
     },
     ("latches", LATCHES): {
-        "counts twice": ("once", 0, COUNTS_TWICE),
-        "stays": ("release", 0, (TableState, "reply_to_wait", bugs.only_a_lone_waiter_passes)),
-        "passes at 1": ("early", 0, (latch, "has_room", bugs.a_latch_passes_at_1)),
-        "gone too early": ("count", 0, (latch, "_latch_of", bugs.a_latch_is_kept(1 / 4))),
-        "gone too late": ("count", 0, (latch, "_latch_of", bugs.a_latch_is_kept(4))),
-        "amount": ("count", 0, (latch, "_latch_of", the_whole_count_goes)),
+        "counts twice": ("one-outcome, ", 0, COUNTS_TWICE),
+        "stays": ("release, ", 0, (TableState, "reply_to_wait", bugs.only_a_lone_waiter_passes)),
+        "passes at 1": ("early, ", 0, (latch, "has_room", bugs.a_latch_passes_at_1)),
+        "gone too early": ("count, ", 0, (latch, "_latch_of", bugs.a_latch_is_kept(1 / 4))),
+        "gone too late": ("count, ", 0, (latch, "_latch_of", bugs.a_latch_is_kept(4))),
+        "amount": ("count, ", 0, (latch, "_latch_of", the_whole_count_goes)),
     },
     ("barriers", BARRIERS): {
-        "not broken": ("broken", 5, (Barrier, "remove", bugs.a_party_leaves_without_the_others)),
-        "too early": ("together", 2, (Barrier, "waiting", instead(property(one_more_has_arrived)))),
-        "counts twice": ("once", 0, COUNTS_TWICE),
-        "same index": ("index", 0, (barrier, "_passed", all_have_the_same_index)),
+        "not broken": ("broken, ", 5, (Barrier, "remove", bugs.a_party_leaves_without_the_others)),
+        "too early": (
+            "together, ",
+            2,
+            (Barrier, "waiting", instead(property(one_more_has_arrived))),
+        ),
+        "counts twice": ("one-outcome, ", 0, COUNTS_TWICE),
+        "same index": ("index, ", 0, (barrier, "_passed", all_have_the_same_index)),
         "generations fall": ("generations", 0, (barrier, "_passed", generations_are_counted_down)),
     },
     ("elections", ELECTIONS): {
@@ -646,44 +685,52 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "value": ("values", 0, (Histories, "add", all_have_the_first_value)),
     },
     ("maps", MAPS): {
-        "no guard": ("guard", 3, (maps, "_meets_conditions", bugs.guards_are_not_checked)),
-        "any version": ("versions", 0, (maps, "_meets_conditions", any_version)),
-        "done again": ("once", 10, COUNTS_TWICE),
+        "no guard": ("guard, ", 3, (maps, "_meets_conditions", bugs.guards_are_not_checked)),
+        "any version": ("versions, ", 0, (maps, "_meets_conditions", any_version)),
+        "done again": ("one-outcome, ", 10, COUNTS_TWICE),
         "outlives its session": ("reads", 2, (Entry, "end_with_session", instead(nothing))),
         "old reads": ("was known", 7, OLD_READS),
     },
     ("counters", COUNTERS): {
-        "counts twice": ("once", 5, COUNTS_TWICE),
-        "no guard": ("guard", 3, (counter, "holds_guard", bugs.guards_are_not_checked)),
-        "any value": ("counts", 0, (counter, "_change", bugs.any_value_is_the_expected_one)),
-        "beyond the limits": ("counts", 0, (counter, "_change", bugs.a_sum_stays_at_the_limit)),
+        "counts twice": ("one-outcome, ", 5, COUNTS_TWICE),
+        "no guard": ("guard, ", 3, (counter, "holds_guard", bugs.guards_are_not_checked)),
+        "any value": ("values, ", 0, (counter, "_change", bugs.any_value_is_the_expected_one)),
+        "beyond the limits": ("values, ", 0, (counter, "_change", bugs.a_sum_stays_at_the_limit)),
         "old reads": ("reads", 7, OLD_READS),
     },
     ("pools", POOLS): {
-        "counts twice": ("once", 0, COUNTS_TWICE),
-        "end with sessions": ("count", 3, (TableState, "close", an_end_gives_back)),
-        "one too many": ("capacity", 0, (Pool, "free", instead(property(one_permit_too_many)))),
-        "no waiter is served": ("serve", 0, (Pool, "serve", instead(no_waiter_is_served))),
+        "counts twice": ("one-outcome, ", 0, COUNTS_TWICE),
+        "end with sessions": ("count, ", 3, (TableState, "close", an_end_gives_back)),
+        "one too many": ("capacity, ", 0, (Pool, "free", instead(property(one_permit_too_many)))),
+        "no waiter is served": ("served, ", 0, (Pool, "serve", instead(no_waiter_is_served))),
     },
     ("watches of maps", MAPS): {
-        "no expiry": ("watches", 29, (Entry, "fall_due", instead(expiry_is_no_change))),
+        "no expiry": (
+            ("watches: ", "versions, "),
+            29,
+            (Entry, "fall_due", instead(expiry_is_no_change)),
+        ),
         "compacted": ("gaps", 12, (Histories, "read", only_the_last_of_each_key)),
         "a node is behind": ("watches", 0, (Histories, "read", a_node_that_is_behind_begins_anew)),
         "the value before": ("watches", 0, (Histories, "add", the_value_before)),
     },
     ("Redis doors", REDIS_DOORS): {
-        "any value is expected": ("state: ", 1, (redis, "_state_of", bugs.any_value_is_expected)),
-        "any value is reserved": ("state: ", 1, (redis, "_state_of", bugs.any_value_is_reserved)),
-        "force keeps the fence": ("fences: ", 1, (redis, "_is_new", bugs.force_keeps_the_fence)),
-        "deadlines are early": ("deadline: ", 1, (KeyHold, "move", deadlines_are_early(5))),
-        "keys end late": ("late: ", 1, (TableState, "first_due", keys_end_late)),
+        "any value is expected": ("state, ", 1, (redis, "_state_of", bugs.any_value_is_expected)),
+        "any value is reserved": ("state, ", 1, (redis, "_state_of", bugs.any_value_is_reserved)),
+        "force keeps the fence": (
+            "fences-rise, ",
+            1,
+            (redis, "_is_new", bugs.force_keeps_the_fence),
+        ),
+        "deadlines are early": ("deadline, ", 1, (KeyHold, "move", deadlines_are_early(5))),
+        "keys end late": ("late, ", 1, (TableState, "first_due", keys_end_late)),
         "deadlines only rise": (
-            "deadline: ",
+            "deadline, ",
             1,
             (KeyHold, "move", bugs.a_deadline_never_becomes_earlier),
         ),
-        "a new leader": ("early: ", 1, NO_GAP_OF_LEADERS),
-        "a repetition counts": ("once: ", 1, COUNTS_TWICE),
+        "a new leader": ("early, ", 1, NO_GAP_OF_LEADERS),
+        "a repetition counts": ("one-outcome, ", 1, COUNTS_TWICE),
         "the door replies OK": (
             "mutual exclusion: ",
             1,
@@ -694,37 +741,43 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             1,
             (script, "replace", instead(the_door_names_no_receipt)),
         ),
-        "nothing is remembered": ("once: ", 1, (redis, "_remember", instead(nothing))),
-        "re-entries do not count": ("counts: ", 1, (redis, "_change", re_entries_do_not_count)),
+        "nothing is remembered": ("one-outcome, ", 1, (redis, "_remember", instead(nothing))),
+        "re-entries do not count": ("holds, ", 1, (redis, "_change", re_entries_do_not_count)),
         "reads are old": ("reads: ", 1, OLD_READS),
     },
     ("all", MIXED): {
         "permits of semaphores": (
-            "capacity",
+            ("capacity: 3", "same-fence-again, "),
             3,
             (TableState, "grant", of_kind(SEMAPHORE, forgets_its_permits)),
         ),
         "permits of read/write locks": (
-            "capacity",
+            ("capacity: 2", "capacity, "),
             0,
             (TableState, "grant", of_kind(RWLOCK, forgets_its_permits)),
         ),
         "fences of semaphores": (
-            "fences",
+            ("fences: ", "fences-rise, "),
             3,
             (TableState, "grant", of_kind(SEMAPHORE, takes_the_last_fence)),
         ),
     },
 }
 """Bugs of each kind: a part of the violation that the seeds must show, the seed with which the
-search begins, which keeps it short, and what is planted at which attributes."""
+search begins, which keeps it short, and what is planted at which attributes.
+
+Where two violations are named, the judge of the clients must see the first one, while nothing
+compares the table with the model, and the comparison the second one."""
 
 
-BUGS = {
-    f"{kind}: {bug}": (workload, *how)
-    for (kind, workload), bugs in PLANTED.items()
-    for bug, how in bugs.items()
-}
+BUGS: dict[str, tuple[Any, ...]] = {}
+for (kind, workload), planted in PLANTED.items():
+    for bug, (judge, *how) in planted.items():
+        if isinstance(judge, str):
+            BUGS[f"{kind}: {bug}"] = (workload, judge, *how)
+        else:
+            BUGS[f"{kind}: {bug}"] = (workload, judge[0], *how, UNREPLAYED)
+            BUGS[f"{kind}: {bug}, in the log"] = (workload, judge[1], *how)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ for the log of each run. Everything costs O(n).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from fencelock.actors.api.account import Purge, SetQuota
@@ -38,9 +39,10 @@ from fencelock.actors.api.session_message import (
     Open,
     Renew,
 )
+from fencelock.actors.message import Message
 from fencelock.actors.table import retained
 from fencelock.actors.table.state import ENDS_MAX
-from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
+from fencelock.actors.table.wire import ExtendSessions, LogCommand
 from fencelock.verification.model import maps
 from fencelock.verification.model.keys import ModelKeys
 from fencelock.verification.model.objects import (
@@ -80,16 +82,29 @@ FIELDS = {
 """The fields of outcomes in the order of the model. Others: the object, their own, the owner's."""
 
 
-def summary_of(outcome: Result) -> Summary:
-    """Return an outcome as a tuple, without the fields that the model does not have."""
-    known = [name for name in outcome.__struct_fields__ if name not in UNTOLD]
+@cache
+def fields_of(kind: type[Message]) -> tuple[str, ...]:
+    """Return the names of the fields of outcomes of that type, in the order of the model."""
+    known = [name for name in kind.__struct_fields__ if name not in UNTOLD]
     own = [name for name in known if name not in ("lock", *OWNER)]
-    order = FIELDS.get(type(outcome).__name__, " ".join(("lock", *own, *OWNER))).split()
+    order = FIELDS.get(kind.__name__, " ".join(("lock", *own, *OWNER))).split()
     assert sorted(order) == sorted(known)
-    values: list[Any] = [getattr(outcome, name) for name in order]
+    return tuple(order)
+
+
+def summary_of(outcome: Message) -> Summary:
+    """Return an outcome as a tuple, without the fields that the model does not have."""
+    values: list[Any] = [getattr(outcome, name) for name in fields_of(type(outcome))]
     if isinstance(outcome, Evicted):
         values[2] = outcome.holder.owner, outcome.holder.times
     return (type(outcome).__name__, *values)
+
+
+def request_of(outcome: Summary) -> tuple[Any, ...]:
+    """Return the session, the owner and the number of the request of an outcome, if it has one."""
+    names = FIELDS.get(outcome[0], " ".join(OWNER)).split()
+    first = len(outcome) - len(names)
+    return tuple(outcome[first + names.index(name)] for name in OWNER if set(OWNER) <= set(names))
 
 
 @dataclass(eq=False)
@@ -179,6 +194,8 @@ class Model:
         self.lost: list[Summary] = []
         self.out: list[Summary] = []
         self.places = self.extended = 0
+        self.sizes: dict[int, int] = {}
+        """The permits that there were at each grant, by its fence."""
         self.entries: list[maps.ModelEntry] = []
         self.objects = ModelObjects(self)
         self.keys = ModelKeys(self)
@@ -269,6 +286,7 @@ class Model:
         if claim.door is not None:
             self.keys.grant(claim)
             return
+        self.sizes[self.fences + 1] = claim.permits
         claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
         if claim.hold_ms:
             claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
@@ -461,6 +479,17 @@ class Model:
         """End a hold: from now on its owner is quiet."""
         self.end(hold)
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
+
+    def readable(self) -> dict[tuple[str, str], Any]:
+        """Return the counters, the entries of maps, and the values of keys, by object and key."""
+        found: dict[tuple[str, str], Any]
+        found = {(lock, ""): value for lock, (value, _) in self.objects.counters.items()}
+        for e in self.entries:
+            found[object_name(MAP, e.map), e.key] = e.version, e.value, e.session
+        for c in self.claims:
+            if c.fence and c.door is not None and not c.detached_by:
+                found |= dict.fromkeys([(name, "") for name in c.names], c.door[0])
+        return found
 
     def present(self, lock: str) -> list[ModelChange]:
         """Return the leader of an election, or the entries of a map, as changes."""

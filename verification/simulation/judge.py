@@ -23,6 +23,7 @@ from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, Admit
 from fencelock.actors.session.retainer import Decided
+from fencelock.verification.simulation.replay import TableReplay
 from fencelock.verification.simulation.retaining import OWNERS_ROLE, RETAINER_ROLE, LocalHold
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, sent
@@ -111,6 +112,7 @@ class LockJudge:
         contenders: the roles whose grants count; sessions and members send the same messages.
         clients: the clocks and holds of clients, where the cluster keeps sessions; None where it
             does not.
+        replay: the judge of the table, where the log has one; it says what the table was.
 
     """
 
@@ -122,7 +124,9 @@ class LockJudge:
         holds_end_with_node: bool = False,
         clients: ClientView | None = None,
         clocks_true: bool = True,
+        replay: TableReplay | None = None,
     ) -> None:
+        self.replay = replay
         self.members = frozenset(members)
         self.contenders = frozenset(contenders)
         self.holds_end_with_node = holds_end_with_node

@@ -36,6 +36,7 @@ from fencelock.verification.simulation.judge import (
 from fencelock.verification.simulation.member_changes import AFTER_MS
 from fencelock.verification.simulation.nemesis import Adversary, Blow, LeaderNemesis, Nemesis
 from fencelock.verification.simulation.plan import RunPlan, draw_plan, with_terms
+from fencelock.verification.simulation.replay import TableReplay
 from fencelock.verification.simulation.report import RunReport, report_of
 from fencelock.verification.simulation.retaining import OWNERS_ROLE
 from fencelock.verification.simulation.trace import Delivery
@@ -350,9 +351,13 @@ class _LockRun:
             acquisitions=1 if promise.leases else LEVELS,
             users=(workload.user, *workload.others),
         )
+        self.replay = TableReplay() if promise.table else None
+        if self.replay is not None:
+            self.world.judges.append(self.replay)
         self.judge = workload.judge(
             members,
             self.users.addresses,
+            replay=self.replay,
             holds_end_with_node=promise.hold_ends_with_node,
             clients=ClientView(self.world) if promise.sessions else None,
             clocks_true=promise.clocks_true(plan.faults),
@@ -423,6 +428,7 @@ class _LockRun:
         if self.promise.holds_by_session:
             self._end_sessions()
         self._demand_grants()
+        self._demand_replay()
 
     def _audit(self) -> None:
         address = address_of("auditor", "auditor")
@@ -465,3 +471,11 @@ class _LockRun:
         enough = len(self.users.contenders()) + self.plan.grants_min
         if self.judge.grants < enough:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
+
+    def _demand_replay(self) -> None:
+        """Check that the outcomes of commands were compared with those of the model."""
+        if self.replay is not None and self.replay.compared < self.judge.grants:
+            raise ViolationError(
+                f"void: {self.replay.compared} outcomes were compared, and there are "
+                f"{self.judge.grants} grants"
+            )
