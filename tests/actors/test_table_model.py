@@ -43,12 +43,12 @@ from support.table_comparison import (
     steps_of,
 )
 
-from fencelock.actors.api.message import Reason, Release
+from fencelock.actors.api.message import Acquire, Reason, Release
 from fencelock.actors.api.pool import GivePermits
 from fencelock.actors.api.redis import ChangeKeys, KeyState
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.semaphore import AcquirePermits, ResizeSemaphore
-from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
+from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended, Open
 from fencelock.actors.table import (
     barrier,
     counter,
@@ -70,14 +70,17 @@ from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.resource import Resource, TableHold, Wait
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session, Sessions
-from fencelock.actors.table.state import TableState
+from fencelock.actors.table.state import ENDS_MAX, TableState
+from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import (
     BarrierRecord,
     CounterRecord,
     LatchRecord,
+    LogCommand,
     PoolRecord,
     Result,
 )
+from fencelock.verification.model.table import Model, summary_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))
@@ -100,6 +103,18 @@ def test_long_logs_too(seed: int) -> None:
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
     """Also capacity-kept, no-overtaking and all-at-once."""
     compare(steps_of(seed), composer)
+
+
+def test_ends_beyond_those_of_one_log_time_come_at_the_next_ones() -> None:
+    table, model = LockTable(), Model()
+    log: list[tuple[int, LogCommand]] = [(0, Open(session="a", ttl_ms=5_000))]
+    about = {"session": "a.1", "lock": "L", "wait_ms": 50}
+    log += [(1, Acquire(**about, owner=f"p{n}", request=n)) for n in range(1, ENDS_MAX)]  # type: ignore[arg-type]
+    for at, command in log:
+        assert [summary_of(one) for one in table.apply(at, command)] == model.apply(at, command)
+    ends = [len(table.advance(at)) for at in (51, 52, 53)]
+    assert ends == [len(model.advance(at)) for at in (51, 52, 53)]
+    assert ends == [ENDS_MAX // 2, ENDS_MAX // 2 - 2, 0]
 
 
 def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:

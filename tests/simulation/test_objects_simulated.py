@@ -6,7 +6,7 @@ Clients of Redis doors are beside native users of the same locks.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
@@ -14,20 +14,19 @@ from msgspec.structs import replace
 from support import planted_bugs as bugs
 from support.expect import with_long
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
-from support.planted_bugs import Patch, Plant, as_plant, instead, nothing, returning
+from support.planted_bugs import UNREPLAYED, Patch, Plant, as_plant, instead, nothing, returning
 
 from fencelock.actors.api.latch import CountDown
-from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
-from fencelock.actors.api.message import Granted, Inspect, Reason
+from fencelock.actors.api.map import EntryList, EntryRequest, GetEntry, ListEntries, PutEntry
+from fencelock.actors.api.message import Inspect, Reason
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import CloseReason, Ended, Renew, Renewed
+from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
-from fencelock.actors.paxos.event import Decided
-from fencelock.actors.paxos.message import Batch
+from fencelock.actors.message import Message
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.redis import command, script
 from fencelock.actors.session import holds
@@ -44,10 +43,12 @@ from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.guarantee import OBJECTS
+from fencelock.verification.model import maps as model_maps
+from fencelock.verification.model.table import Model
 from fencelock.verification.simulation.counters import COUNTERS
-from fencelock.verification.simulation.deadlines import DEADLINES, HANDOVERS, LogTime
+from fencelock.verification.simulation.deadlines import DEADLINES, HANDOVERS
 from fencelock.verification.simulation.elections import ELECTIONS
-from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
+from fencelock.verification.simulation.maps import MAPS, MapJudge
 from fencelock.verification.simulation.objects import (
     ALL,
     LOCK_ALL,
@@ -60,14 +61,20 @@ from fencelock.verification.simulation.passing import BARRIERS, LATCHES, POOLS
 from fencelock.verification.simulation.redis_doors import REDIS_DOORS
 from fencelock.verification.simulation.replay import TableReplay
 from fencelock.verification.simulation.run import Workload, run_seed
-from fencelock.verification.simulation.semaphores import RWLOCKS, SEMAPHORES, LogOrder
+from fencelock.verification.simulation.semaphores import RWLOCKS, SEMAPHORES
 
 MIXED = workload_of(ALL, "paxos")
 
-MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
+MET: dict[str, tuple[Workload, tuple[str, ...], tuple[str, ...]]] = {
+    "semaphores": (
+        SEMAPHORES,
+        ("contender.gives_back_a_part", "contender.resizes", "contender.size_refused", *LOSSES),
+        ("Granted", "Queued", "Refused", "Released", "Resized"),
+    ),
     "read/write locks": (
         RWLOCKS,
         ("contender.enters_again", "contender.upgrade_refused", "contender.downgrades", *LOSSES),
+        ("Granted", "Queued", "Refused", "Released"),
     ),
     "deadlines": (
         DEADLINES,
@@ -80,12 +87,22 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             "client.wait_renewed",
             *LOSSES,
         ),
+        ("Granted", "HoldLost", "Queued", "Renewed"),
     ),
-    "handovers": (HANDOVERS, ("contender.attaches", "owners.detach", *LOSSES)),
-    "latches": (LATCHES, ("contender.counts_down", "contender.passes", *UNHELD)),
+    "handovers": (
+        HANDOVERS,
+        ("contender.attaches", "owners.detach", *LOSSES),
+        ("Granted", "HoldLost", "Queued", "Released"),
+    ),
+    "latches": (
+        LATCHES,
+        ("contender.counts_down", "contender.passes", *UNHELD),
+        ("CountedDown", "LatchPassed", "Queued", "Refused"),
+    ),
     "barriers": (
         BARRIERS,
         ("contender.passes_as_0", "contender.passes_as_3", "contender.refused_broken", *UNHELD),
+        ("BarrierPassed", "Queued", "Refused"),
     ),
     "counters": (
         COUNTERS,
@@ -98,9 +115,18 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             "contender.counter_unavailable",
             *LOSSES,
         ),
+        ("CounterChanged", "Granted", "Refused"),
     ),
-    "pools": (POOLS, ("contender.takes", "contender.gives", "contender.gives_too_many", *UNHELD)),
-    "elections": (ELECTIONS, ("contender.sees_a_change", *LOSSES)),
+    "pools": (
+        POOLS,
+        ("contender.takes", "contender.gives", "contender.gives_too_many", *UNHELD),
+        ("PermitsGiven", "PermitsTaken", "Queued", "Refused"),
+    ),
+    "elections": (
+        ELECTIONS,
+        ("contender.sees_a_change", *LOSSES),
+        ("Granted", "Queued", "Released"),
+    ),
     "Redis doors": (
         REDIS_DOORS,
         (
@@ -114,30 +140,34 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             "redis.notified",
             *LOSSES,
         ),
+        ("Evicted", "Granted", "HoldLost", "KeysChanged", "Queued"),
     ),
 }
-"""Workloads, with the events that their seeds must reach."""
+"""Workloads, with the events that their seeds must reach, and the outcomes that must occur."""
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Tally[str]:
+    """Return the numbers of outcomes that the judge compares with those of the model, by type."""
+    tally: Tally[str] = Tally()
+    compare = TableReplay._compare  # pyright: ignore[reportPrivateUsage]
+
+    def counted(replay: TableReplay, slot: int, outcomes: Sequence[Message]) -> None:
+        before = replay.compared
+        compare(replay, slot, outcomes)
+        assert replay.compared - before == len(outcomes)
+        tally.update(type(one).__name__ for one in outcomes)
+
+    monkeypatch.setattr(TableReplay, "_compare", counted)
+    return tally
 
 
 @pytest.mark.parametrize("kind", MET)
-def test_no_seed_breaks_a_promise_and_every_fault_occurred(kind: str) -> None:
-    demand_clean(*MET[kind], first={"counters": 15, "handovers": 10}.get(kind, 0))
-
-
-def test_no_seed_breaks_a_promise_of_semaphores_and_claims_waited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[str] = []
-    judge = LogOrder._judge_grant  # pyright: ignore[reportPrivateUsage]
-
-    def counted(order: LogOrder, granted: Granted, key: object, queue: list[object]) -> None:
-        waited.extend([granted.lock] * bool(queue))
-        judge(order, granted, key, queue)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(LogOrder, "_judge_grant", counted)
-    met = ("contender.gives_back_a_part", "contender.resizes", "contender.size_refused", *LOSSES)
-    demand_clean(SEMAPHORES, met)
-    assert len(waited) > SEEDS
+def test_no_seed_breaks_a_promise_and_every_fault_occurred(kind: str, compared: Tally[str]) -> None:
+    workload, met, outcomes = MET[kind]
+    demand_clean(workload, met, first={"counters": 15, "handovers": 10}.get(kind, 0))
+    assert [name for name in outcomes if not compared[name]] == []
+    assert compared.total() > 50 * SEEDS
 
 
 def test_no_seed_breaks_a_promise_of_several_locks_at_once(
@@ -157,34 +187,33 @@ def test_no_seed_breaks_a_promise_of_several_locks_at_once(
 
 
 def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, compared: Tally[str]
 ) -> None:
     seen: Tally[str] = Tally()
-    judge_change, judge_read = MapLog._judge_change, MapJudge._judge_read  # pyright: ignore[reportPrivateUsage]
-    end = MapLog._end  # pyright: ignore[reportPrivateUsage]
+    change, end, judge_read = model_maps.change, model_maps.end, MapJudge._judge_read  # pyright: ignore[reportPrivateUsage]
 
-    def changed(log: MapLog, command: Any, *rest: Any) -> None:
+    def changed(model: Model, command: EntryRequest) -> None:
         seen["changed"] += 1
         seen["guarded"] += bool(command.guard)
         seen["by version"] += bool(command.version)
         seen["ephemeral"] += isinstance(command, PutEntry) and command.ephemeral
-        judge_change(log, command, *rest)
+        change(model, command)
 
-    def read(judge: MapJudge, user: Any, asked: Any, reply: EntryList) -> None:
-        seen["read"] += 1
+    def ended(model: Model, entries: list[model_maps.ModelEntry]) -> None:
+        seen["ended"] += any(one.session for one in entries)
+        end(model, entries)
+
+    def read(judge: MapJudge, user: Any, query: Any, reply: EntryList) -> None:
         seen["found"] += bool(reply.entries)
-        judge_read(judge, user, asked, reply)
+        judge_read(judge, user, query, reply)
 
-    def ended(log: MapLog, session: str, slot: int) -> None:
-        seen["ended"] += any(states[-1].session == session for states in log.states.values())
-        end(log, session, slot)
-
-    monkeypatch.setattr(MapLog, "_judge_change", changed)
+    monkeypatch.setattr(model_maps, "change", changed)
+    monkeypatch.setattr(model_maps, "end", ended)
     monkeypatch.setattr(MapJudge, "_judge_read", read)
-    monkeypatch.setattr(MapLog, "_end", ended)
     demand_clean(
         MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"), first=30
     )
+    assert compared["EntryChanged"] > 20 * SEEDS
     assert seen["changed"] > 20 * SEEDS
     assert seen["found"] > 10 * SEEDS
     assert min(seen["guarded"], seen["by version"], seen["ephemeral"]) > SEEDS
@@ -224,18 +253,6 @@ def test_watchers_of_a_map_that_are_too_far_behind_get_another_listing(
 
 def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it_holds() -> None:
     assert run_seed("paxos", 830137, workload=REDIS_DOORS).violation is None
-
-
-def test_what_is_due_has_ended_once_a_slot_moved_log_time_and_no_session_expired_in_it() -> None:
-    time = LogTime()
-    for slot, time_ms in enumerate((0, 100, 100, 200, 300), start=1):
-        time.note(Decided(slot=slot, batch=Batch(time_ms=time_ms, commands=())))
-    expired = Ended(session="s", detail="", reason=CloseReason.EXPIRED)
-    ended = [
-        (time.pass_to(slot, out), time.ended_ms)
-        for slot, out in ((1, ()), (3, ()), (4, (expired,)), (5, ()))
-    ]
-    assert ended == [(True, 0), (True, 100), (True, 100), (True, 300)]
 
 
 @pytest.mark.parametrize(
@@ -555,7 +572,6 @@ COUNTS_TWICE: Patch = (requests, "begin_update", bugs.repetitions_count)
 UNCHECKED: Patch = (Resource, "grant", instead(bugs.taken_unchecked))
 NO_GAP_OF_LEADERS: Patch = (LockTable, "shift", instead(bugs.the_time_without_a_leader_counts))
 OLD_READS: Patch = (Queries, "take", old_reads)
-UNREPLAYED: Patch = (TableReplay, "_judge", instead(nothing))
 
 PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
     ("semaphores", SEMAPHORES): {
@@ -675,7 +691,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "no ends": ("watches", 0, (TableState, "_note_leader", bugs.ends_are_not_noted)),
         "compacted": ("gaps", 3, (Histories, "read", expired_durations_are_left_out)),
         "a gap is not seen": (
-            "watches",
+            "gaps",
             0,
             (Histories, "_drop_first", bugs.a_gap_is_not_seen),
             (history, "CHANGES_MAX", instead(1)),
@@ -712,7 +728,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         ),
         "compacted": ("gaps", 12, (Histories, "read", only_the_last_of_each_key)),
         "a node is behind": ("watches", 0, (Histories, "read", a_node_that_is_behind_begins_anew)),
-        "the value before": ("watches", 0, (Histories, "add", the_value_before)),
+        "the value before": ("values", 0, (Histories, "add", the_value_before)),
     },
     ("Redis doors", REDIS_DOORS): {
         "any value is expected": ("state, ", 1, (redis, "_state_of", bugs.any_value_is_expected)),

@@ -194,8 +194,8 @@ class Model:
         self.lost: list[Summary] = []
         self.out: list[Summary] = []
         self.places = self.extended = 0
-        self.sizes: dict[int, int] = {}
-        """The permits that there were at each grant, by its fence."""
+        self.sizes: dict[tuple[str, int], int] = {}
+        """The permits that there were at each grant, by object and fence."""
         self.entries: list[maps.ModelEntry] = []
         self.objects = ModelObjects(self)
         self.keys = ModelKeys(self)
@@ -286,7 +286,7 @@ class Model:
         if claim.door is not None:
             self.keys.grant(claim)
             return
-        self.sizes[self.fences + 1] = claim.permits
+        self.sizes[claim.lock, self.fences + 1] = claim.permits
         claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
         if claim.hold_ms:
             claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
@@ -481,11 +481,15 @@ class Model:
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
 
     def readable(self) -> dict[tuple[str, str], Any]:
-        """Return the counters, the entries of maps, and the values of keys, by object and key."""
+        """Return what can be read, by object and key: the values of counters, entries and keys.
+
+        Of a semaphore that is held or awaited it is the number of its permits.
+        """
         found: dict[tuple[str, str], Any]
         found = {(lock, ""): value for lock, (value, _) in self.objects.counters.items()}
         for e in self.entries:
             found[object_name(MAP, e.map), e.key] = e.version, e.value, e.session
+        found |= {(c.lock, ""): c.permits for c in self.claims if c.counted}
         for c in self.claims:
             if c.fence and c.door is not None and not c.detached_by:
                 found |= dict.fromkeys([(name, "") for name in c.names], c.door[0])

@@ -21,8 +21,8 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, address_of, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.verification.simulation.log_judge import LogJudge
-from fencelock.verification.simulation.maps import GUARD_SHARE, PAUSE_MS_MAX, STALE_SHARE, GuardLog
+from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.maps import GUARD_SHARE, PAUSE_MS_MAX, STALE_SHARE
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, sent
@@ -95,55 +95,16 @@ class CounterUser(LockUser):
         return [Send(self.session, SetCounter(**about, value=value, expected=expected))]
 
 
-class CounterLog(GuardLog):
-    """Replays the changes of the counters in the order of the log, from the outcomes of slots."""
-
-    REQUESTS = (CounterRequest,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [(0, 0)])
-        """By counter, the slot of each change, and the value from there on."""
-
-    def _change(self, changed: Any, slot: int) -> None:
-        if not isinstance(changed, CounterChanged) or not self.is_first(changed.key, changed):
-            return
-        command, states = self.commands[changed.key], self.states[changed.lock]
-        before = states[-1][1]
-        match command:
-            case AddToCounter(amount=amount):
-                after = before + amount
-                allowed = abs(after) <= VALUE_MAX
-            case SetCounter(value=after, expected=expected):
-                allowed = expected in (None, before)
-            case _:
-                raise AssertionError(command)
-        result = (before, after if allowed else before, allowed)
-        if (changed.before, changed.after, changed.changed) != result:
-            raise ViolationError(f"counts: {changed!r} of {command!r}, and not {result}")
-        self._judge_guard(command)
-        states.append((slot, changed.after))
-
-    def at(self, name: str, slot: int) -> int:
-        return next(value for at, value in reversed(self.states[name]) if at < slot)
-
-
-class CounterJudge(LogJudge):
+class CounterJudge(LockJudge):
     """Judges the locks of one run as `LockJudge` does, and the counters that they guard.
 
-    - Once: a repeated change has the outcome of the first. A user's changes are at most as many as
-      the user sent.
-    - Counts: in the order of the log, each change finds the value that the last one left, and
-      leaves the right one. It changes nothing if the value is not the expected one, or too large.
-    - Guard: a change that names a hold is applied only while the lock is held under that fence.
+    - Once: a user's changes are at most as many as the user sent.
     - Replies: a user receives the outcome that its change has in the log, which was applied after
       all changes that any user knew when it was sent.
     - Reads: a read returns the value before its slot, which comes after all changes that any user
-      knew when it was sent. Together with the order, this makes each counter linearizable.
+      knew when it was sent. As changes take effect in the order of the log, this makes each
+      counter linearizable.
     """
-
-    LOG = CounterLog
-    log: CounterLog
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -218,10 +179,10 @@ class CounterJudge(LogJudge):
         if asked is None or status.slot < asked[1]:
             raise ViolationError(f"reads: {user} read {status!r} after {asked!r}")
         self.floor = max(self.floor, status.slot)
-        self.log.when_known(status.slot, partial(self._judge_read, user, status))
+        self.replay.when_known(status.slot, partial(self._judge_read, user, status))
 
     def _judge_read(self, user: Address, status: LockStatus) -> None:
-        value = self.log.at(status.lock, status.slot)
+        value = self.replay.at(status.lock, status.slot) or 0
         if (status.left or 0) != value:
             raise ViolationError(f"reads: {user} read {status!r}, and the value was {value}")
 

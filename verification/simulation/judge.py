@@ -126,7 +126,7 @@ class LockJudge:
         clocks_true: bool = True,
         replay: TableReplay | None = None,
     ) -> None:
-        self.replay = replay
+        self.replay = replay or TableReplay()
         self.members = frozenset(members)
         self.contenders = frozenset(contenders)
         self.holds_end_with_node = holds_end_with_node

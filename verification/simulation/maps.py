@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
+from fencelock.actors.api.changes import ChangesRead, ReadChanges
 from fencelock.actors.api.map import (
     MAP,
     DeleteEntry,
     EntryChanged,
     EntryList,
-    EntryRequest,
-    EntrySeen,
     GetEntry,
     ListEntries,
+    MapQuery,
     PutEntry,
 )
-from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
+from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import kind_of, object_name, titled, without_secret
-from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
-from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
+from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.replay import TableReplay
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, sent
@@ -91,91 +87,60 @@ def is_of_watch(refused: Refused) -> bool:
     return refused.request == WATCH
 
 
-class Span(NamedTuple):
-    """The changes in one reply to a watcher: all after one version and up to another."""
-
-    contender: Address
-    after: int
-    until: int
-    seen: frozenset[int]
-
-    def missed(self, known: Iterable[int]) -> list[int]:
-        """Return the versions among ``known`` that the reply should have and does not have."""
-        return [v for v in known if self.after < v <= self.until and v not in self.seen]
+Watched = tuple[str, int, bytes | None, int]
+"""A change that a watcher sees: its key, version, value and fence."""
 
 
-Present = tuple[tuple[str, bytes | None, int], ...]
-"""The keys of an object with their values and fences, in order."""
-
-
-@dataclass(slots=True)
-class Watcher:
-    """The state of one object as one watcher has seen it."""
-
-    version: int
-    present: dict[str, tuple[bytes | None, int]]
-
-
-@dataclass
 class WatchJudge:
     """Judges the changes of objects that watchers see.
 
-    - Watches: each watcher sees the changes of an object once, in the order of their versions. All
-      watchers see the same change under a version, and the same state of the object at a version.
-    - Gaps: a change that one watcher sees is seen by all watchers that pass its version.
+    - Watches: each watcher sees the changes of an object once, in the order of their versions; or
+      the state of the object, when it begins and after a gap.
+    - Gaps: no change between two replies is missing.
+    - Values: each change, and the state, is that of the model at that version.
     """
 
-    changes: dict[str, dict[int, Change]] = field(default_factory=dict[str, dict[int, Change]])
-    """All changes that any watcher has seen, by object and version."""
-    spans: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
-    states: dict[tuple[str, int], Present] = field(default_factory=dict[tuple[str, int], Present])
-    """The state of each object at each version that a watcher has reached."""
-    watchers: dict[tuple[Address, str], Watcher] = field(
-        default_factory=dict[tuple[Address, str], Watcher]
-    )
+    def __init__(self, replay: TableReplay) -> None:
+        self.replay = replay
+        self.versions: dict[tuple[Address, str], int] = {}
+        """The version up to which each watcher has seen each object."""
 
     def left(self, client: str) -> None:
-        for key in [key for key in self.watchers if node_of(key[0]) == client]:
-            del self.watchers[key]
+        for key in [key for key in self.versions if node_of(key[0]) == client]:
+            del self.versions[key]
 
     def see(self, contender: Address, read: ChangesRead) -> None:
-        name, watcher = titled(read.lock), self.watchers.get((contender, read.lock))
-        before = -1 if watcher is None else watcher.version
-        if (watcher is None and not read.resync) or read.version < before:
+        before = self.versions.get((contender, read.lock), -1)
+        if (before < 0 and not read.resync) or read.version < before:
+            name = titled(read.lock)
             raise ViolationError(f"watches: {contender} was at {before} of {name}: {read!r}")
-        if watcher is None or read.resync:
-            watcher = self.watchers[contender, read.lock] = Watcher(read.version, {})
-            watcher.present = {one.key: (one.value, one.fence) for one in read.changes}
-        else:
-            self._pass(contender, watcher, read)
-        present = tuple((key, *watcher.present[key]) for key in sorted(watcher.present))
-        others = self.states.setdefault((read.lock, read.version), present)
-        if others != present:
-            raise ViolationError(
-                f"watches: {contender} sees {present} at {read.version} of {name}, others {others}"
-            )
+        self.versions[contender, read.lock] = read.version
+        judged = partial(self._judge, contender, -1 if read.resync else before, read)
+        self.replay.when_known(read.slot, judged)
 
-    def _pass(self, contender: Address, watcher: Watcher, read: ChangesRead) -> None:
-        known = self.changes.setdefault(read.lock, {})
-        spans, count = self.spans.setdefault(read.lock, []), len(known)
-        versions = frozenset(change.version for change in read.changes)
-        spans.append(Span(contender, watcher.version, read.version, versions))
-        for change in read.changes:
-            if not watcher.version < change.version <= read.version:
-                raise ViolationError(f"watches: {contender} after {watcher}: {change!r}")
-            if known.setdefault(change.version, change) != change:
-                other = known[change.version]
-                raise ViolationError(f"watches: {contender} sees {change!r}, others {other!r}")
-            watcher.version = change.version
-            if change.value is None:
-                watcher.present.pop(change.key, None)
-            else:
-                watcher.present[change.key] = change.value, change.fence
-        watcher.version = read.version
-        for span in spans if len(known) > count else spans[-1:]:
-            if missed := span.missed(known):
-                name = titled(read.lock)
-                raise ViolationError(f"gaps: {span.contender} of {name} did not see {missed}")
+    def _judge(self, contender: Address, before: int, read: ChangesRead) -> None:
+        history = self.replay.model.history.all
+        right = [
+            (one.key, one.version, one.value, one.fence)
+            for one in history
+            if one.lock == read.lock and before < one.version <= read.version
+        ]
+        seen = [(one.key, one.version, one.value, one.fence) for one in read.changes]
+        if read.resync:
+            right, seen = state_after(right), state_after(seen)
+        if seen != right:
+            versions = {version for _, version, _, _ in seen}
+            missed = [version for _, version, _, _ in right if version not in versions]
+            same = [one[:2] for one in seen] == [one[:2] for one in right]
+            rule = "gaps" if missed and not read.resync else "values" if same else "watches"
+            about = f"{contender} of {titled(read.lock)} after {before}"
+            raise ViolationError(f"{rule}: {about}: {read!r}, and the changes are {right}")
+
+
+def state_after(changes: Iterable[Watched]) -> list[Watched]:
+    """Return the state of an object after ``changes``, as changes without a version."""
+    present = {key: (key, 0, value, fence) for key, _, value, fence in changes}
+    return sorted(one for one in present.values() if one[2] is not None)
 
 
 NAME = "register"
@@ -262,139 +227,31 @@ class MapUser(Watching):
         return [Send(self.session, put)]
 
 
-class State(NamedTuple):
-    """The state of an entry from ``slot`` on."""
+class MapJudge(LockJudge):
+    """Judges the locks of one run as `LockJudge` does, and the reads of the map that they guard.
 
-    slot: int
-    version: int
-    """The version of the change, which may be a deletion."""
-    put: PutEntry | None
-    """The put that made the entry; None if there is no entry."""
-    session: str = ""
-    """The session with which the entry ends, or empty."""
-
-
-class GuardLog(SlotSequence):
-    """Replays, in the order of the log, who holds the locks that guard changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.holders: dict[str, tuple[int, str, str] | None] = {}
-        """The fence, session and owner of the holder of each lock; None if it is not known."""
-        self.next = 1
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        for one in report.outcomes:
-            match one:
-                case Granted():
-                    self.holders[one.lock] = one.fence, one.session, one.owner
-                case Released(count=0) if self._holder(one.lock) == (one.session, one.owner):
-                    del self.holders[one.lock]
-                case Cancelled() if self._holder(one.lock) == (one.session, one.owner):
-                    self.holders[one.lock] = None
-                case HoldLost():
-                    self.holders.pop(one.lock, None)
-                case Ended():
-                    self._end(one.session, report.slot)
-                case UpdateReply():
-                    self._change(one, report.slot)
-                case _:
-                    pass
-
-    @abstractmethod
-    def _change(self, changed: Any, slot: int) -> None:
-        """Judge the reply to an update."""
-
-    def _holder(self, lock: str) -> tuple[str, str] | None:
-        holder = self.holders.get(lock)
-        return None if holder is None else holder[1:]
-
-    def _end(self, session: str, slot: int) -> None:
-        for lock in [lock for lock in self.holders if (self._holder(lock) or ("",))[0] == session]:
-            del self.holders[lock]
-
-    def _judge_guard(self, command: GuardedRequest) -> None:
-        """Check that the guard of a change is held, which was applied."""
-        holder = self.holders.get(command.guard, (0, "", "")) if command.guard else None
-        if holder is not None and holder[0] != command.fence:
-            raise ViolationError(f"guard: {command!r} was applied while the holder was {holder}")
-
-
-class MapLog(GuardLog):
-    """Replays the changes of the map in the order of the log, from the outcomes of each slot.
-
-    Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
+    - Reads: a read returns exactly the entries that the model has before its slot. Its slot comes
+      after all changes that any user knew when the read was requested. As changes take effect in
+      the order of the log, this makes the history of each key linearizable.
+    - Watches, gaps and values: see `WatchJudge`.
     """
-
-    REQUESTS = (EntryRequest,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
-        self.slots_of: dict[int, int] = {}
-        """The slot of each version."""
-
-    def _end(self, session: str, slot: int) -> None:
-        super()._end(session, slot)
-        for states in self.states.values():
-            if states[-1].session == session:
-                states.append(State(slot, states[-1].version, None))
-
-    def _change(self, changed: Any, slot: int) -> None:
-        if not isinstance(changed, EntryChanged) or not self.is_first(changed.key, changed):
-            return
-        command = self.commands[changed.key]
-        states = self.states[command.entry_key]
-        last = states[-1]
-        may_be_gone = last.put is not None and last.put.ttl_ms is not None
-        found = {0} if last.put is None else {last.version, *([0] if may_be_gone else ())}
-        if not changed.changed:
-            if changed.version not in found:
-                raise ViolationError(f"versions: {changed!r}, but the entry was {last!r}")
-            return
-        self._judge_change(command, changed, found)
-        put = command if isinstance(command, PutEntry) else None
-        session = changed.session if put is not None and put.ephemeral else ""
-        states.append(State(slot, changed.version, put, session))
-        self.slots_of[changed.version] = slot
-
-    def _judge_change(self, command: EntryRequest, changed: EntryChanged, found: set[int]) -> None:
-        if command.version is not None and command.version not in found:
-            raise ViolationError(f"versions: {command!r} was applied at version {found}")
-        if changed.version <= max(self.slots_of, default=0):
-            raise ViolationError(f"versions: {changed!r} after {max(self.slots_of)}")
-        self._judge_guard(command)
-
-    def at(self, key: str, slot: int) -> State:
-        return next(state for state in reversed(self.states[key]) if state.slot < slot)
-
-
-class MapJudge(LogJudge):
-    """Judges the locks of one run as `LockJudge` does, and the map that they guard.
-
-    - Order: in the order of the log, versions rise, and each change found the version that it
-      required. No change is applied twice.
-    - Guard: a change that names a hold is applied only while the lock is held under that fence.
-    - Reads: a read returns exactly the entries that exist before its slot, and none of an ended
-      session. Its slot comes after all changes that any user knew when the read was requested.
-      Together with the order, this makes the history of each key linearizable.
-    - Watches and gaps: see `WatchJudge`. Each value that a watcher sees was put in the log.
-    """
-
-    LOG = MapLog
-    log: MapLog
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.asked: dict[Address, tuple[GetEntry | ListEntries, int]] = {}
+        self.asked: dict[Address, tuple[MapQuery, int]] = {}
         """The read of each user in flight, and the `floor` when it was requested."""
+        self.slots: dict[int, int] = {}
+        """The slot of each version."""
         self.floor = 0
         """The slot after all changes that any user knows by a reply or by a read."""
-        self.judged = 0
-        self.watches = WatchJudge()
+        self.watches = WatchJudge(self.replay)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event, user = delivered.event, delivered.to
+        if isinstance(event, SlotOutcomes):
+            for one in event.outcomes:
+                if isinstance(one, EntryChanged) and one.changed:
+                    self.slots.setdefault(one.version, event.slot)
         if user not in self.contenders:
             super().handled(delivered, effects)
             return
@@ -405,20 +262,15 @@ class MapJudge(LogJudge):
         super().handled(delivered, effects)
         match event:
             case ChangesRead():
-                self._see(user, event)
+                self.watches.see(user, event)
             case EntryChanged(version=version):
-                slot = self.log.slots_of.get(version, 0)
-                self.floor = max(self.floor, slot + 1)
+                self.floor = max(self.floor, self.slots.get(version, 0) + 1)
             case EntryList() if user in self.asked:
-                self.floor = max(self.floor, event.slot)
-                read = partial(self._judge_read, user, self.asked.pop(user), event)
-                self.log.when_known(event.slot, read)
+                self._read(user, *self.asked.pop(user), event)
             case _:
                 pass
-        for query in sent(effects, GetEntry):
+        for query in sent(effects, MapQuery):
             self.asked[user] = query, self.floor
-        for query_of_all in sent(effects, ListEntries):
-            self.asked[user] = query_of_all, self.floor
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``. Its reads get no reply any more."""
@@ -427,39 +279,22 @@ class MapJudge(LogJudge):
         for user in [user for user in self.asked if user.startswith(f"{client}/")]:
             del self.asked[user]
 
-    def _see(self, user: Address, read: ChangesRead) -> None:
-        self.watches.see(user, read)
-        for change in read.changes:
-            for state in self.log.states[change.key]:
-                put = state.put if state.version == change.version else None
-                if put is not None and change.value not in (put.value, None):
-                    raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
-
-    def _judge_read(
-        self, user: Address, asked: tuple[GetEntry | ListEntries, int], read: EntryList
-    ) -> None:
-        self.judged += 1
-        query, floor = asked
+    def _read(self, user: Address, query: MapQuery, floor: int, read: EntryList) -> None:
         if read.slot < floor:
             raise ViolationError(
                 f"reads: {user} read the state before slot {read.slot}, but {floor} was known"
             )
-        keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
-        seen = {one.key: one for one in read.entries}
-        for key in keys:
-            state = self.log.at(key, read.slot)
-            if not _agrees(state, seen.pop(key, None)):
-                raise ViolationError(f"reads: {user} read {read!r}, but {key} was {state!r}")
-        if seen:
-            raise ViolationError(f"reads: {user} read {read!r} in reply to {query!r}")
+        self.floor = max(self.floor, read.slot)
+        self.replay.when_known(read.slot, partial(self._judge_read, user, query, read))
 
-
-def _agrees(state: State, seen: EntrySeen | None) -> bool:
-    put = state.put
-    if put is None or seen is None:
-        return seen is None and (put is None or put.ttl_ms is not None)
-    right = state.version, put.value, without_secret(state.session)
-    return (seen.version, seen.value, seen.session) == right
+    def _judge_read(self, user: Address, query: MapQuery, read: EntryList) -> None:
+        right = {}
+        for key in (query.entry_key,) if isinstance(query, GetEntry) else KEYS:
+            if found := self.replay.at(object_name(MAP, NAME), read.slot, key):
+                right[key] = (*found[:2], without_secret(found[2]))
+        seen = {one.key: (one.version, one.value, one.session) for one in read.entries}
+        if seen != right:
+            raise ViolationError(f"reads: {user} read {read!r}, and the entries were {right}")
 
 
 MAPS = Workload(MapUser, MapJudge)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.actors.api.message import Refused
-from fencelock.actors.api.name import kind_of, object_name, plain_name, titled
+from fencelock.actors.api.name import client_of, object_name, plain_name, titled
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.actors.table.wire import Queued
-from fencelock.verification.simulation.deadlines import is_expiry
-from fencelock.verification.simulation.log_judge import PassJudge, SlotSequence
+from fencelock.actors.session.message import HoldsLost
+from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
@@ -91,90 +89,67 @@ class BarrierUser(LockUser):
         return Send(self.session, arrive)
 
 
-@dataclass(slots=True)
-class JudgedBarrier:
-    """The state of a barrier, as derived from the outcomes in the log.
+class PassJudge(LockJudge):
+    """Judges one run of objects at which contenders pass.
 
-    Attributes:
-        broken: parties of broken generations that must be refused in this slot.
-        passing: the outcomes of the parties that pass in this slot.
-        last: the number of the last generation that has passed.
-
+    - Wants: a contender passes at most as often as the log has let it pass.
     """
 
-    broken: list[Key] = field(default_factory=list[Key])
-    passing: list[BarrierPassed] = field(default_factory=list[BarrierPassed])
-    last: int = 0
+    passed: type[UpdateReply]
+    """The reply that lets a contender pass."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.let_pass: Counter[tuple[Address, str]] = Counter()
+        """The passes of each contender and object that are in the log and not yet received."""
+        self.known: set[Key] = set()
 
-class BarrierLog(SlotSequence):
-    """Judges the outcomes of barriers in the log; see `BarrierJudge`.
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        event = delivered.event
+        match event:
+            case SlotOutcomes():
+                for outcome in event.outcomes:
+                    if isinstance(outcome, self.passed) and outcome.key not in self.known:
+                        self.known.add(outcome.key)
+                        self.let(outcome)
+            case HoldsLost():
+                self.losses += len(event.losses)
+            case UpdateReply() if (
+                isinstance(event, self.passed) and delivered.to in self.contenders
+            ):
+                self.grants += 1
+                self.let_pass[delivered.to, event.lock] -= 1
+                if self.let_pass[delivered.to, event.lock] < 0:
+                    raise ViolationError(f"wants: {delivered.to} passes {titled(event.lock)}")
+            case _:
+                pass
 
-    In the queue of a barrier are the parties of its present generation.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.barriers: dict[str, JudgedBarrier] = {}
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        for outcome in report.outcomes:
-            match outcome:
-                case BarrierPassed():
-                    self._on_passed(outcome)
-                case Queued(lock=lock) if kind_of(lock) == BARRIER:
-                    self.follow_queue(lock, outcome)
-                case Refused(lock=lock, key=key) if kind_of(lock) == BARRIER:
-                    self._on_refused(lock, key)
-                case _:
-                    pass
-        for name, barrier in self.barriers.items():
-            if barrier.broken:
-                raise ViolationError(f"broken: {barrier.broken} still wait at {titled(name)}")
-            if barrier.passing:
-                raise ViolationError(f"together: {titled(name)} let only {barrier.passing} pass")
-
-    def _barrier(self, name: str) -> JudgedBarrier:
-        return self.barriers.setdefault(name, JudgedBarrier())
-
-    def _on_refused(self, name: str, key: Key) -> None:
-        barrier = self._barrier(name)
-        if key in self.queues[name]:
-            barrier.broken += [one for one in self.queues.pop(name) if one != key]
-        elif key in barrier.broken:
-            barrier.broken.remove(key)
-
-    def _on_passed(self, passed: BarrierPassed) -> None:
-        if not self.is_first(passed.key, passed):
-            return
-        barrier = self._barrier(passed.lock)
-        barrier.passing.append(passed)
-        parties = parties_of(passed.lock)
-        if len(barrier.passing) < parties:
-            return
-        group, barrier.passing = barrier.passing, []
-        waits = self.queues.pop(passed.lock, [])
-        if [one.index for one in group] != list(range(parties)):
-            raise ViolationError(f"index: {group}")
-        if [one.key for one in group][:-1] != waits:
-            raise ViolationError(f"together: {group} passes, but {waits} waited")
-        numbers = {one.generation for one in group}
-        if len(numbers) != 1 or min(numbers) <= barrier.last:
-            raise ViolationError(f"generations: {group} after {barrier.last}")
-        barrier.last = min(numbers)
+    def let(self, passed: UpdateReply) -> None:
+        """Note a pass in the log."""
+        contender = address_of(client_of(passed.session), passed.owner)
+        self.let_pass[contender, passed.lock] += 1
 
 
 class BarrierJudge(PassJudge):
     """Judges one run of barriers.
 
-    - Together: all parties of a generation pass in one step, each for one arrival.
-    - Broken: if a party stops waiting, all others of its generation are refused in that step.
-    - Index: the indices of a generation are 0 to the number of parties - 1, in order of arrival.
-    - Generations: the numbers of generations rise.
+    - Generations: all parties that pass together have one number, and these numbers rise.
     """
 
-    LOG = BarrierLog
     passed = BarrierPassed
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.last: Counter[str] = Counter()
+        """The last generation that has passed each barrier."""
+
+    def let(self, passed: UpdateReply) -> None:
+        super().let(passed)
+        assert isinstance(passed, BarrierPassed)
+        last = self.last[passed.lock]
+        if passed.generation <= last if passed.index == 0 else passed.generation != last:
+            raise ViolationError(f"generations: {passed} after {last}")
+        self.last[passed.lock] = passed.generation
 
 
 BARRIERS = Workload(BarrierUser, BarrierJudge)
@@ -240,103 +215,9 @@ class LatchUser(LockUser):
         return Send(self.session, wait)
 
 
-@dataclass(slots=True)
-class JudgedLatch:
-    """The state of a latch, as derived from the outcomes in the log.
-
-    Attributes:
-        left: its count.
-        due_ms: the log time at which it is removed, if its count is 0, or the next one if sessions
-            expire then.
-        may_go_ms: the same, or earlier if it may be a latch that had opened before.
-
-    """
-
-    left: int = COUNT
-    due_ms: int = 0
-    may_go_ms: int = 0
-
-
-class LatchLog(SlotSequence):
-    """Judges the outcomes of latches in the log; see `LatchJudge`."""
-
-    REQUESTS = (CountDown,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latches: dict[str, JudgedLatch] = {}
-        self.now_ms = 0
-        self.ended_ms = 0
-        """The highest log time by which all that was due has ended."""
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        self._pass_time(report)
-        for outcome in report.outcomes:
-            match outcome:
-                case CountedDown(key=key, lock=lock, left=left):
-                    if self.is_first(key, outcome):
-                        self._on_counted(key, lock, left)
-                case LatchPassed(key=key, lock=lock):
-                    if self.is_first(key, outcome):
-                        self._on_passed(key, lock)
-                case Queued(key=key, lock=lock) if kind_of(lock) == LATCH:
-                    if not self._latch(lock, is_open=False).left:
-                        raise ViolationError(f"release: {key} waits although the count is 0")
-                    self.follow_queue(lock, outcome)
-                case Refused(lock=lock) if kind_of(lock) == LATCH:
-                    self.follow_queue(lock, outcome)
-                case _:
-                    pass
-        for name, latch in self.latches.items():
-            if self.queues[name] and not latch.left:
-                waits = self.queues[name]
-                raise ViolationError(f"release: {waits} still wait for {titled(name)} at 0")
-
-    def _pass_time(self, report: SlotOutcomes) -> None:
-        if report.time_ms > self.now_ms:
-            self.now_ms = report.time_ms
-            if not any(map(is_expiry, report.outcomes)):
-                self.ended_ms = self.now_ms
-
-    def _latch(self, name: str, *, is_open: bool) -> JudgedLatch:
-        """Return the latch, a new one if it was removed; ``is_open`` if an outcome shows it open.
-
-        At a log time at which sessions expire, only that tells.
-        """
-        latch = self.latches.get(name)
-        removed = latch is not None and not latch.left and latch.may_go_ms <= self.now_ms
-        if latch is None or (removed and not (is_open and latch.due_ms > self.ended_ms)):
-            latch = self.latches[name] = JudgedLatch()
-        return latch
-
-    def _on_counted(self, key: Key, name: str, left: int) -> None:
-        amount, former = self.commands[key].amount, self.latches.get(name)
-        latch = self._latch(name, is_open=not left and amount < COUNT)
-        before = latch.left
-        latch.left = max(0, before - amount)
-        if left != latch.left:
-            raise ViolationError(f"count: {key} took {amount} of {before}, and left {left}")
-        if before and not left:
-            latch.due_ms = latch.may_go_ms = self.now_ms + KEEP_MS
-            if former is not None and not former.left and former.due_ms > self.ended_ms:
-                latch.may_go_ms = former.may_go_ms  # Perhaps the former latch is still there.
-
-    def _on_passed(self, key: Key, name: str) -> None:
-        if left := self._latch(name, is_open=True).left:
-            raise ViolationError(f"early: {key} passes while the count is {left}")
-        self.queues[name] = [one for one in self.queues[name] if one != key]
-
-
 class LatchJudge(PassJudge):
-    """Judges one run of latches.
+    """Judges one run of latches as `PassJudge` does."""
 
-    - Count: each request to count down lowers the count by its amount, once.
-    - Early: no contender passes before the count is 0.
-    - Release: when the count is 0, all waiting contenders pass, and later ones do not wait until
-      the latch is removed.
-    """
-
-    LOG = LatchLog
     passed = LatchPassed
 
 
@@ -394,63 +275,9 @@ class PoolUser(LockUser):
         return Send(self.session, take)
 
 
-class PoolLog(SlotSequence):
-    """Judges the outcomes of pools in the log; see `PoolJudge`."""
-
-    REQUESTS = (TakePermits, GivePermits)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken: Counter[str] = Counter()
-        """The permits that are taken, by pool."""
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        for outcome in report.outcomes:
-            match outcome:
-                case PermitsTaken() | PermitsGiven():
-                    self._on_outcome(outcome)
-                case Queued(lock=lock) | Refused(lock=lock) if kind_of(lock) == POOL:
-                    self.follow_queue(lock, outcome)
-                case _:
-                    pass
-        for name, waits in self.queues.items():
-            if waits and self.taken[name] + self.commands[waits[0]].amount <= PERMITS:
-                taken = self.taken[name]
-                raise ViolationError(f"serve: {waits} wait for {titled(name)}: {taken} are taken")
-
-    def _on_outcome(self, outcome: PermitsTaken | PermitsGiven) -> None:
-        if not self.is_first(outcome.key, outcome):
-            return
-        name, amount = outcome.lock, self.commands[outcome.key].amount
-        taken, queue = self.taken[name], self.queues[name]
-        if isinstance(outcome, PermitsGiven):
-            changed = amount <= taken
-            self.taken[name] = taken - (amount if changed else 0)
-            if (outcome.changed, outcome.taken) != (changed, self.taken[name]):
-                raise ViolationError(f"count: {outcome!r}, and {self.taken[name]} are taken")
-            return
-        if queue and outcome.key != queue[0]:
-            raise ViolationError(f"order: {outcome!r} overtakes {queue[0]}")
-        del queue[:1]
-        if outcome.amount != (amount or PERMITS - taken):
-            raise ViolationError(f"amount: {outcome!r} of {amount}, while {taken} are taken")
-        self.taken[name] += outcome.amount
-        if self.taken[name] > PERMITS:
-            raise ViolationError(
-                f"capacity: {outcome!r}: {self.taken[name]} of {PERMITS} are taken"
-            )
-
-
 class PoolJudge(PassJudge):
-    """Judges one run of pools.
+    """Judges one run of pools as `PassJudge` does."""
 
-    - Capacity, amount: a take gets its amount, or for a drain all that is free; and no more permits
-      are taken than there are, whatever sessions end.
-    - Count, once: what is given back is free, once, and no more than was taken.
-    - Order, serve: takes are served in their order, as soon as their amount is free.
-    """
-
-    LOG = PoolLog
     passed = PermitsTaken
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:

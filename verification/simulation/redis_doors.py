@@ -9,23 +9,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from fencelock.actors.api.message import Granted, Refused
-from fencelock.actors.api.name import NO_CLIENT, plain_name
-from fencelock.actors.api.redis import (
-    AwaitKey,
-    ChangeKeys,
-    Expiry,
-    KeyAction,
-    KeyOutcome,
-    KeysChanged,
-    KeysRead,
-    KeysRequest,
-    KeyState,
-    ReadKeys,
-)
-from fencelock.actors.api.refusal import Cause
+from fencelock.actors.api.message import Granted
+from fencelock.actors.api.redis import KeysChanged, KeysRead, KeysRequest, KeyState, ReadKeys
 from fencelock.actors.api.request import Key
-from fencelock.actors.api.session_message import Evicted, HoldLost
+from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import (
@@ -33,7 +20,6 @@ from fencelock.actors.message import (
     Address,
     Instant,
     Local,
-    Message,
     Timer,
     address_of,
     node_of,
@@ -44,16 +30,13 @@ from fencelock.actors.redis.door import RedisDoor
 from fencelock.actors.redis.message import Disconnected, Opened, Received, Transmit
 from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.actors.role import Host, Role
-from fencelock.actors.table.wire import Queued
 from fencelock.cluster.node.topology import NodeContext
-from fencelock.verification.simulation.deadlines import LogTime
 from fencelock.verification.simulation.faults import PPM
-from fencelock.verification.simulation.judge import JudgedHold
-from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
+from fencelock.verification.simulation.judge import JudgedHold, LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, sent
-from fencelock.verification.simulation.workload import HANDED, PAUSE_MS_MAX, Finish, LockUser
+from fencelock.verification.simulation.workload import PAUSE_MS_MAX, Finish, LockUser
 
 PREFIX = "lock:"
 """The beginning of the names of python-redis-lock."""
@@ -436,215 +419,23 @@ def door_roles(context: NodeContext, locks: tuple[str, ...]) -> tuple[Spawn, ...
     )
 
 
-@dataclass(slots=True)
-class JudgedKey:
-    """A key that is held through a door, as derived from the outcomes in the log."""
-
-    value: bytes
-    fence: int
-    reserved: bool
-    ends: int | None
-    """Its deadline in counted log time, None for none."""
-    known: bool = True
-    """Whether the deadline is known."""
-    times: int = 1
-    """Number of its counted holds."""
-
-
-class KeyLog(SlotSequence):
-    """Replays the holds of the doors in the order of the log; see `RedisJudge`."""
-
-    REQUESTS = (KeysRequest,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.time = LogTime()
-        self.held: dict[str, JudgedKey] = {}
-        self.forced: dict[str, JudgedKey] = {}
-        """The keys that were taken by force in this slot."""
-        self.values: dict[str, list[tuple[int, bytes | None]]] = defaultdict(lambda: [(0, None)])
-        """By key, the slots after which its value changed, and the value from there on."""
-        self.fence = 0
-        """The highest fence that was granted."""
-        self.receipts: dict[str, JudgedKey] = {}
-        """The outcomes of unlocks that may be kept, by the names of their receipts."""
-        self.granted: set[int] = set()
-        """The fences of all native grants."""
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        if not self.time.pass_to(report.slot, report.outcomes):
-            for key in self.held.values():
-                key.known = False
-        for outcome in report.outcomes:
-            self._replay(outcome)
-        self.forced.clear()
-        for name, key in self.held.items():
-            if key.known and key.ends is not None and self.time.ended_ms >= key.ends:
-                raise ViolationError(f"late: {name} is held at {self.time.counted_ms}: {key}")
-        for name in {*self.values, *self.held}:
-            held = self.held.get(name)
-            value = None if held is None else held.value
-            if self.values[name][-1][1] != value:
-                self.values[name].append((report.slot + 1, value))
-
-    def at(self, name: str, slot: int) -> bytes | None:
-        """Return the value of a key after all slots before ``slot``, None if no door holds it."""
-        return next(value for since, value in reversed(self.values[name]) if since <= slot)
-
-    def _replay(self, outcome: Message) -> None:
-        match outcome:
-            case Granted(lock=lock) | HoldLost(lock=lock) if lock.startswith(HANDED):
-                pass
-            case Granted():
-                self._on_granted(outcome)
-            case HoldLost(session=session) if session == NO_CLIENT:
-                self._on_lost(outcome)
-            case KeysChanged():
-                self._on_changed(outcome)
-            case Queued(lock=lock) | Refused(lock=lock):
-                self.follow_queue(plain_name(lock), outcome)
-            case _:
-                pass
-
-    def _on_granted(self, granted: Granted) -> None:
-        lock, fence = granted.lock, granted.fence
-        if lock in self.held:
-            raise ViolationError(f"exclusion: {granted!r} while {self.held[lock]}")
-        if granted.session != NO_CLIENT and fence not in self.granted:
-            self._pass(lock, granted.key, granted)
-            self.granted.add(fence)
-        elif granted.session == NO_CLIENT and fence <= self.fence:
-            raise ViolationError(f"fences: {granted!r} after fence {self.fence}")
-        self.fence = max(self.fence, fence)
-        kept = self.receipts.pop(lock, None)
-        if kept is not None:
-            kept.fence = fence
-            self.held[lock] = kept
-
-    def _on_lost(self, lost: HoldLost) -> None:
-        key = self.held.pop(lost.lock, None)
-        if key is None or key.fence != lost.fence or lost.why is None:
-            raise ViolationError(f"exclusion: {lost!r} while {key}")
-        left_ms = 1 if key.ends is None else key.ends - self.time.counted_ms
-        if lost.why.cause is Cause.DEADLINE and key.known and left_ms > 0:
-            raise ViolationError(f"early: {lost!r} with {left_ms} ms left: {key}")
-        if lost.why.cause is Cause.TAKEN:
-            self.forced[lost.lock] = key
-
-    def _on_changed(self, changed: KeysChanged) -> None:
-        number = changed.key
-        if not self.is_first(number, changed):
-            return
-        command = self.commands[number]
-        if isinstance(command, ChangeKeys) and command.receipt:
-            self._judge_receipt(command, changed)
-        for name, one in zip(command.keys, changed.keys, strict=True):
-            if one.changed and one.state is KeyState.FREE:
-                self._pass(name, number, changed)
-            self._judge_key(command, name, one)
-
-    def _judge_receipt(self, command: ChangeKeys, changed: KeysChanged) -> None:
-        """Judge whether an unlock that was repeated changes nothing, and has the first outcome."""
-        kept, (one,) = self.held.get(command.receipt), changed.keys
-        if changed.value != (None if kept is None else kept.value) or (kept and one.changed):
-            raise ViolationError(f"once: {changed!r} by {command!r}, and the receipt was {kept}")
-        if one.changed:
-            ends = self.time.counted_ms + command.receipt_ms + 1
-            value = b"0" if one.times else b"1"
-            self.receipts[command.receipt] = JudgedKey(value, 0, reserved=False, ends=ends)
-
-    def _pass(self, name: str, number: Key, outcome: Message) -> None:
-        """Check that a request is granted a free lock as the next one, or while nobody waits."""
-        queue = self.queues[name]
-        if queue and queue[0] != number and name.startswith(PREFIX):
-            raise ViolationError(f"order: {outcome!r} overtakes {queue[0]}")
-        if number in queue:
-            queue.remove(number)
-
-    def _judge_key(self, command: KeysRequest, name: str, one: KeyOutcome) -> None:
-        held = self.held.get(name)
-        before = held if one.state is not KeyState.OTHER or held else self.forced.get(name)
-        if not self._is_state(command, one.state, before):
-            raise ViolationError(f"state: {one} by {command!r}, while {name} is held by {before}")
-        if not one.changed:
-            return
-        if isinstance(command, ChangeKeys) and one.state not in command.states:
-            raise ViolationError(f"state: {one} was changed by {command!r}")
-        counts = isinstance(command, ChangeKeys) and command.counts
-        deletes = isinstance(command, ChangeKeys) and command.action is KeyAction.DELETE
-        times = 1 if before is None or one.state is not KeyState.EQUAL else before.times
-        if deletes:
-            times = times - 1 if counts else 0
-        elif counts and one.state is KeyState.EQUAL:
-            times += 1
-        if one.times != times:
-            raise ViolationError(f"counts: {one} by {command!r}, and not {times}")
-        if not times:
-            del self.held[name]
-            return
-        kept = one.state in {KeyState.EQUAL, KeyState.RESERVED}
-        if kept and before is not None and before.fence != one.fence:
-            raise ViolationError(f"fences: {one} by {command!r}, and the fence was {before.fence}")
-        if not kept and before is not None and one.fence <= before.fence:
-            raise ViolationError(f"fences: {one} by {command!r}, and the fence was {before.fence}")
-        self._judge_deadline(command, one, before if kept else None)
-        ends = None if one.left_ms is None else self.time.counted_ms + one.left_ms + 1
-        sets = not isinstance(command, ChangeKeys) or command.action is KeyAction.SET
-        value = command.value if sets or before is None else before.value
-        reserved = isinstance(command, AwaitKey)
-        self.held[name] = JudgedKey(value, one.fence, reserved, ends, times=times)
-
-    def _is_state(self, command: KeysRequest, state: KeyState, held: JudgedKey | None) -> bool:
-        if held is None or state in {KeyState.FREE, KeyState.NATIVE, KeyState.AWAITED}:
-            return held is None and state in {KeyState.FREE, KeyState.NATIVE, KeyState.AWAITED}
-        expected = command.expected if isinstance(command, ChangeKeys) else None
-        if state is KeyState.RESERVED:
-            turn = command.turn if isinstance(command, ChangeKeys) else None
-            return held.reserved and held.value == (command.value if turn is None else turn)
-        return (held.value == expected) is (state is KeyState.EQUAL)
-
-    def _judge_deadline(
-        self, command: KeysRequest, one: KeyOutcome, before: JudgedKey | None
-    ) -> None:
-        """Check that a key is held for the time that was asked for, to the millisecond."""
-        left_ms: int | None = command.ttl_ms or None
-        if isinstance(command, ChangeKeys) and command.expiry is Expiry.FURTHER:
-            if before is None or before.ends is None or not before.known:
-                return
-            left_ms = before.ends - 1 - self.time.counted_ms + command.ttl_ms
-        elif isinstance(command, ChangeKeys) and command.expiry is not Expiry.AFTER:
-            return
-        if one.left_ms != left_ms:
-            raise ViolationError(f"deadline: {one} by {command!r}, and not {left_ms} ms")
-
-
-class RedisJudge(LogJudge):
+class RedisJudge(LockJudge):
     """Judges the locks of one run as `LockJudge` does, and the clients of the doors with them.
 
     - Mutual exclusion: no client of a door relies on a key, from the reply until it deletes it or
       until its time is over by true time, while another one or a native user does.
-    - State, once: in the order of the log, each request finds the keys as the last one left them. A
-      repeated request has the outcome of the first.
-    - Exclusion, fences: nobody is granted a key that is held through a door. A new hold has a fence
-      above all others, and a hold that goes on keeps its fence.
-    - Order: whoever waits for a key, native or not, is granted it in the order of the log, and no
-      request but one by force overtakes.
-    - Early, late, deadline: a key ends at its deadline, exactly, in log time without the times
-      between leaderships, or at the next log time if sessions expire then; and the deadline is as
-      far away as was asked for.
-    - Counts: a key ends with as many removals as there were additions. A removal that is repeated
-      with its receipt changes nothing, and has the same reply.
     - Deletes: of one hold, one compare-and-delete at most takes effect.
     - Reads: a read returns the values before its slot, which comes after all holds that any client
       knew when it was sent.
     """
 
-    LOG = KeyLog
-    log: KeyLog
-
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.now = 0
+        self.commands: dict[Key, KeysRequest] = {}
+        """The requests of doors that members have received."""
+        self.noted: set[Key] = set()
+        """Those with an outcome in the log."""
         self.asked: dict[bytes, tuple[int, bool]] = {}
         """The time until which the last request of each token lets it rely on its key (ns), and
         whether it is by force."""
@@ -670,8 +461,9 @@ class RedisJudge(LogJudge):
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         self.now = delivered.time
         event = delivered.event
-        self.log.time.note(event)
         match event:
+            case KeysRequest() if event.session:
+                self.commands.setdefault(event.key, event)
             case SlotOutcomes():
                 self._note_slot(event)
             case ReadKeys() if role_of(delivered.to) == "session":
@@ -721,9 +513,10 @@ class RedisJudge(LogJudge):
 
     def _note_force(self, changed: KeysChanged) -> None:
         """Let the former holder of a key that was taken by force be outside."""
-        command = self.log.commands.get(changed.key)
-        if command is None or changed.key in self.log.outcomes:
+        command = self.commands.get(changed.key)
+        if command is None or changed.key in self.noted:
             return
+        self.noted.add(changed.key)
         for name, one in zip(command.keys, changed.keys, strict=True):
             if one.changed and one.state in {KeyState.OTHER, KeyState.NATIVE}:
                 self.inside.pop(name, None)
@@ -780,12 +573,12 @@ class RedisJudge(LogJudge):
         if read.slot < floor:
             raise ViolationError(f"reads: {read!r} of slot {read.slot}, but {floor} was known")
         self.floor = max(self.floor, read.slot)
-        self.log.when_known(read.slot, partial(self._judge_read, keys, read))
+        self.replay.when_known(read.slot, partial(self._judge_read, keys, read))
 
     def _judge_read(self, keys: tuple[str, ...], read: KeysRead) -> None:
         seen = {one.key: one.value for one in read.keys if not one.native}
         for name in keys:
-            value = self.log.at(name, read.slot)
+            value = self.replay.at(name, read.slot)
             if seen.get(name) != value:
                 raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
 

@@ -248,7 +248,7 @@ class TableReplay(Judge):
         if wanted is not None and found is not None and wanted[0] == kind:
             return rule_of_field(wanted, found)
         reason = wanted[2] if wanted is not None and wanted[0] == "Refused" else None
-        if found is not None and reason in REFUSED:
+        if found is not None and reason is not None and reason in REFUSED:
             return REFUSED[reason]
         if isinstance(found, Granted):
             return self._rule_of_grant(found, commands)

@@ -351,9 +351,8 @@ class _LockRun:
             acquisitions=1 if promise.leases else LEVELS,
             users=(workload.user, *workload.others),
         )
-        self.replay = TableReplay() if promise.table else None
-        if self.replay is not None:
-            self.world.judges.append(self.replay)
+        self.replay = TableReplay()
+        self.world.judges.append(self.replay)
         self.judge = workload.judge(
             members,
             self.users.addresses,
@@ -474,7 +473,7 @@ class _LockRun:
 
     def _demand_replay(self) -> None:
         """Check that the outcomes of commands were compared with those of the model."""
-        if self.replay is not None and self.replay.compared < self.judge.grants:
+        if self.promise.table and self.replay.compared < self.judge.grants:
             raise ViolationError(
                 f"void: {self.replay.compared} outcomes were compared, and there are "
                 f"{self.judge.grants} grants"

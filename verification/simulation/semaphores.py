@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from fencelock.actors.api.message import Granted, Reason, Refused, Release
-from fencelock.actors.api.name import NO_CLIENT, plain_name, titled
+from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
-from fencelock.actors.api.request import Key
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import (
     SEMAPHORE,
@@ -17,18 +16,15 @@ from fencelock.actors.api.semaphore import (
     ResizeSemaphore,
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.table.wire import Queued
-from fencelock.verification.simulation.judge import JudgedHold
-from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
+from fencelock.verification.simulation.judge import JudgedHold, LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError, sent
 from fencelock.verification.simulation.workload import (
-    HANDED,
     HOLD_MS_MAX,
     ContenderEvent,
     ContenderPhase,
@@ -115,76 +111,7 @@ class PermitUser(LockUser):
         return [Send(self.session, part), Observe("contender.gives_back_a_part")]
 
 
-class LogOrder(SlotSequence):
-    """Judges the order of grants in the log, from the outcomes of each slot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.granted: set[int] = set()
-        """The fences of all grants."""
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        for outcome in report.outcomes:
-            self._replay(outcome)
-
-    def _replay(self, outcome: Message) -> None:
-        if not isinstance(outcome, Queued | Granted | Refused):
-            return
-        if isinstance(outcome, Granted):
-            self._judge_grant(outcome, outcome.key, self.queues[outcome.lock])
-        else:
-            self.follow_queue(outcome.lock, outcome)
-
-    def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
-        if granted.fence in self.granted:
-            return  # It holds it already: the outcome of a repetition, or of another acquire.
-        if granted.session == NO_CLIENT or granted.lock.startswith(HANDED):
-            return  # It may be by force, or by a secret: `RedisJudge`, `HandoverJudge` judge it.
-        if queue and queue[0] != key:
-            name = titled(granted.lock)
-            raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")
-        self.granted.add(granted.fence)
-        if queue:
-            del queue[0]
-
-
-class SizeLog(LogOrder):
-    """Also follows how many permits there are, and judges resizes."""
-
-    REQUESTS = (AcquirePermits,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[str, int] = {}
-        """The permits of each semaphore, while it is held or awaited."""
-        self.size_at: dict[int, int] = {}
-        """The same when a fence was granted."""
-
-    def _replay(self, outcome: Message) -> None:
-        if isinstance(outcome, Resized):
-            self._judge_resize(outcome)
-        elif isinstance(outcome, Queued | Granted):
-            asked = self.commands.get(outcome.key)
-            known = isinstance(outcome, Granted) and outcome.fence in self.granted
-            if asked is not None and not known and outcome.key not in self.queues[asked.lock]:
-                self.sizes[asked.lock] = asked.permits  # Else it would be refused.
-        if isinstance(outcome, Granted) and outcome.lock in self.sizes:
-            self.size_at.setdefault(outcome.fence, self.sizes[outcome.lock])
-        super()._replay(outcome)
-
-    def _judge(self, report: SlotOutcomes, /) -> None:
-        super()._judge(report)
-        for lock, size in self.sizes.items():
-            for asked in map(self.commands.get, self.queues[lock]):
-                if asked is not None and asked.amount > size:
-                    raise ViolationError(f"size: {asked!r} waits for one of {size}")
-
-    def _judge_resize(self, resized: Resized) -> None:
-        if self.is_first(resized.key, resized):
-            self.sizes[resized.lock] = resized.size
-
-
-class PermitJudge(LogJudge):
+class PermitJudge(LockJudge):
     """Judges one run of objects that have permits.
 
     - Capacity: all permits that contenders may believe to hold are no more than there were at the
@@ -192,12 +119,10 @@ class PermitJudge(LogJudge):
     - Fences: each hold has a different fence.
     - Wants: a contender is granted the permits that it asked for, and nothing else.
     - Upgrades: a hold never gets more permits than it was granted with.
-    - Order: in the log, no claim is granted before an earlier one that still waits.
 
     As for locks, capacity is judged only where clocks keep to their bounds.
     """
 
-    LOG: ClassVar[type[SlotSequence]] = LogOrder
     capacity = PERMITS
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -207,7 +132,6 @@ class PermitJudge(LogJudge):
         """The permits of each contender that holds some."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        self.follow(delivered)
         self._note_holds(delivered, effects)
         event, contender = delivered.event, delivered.to
         match event:
@@ -307,18 +231,30 @@ class PermitJudge(LogJudge):
 
 
 class SemaphoreJudge(PermitJudge):
-    """Judges one run of semaphores, as `PermitJudge`, with the permits that there are at each time.
+    """Judges one run of semaphores as `PermitJudge` does, also while they are resized."""
 
-    - Size: no claim waits for more permits than the semaphore has.
-    - Once: a repeated resize has the first one's outcome.
-    """
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sizes: dict[int, int] = {}
+        """The permits when each fence was granted."""
 
-    LOG = SizeLog
-    log: SizeLog
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        if isinstance(delivered.event, SlotOutcomes):
+            self._note_sizes(delivered.event)
+        super().handled(delivered, effects)
+
+    def _note_sizes(self, report: SlotOutcomes) -> None:
+        for one in report.outcomes:
+            if isinstance(one, Granted) and kind_of(one.lock) == SEMAPHORE:
+                size = self.replay.model.sizes.get((one.lock, one.fence))
+                if size is None:  # The model has granted it to nobody.
+                    around = report.slot, report.slot + 1
+                    size = max(self.replay.at(one.lock, slot) or 0 for slot in around)
+                self.sizes.setdefault(one.fence, size or self.capacity)
 
     def capacity_at(self, fence: int) -> int:
         """Return the permits that there were when ``fence`` was granted, if the log shows it."""
-        return self.log.size_at.get(fence, self.capacity)
+        return self.sizes.get(fence, self.capacity)
 
 
 SEMAPHORES = Workload(PermitUser, SemaphoreJudge)
@@ -378,7 +314,7 @@ class ReadWriteUser(LockUser):
 class ReadWriteJudge(PermitJudge):
     """Judges one run of read/write locks.
 
-    - Capacity, fences, wants and order: see `PermitJudge`. A writer has all permits.
+    - Capacity, fences and wants: see `PermitJudge`. A writer has all permits.
     - Writers: the fence of a writer is above all fences granted before. The fence of a reader is
       above the fences of all earlier writers.
     """
