@@ -175,6 +175,8 @@ class Connections:
 
     Attributes:
         open: all connections, by descriptor; read only.
+        is_behind: whether events may wait: then a frame may come over a connection that is not
+            known yet, and has the descriptor and the routing id of a former one.
         tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
     """
@@ -206,6 +208,7 @@ class Connections:
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._fresh = self._all.by_state[State.FRESH]
+        self.is_behind = False
         self._resume = 0.0
         """The time to listen again (s), 0 while listening."""
         self._due = 0.0
@@ -215,7 +218,8 @@ class Connections:
     def over(self, descriptor: int, identity: bytes, host: str) -> Connection:
         """Return the connection over which a frame from ``host`` came; one that is gone if closed.
 
-        One in `open` with that routing id that was not ended is the right one without a look.
+        While no events wait, one in `open` with that routing id that was not ended is the right one
+        without a look.
 
         The last frames of a closed connection may be read when another one has its descriptor
         already. If both have the same host, they name that other one wrongly. Its next frame has
@@ -273,11 +277,13 @@ class Connections:
             del self._by_address[one.address]
 
     def watch(self) -> bool:
-        """Process events of the monitor; return whether there may be more."""
+        """Process events of the monitor; return whether there may be more (`is_behind`)."""
+        self.is_behind = True
         for _ in range(EVENTS_MAX):
             try:
                 event, descriptor = monitored(self.monitor)
             except zmq.Again:
+                self.is_behind = False
                 return False
             self.tend_ms = self.tend_ms or 1
             if event == zmq.EVENT_ACCEPTED:

@@ -218,7 +218,12 @@ class Listener:
             return 0
         connections, held, floods, size = self.connections, self.held, self._floods, len(part)
         one = connections.open.get(source)
-        if one is None or one.identity != identity or one.state is State.ENDED:
+        if (
+            one is None
+            or one.identity != identity
+            or one.state is State.ENDED
+            or connections.is_behind
+        ):
             host = str(part.get("Peer-Address"))
             one = self._introduced(connections.over(source, identity, host))
         name = one.name
