@@ -1,5 +1,7 @@
 """Frames of clients in turn: the queue, floods, and clients that do not read."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import os
@@ -387,10 +389,10 @@ def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
 
 def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(station: Make) -> None:
     node = station("n1")
-    listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
+    listener = node.hub._listener
     assert listener is not None
     known = sender("known#1")
-    listener._clients.note(known)  # pyright: ignore[reportPrivateUsage]
+    listener._clients.note(known)
     for one in [sender(f"new{number}#1") for number in range(10)] + [known]:
         more_than_a_turn_takes = describe(one.name, 20)
         assert listener.queue.put(one, more_than_a_turn_takes)
@@ -556,7 +558,7 @@ def test_the_frames_of_a_connection_name_it_after_a_late_frame_that_named_anothe
     for number in (3, 4):
         for other in others:
             scene.until_received(number, other)
-    connections = scene.node.hub._listener.connections.open
+    connections = present(scene.node.hub._listener).connections.open
     named = {one.name: one for one in connections.values()}
     assert named.keys() == set(OTHERS)
     taken = {name: one.taken for name, one in named.items()}
@@ -572,7 +574,7 @@ def test_a_large_reply_to_a_client_that_is_gone_leaves_nothing_behind(station: M
     leaver.send(describe("s"))
     until(lambda: node.came["s"] == 1, node)
     leaver.close(linger=0)
-    listener = node.hub._listener
+    listener = present(node.hub._listener)
     until(lambda: not listener.connections.open, node)
     large = tuple(
         Envelope(Address("s/session"), Address("n1/proxy"), Describe(session="x" * 100, request=n))
@@ -588,7 +590,7 @@ def test_a_frame_from_another_host_does_not_name_a_connection(station: Make) -> 
     node = station("n1")
     node.dealer("t#1").send(describe("t"))
     until(lambda: node.came["t"] == 1, node)
-    connections = node.hub._listener.connections
+    connections = present(node.hub._listener).connections
     (one,) = connections.open.values()
     late = connections.over(one.descriptor, b"s#1", "127.0.0.3")
     assert late.gone
