@@ -106,7 +106,7 @@ from fencelock.actors.effect import (
 from fencelock.actors.group_claims import FOUNDED_MS_MAX, GroupClaims, is_same, is_sound, text_of
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, on_each
 from fencelock.actors.message import node_of as node_at
-from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.proxy.event import Relay, Relayed
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Level, LinkDown, LinkUp, notice

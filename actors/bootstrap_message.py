@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fencelock.actors.message import Int64, Local, Message
 
-NUMBER_MAX = 1 << 63
+BOOT_NUMBER_MAX = 1 << 63
 """Journal ids, incarnations, boots, proofs and groups stay below it."""
 
 SECRET_BYTES = 16
@@ -57,8 +57,8 @@ class Start(NamedTuple):
     @property
     def is_sound(self) -> bool:
         journal, incarnation, boot, proof = self
-        numbers = all(0 < number < NUMBER_MAX for number in (journal, incarnation, boot))
-        return numbers and 0 <= proof < NUMBER_MAX
+        numbers = all(0 < number < BOOT_NUMBER_MAX for number in (journal, incarnation, boot))
+        return numbers and 0 <= proof < BOOT_NUMBER_MAX
 
     def is_before(self, other: Start) -> bool:
         """Return whether ``other`` shows that this start is of an old copy of its journal."""

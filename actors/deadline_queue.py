@@ -17,7 +17,7 @@ STALE_MAX = 1_000
 for days, and most are released long before."""
 
 
-ENDS_MAX = 200
+QUEUE_ENDS_MAX = 200
 """Items of a queue that one tick takes: thousands may be due at once, and each takes some 20 us."""
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from fencelock.actors.api.message import Reason, refused
+from fencelock.actors.api.lock_message import Reason, refused
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.message import Address

@@ -35,7 +35,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import NODE_ID
-from fencelock.actors.bootstrap_message import NUMBER_MAX, GroupConfig, journals_of
+from fencelock.actors.bootstrap_message import BOOT_NUMBER_MAX, GroupConfig, journals_of
 from fencelock.actors.membership import MEMBERS_MAX
 
 WITNESSES = 2
@@ -130,12 +130,12 @@ def is_sound(config: GroupConfig) -> bool:
     """Return whether nodes can have founded this group."""
     names = [member for member, _ in config.voters]
     return (
-        0 < config.group < NUMBER_MAX
+        0 < config.group < BOOT_NUMBER_MAX
         and 0 < config.founded_ms < FOUNDED_MS_MAX
         and 1 <= len(names) <= MEMBERS_MAX
         and names == sorted(set(names))
         and all(NODE_ID.fullmatch(name[:33]) for name in names)
-        and all(0 < journal < NUMBER_MAX for _, journal in config.voters)
+        and all(0 < journal < BOOT_NUMBER_MAX for _, journal in config.voters)
     )
 
 

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.api.membership_message import is_endpoint
-from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.role_request import ReadConfig, SharedConfig
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant, Local, address_of, node_of

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
+from fencelock.actors.api.lock_message import NodeAddress, Reason, Refused, refused
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -23,14 +24,13 @@ from fencelock.actors.api.membership_message import (
     MembersRead,
     ReadMembers,
 )
-from fencelock.actors.api.message import NodeAddress, Reason, Refused, refused
 from fencelock.actors.effect import Connect, Disconnect, Effect, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import MEMBERS_MAX, Member
 from fencelock.actors.message import Address, Instant, address_of, ms_between
-from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
+from fencelock.actors.proxy.event import MembersKnown, Relay, Relayed
 
-REQUESTS_MAX = 64
+CHANGE_REQUESTS_MAX = 64
 """Maximum requests that wait for an answer; they are asked again."""
 
 REPEATED_MS = 10_000
@@ -58,7 +58,7 @@ class ClientRequests:
         if not isinstance(request, MembersRequest):
             return None
         self.clients[request.session, request.request] = relay.client
-        if len(self.clients) > REQUESTS_MAX:
+        if len(self.clients) > CHANGE_REQUESTS_MAX:
             del self.clients[next(iter(self.clients))]
         return request
 
@@ -104,7 +104,7 @@ class RepeatedChanges:
         if ms_between(last, now) > REPEATED_MS:
             first = now
         self._asked[key] = first, now
-        if len(self._asked) > REQUESTS_MAX:
+        if len(self._asked) > CHANGE_REQUESTS_MAX:
             del self._asked[next(iter(self._asked))]
         return ms_between(first, now)
 

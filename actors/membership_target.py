@@ -12,10 +12,10 @@ from fencelock.actors.membership_changes import MemberChanges
 from fencelock.actors.message import Instant, ms_between
 from fencelock.actors.role_message import Level, notice
 
-CHECK_MS = 250
+MEMBERS_CHECK_MS = 250
 """Interval at which the members are checked (ms)."""
 
-PAUSE_MS = 4 * CHECK_MS
+PAUSED_NODE_MS = 4 * MEMBERS_CHECK_MS
 """A check later than this after the last one shows that this node itself was paused (ms): then the
 members were silent because nobody listened."""
 
@@ -125,7 +125,7 @@ class TargetKeeper:
 
     def check(self, now: Instant) -> None:
         """Begin a check. After a pause of this node, all silence counts anew."""
-        if ms_between(self.checked_at, now) > PAUSE_MS:
+        if ms_between(self.checked_at, now) > PAUSED_NODE_MS:
             self.decides_since, self.watched_since = {}, {}
         self.checked_at = now
 

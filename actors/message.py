@@ -17,7 +17,7 @@ from typing import (
 
 from msgspec import NODEFAULT, Meta, Struct, StructMeta
 
-from fencelock.actors.api.name import INT_MAX, TTL_MS_MAX, WAIT_MS_MAX, is_allowed
+from fencelock.actors.api.name import INT_MAX, SESSION_TTL_MS_MAX, WAIT_MS_MAX, is_allowed
 
 Int64 = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 """An integer on the wire: signed 64 bits, which every language has. Each can be negated: the
@@ -29,7 +29,7 @@ Natural = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Fence = Annotated[int, Meta(ge=1, le=INT_MAX)]
 """The fence of a grant. Fences begin with 1."""
 
-TtlMs = Annotated[int, Meta(ge=0, le=TTL_MS_MAX)]
+TtlMs = Annotated[int, Meta(ge=0, le=SESSION_TTL_MS_MAX)]
 """The TTL of a session that a node keeps (ms), 0 if it keeps none. A client trusts its session for
 that time, so a node that promises more than there is may not be believed."""
 
@@ -78,7 +78,7 @@ def ms_between(earlier: Instant, later: Instant) -> int:
     return max(0, (later - earlier) // NS_PER_MS)
 
 
-PART_BYTES_MAX = 128
+ADDRESS_PART_BYTES_MAX = 128
 """Maximum length of the id of a node, the name of a role, and the id of a cluster (bytes). With
 ``#`` and a boot id, that of a node must fit a ZeroMQ routing id of 255 bytes."""
 
@@ -100,7 +100,7 @@ def is_node(node: str) -> bool:
 def is_part(part: str) -> bool:
     """Return whether ``part`` can be the node or the role of an address."""
     size = len(part.encode(errors="replace"))
-    return 1 <= size <= PART_BYTES_MAX and "/" not in part and is_allowed(part)
+    return 1 <= size <= ADDRESS_PART_BYTES_MAX and "/" not in part and is_allowed(part)
 
 
 REGISTRY: dict[int, type[Message]] = {}

@@ -45,7 +45,7 @@ ROUND_TRIP_MS_MAX = 1_000
 """Longest round trip that can be configured (ms). Links are given up when a peer is silent for 2 s,
 and a handshake with keys takes four round trips."""
 
-TIME_MS_MAX = 10_000
+TIMING_MS_MAX = 10_000
 """The longest lease or election that can be configured (ms); sessions live for 15 s by default."""
 
 SYNC_MS = 50

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.role_request import (
     FACT_CHARS_MAX,
@@ -28,8 +28,8 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import (
+    ADDRESS_PART_BYTES_MAX,
     NS_PER_MS,
-    PART_BYTES_MAX,
     Address,
     Event,
     Instant,
@@ -41,7 +41,7 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role, Summary
 
-DIGITS = frozenset("0123456789")
+DIGIT_CHARS = frozenset("0123456789")
 """Characters of the number in the name of a spawned role."""
 
 KEPT_MAX = 10_000
@@ -54,7 +54,7 @@ One more is refused, and no earlier one is dropped: else any client could end th
 operator reads.
 """
 
-PAGE_MAX = 200
+TRACE_PAGE_MAX = 200
 """Lines that are looked at for one reply: it is within `REPLY_BYTES_MAX` if all are sent."""
 
 RECEIVES, SENDS = "receives", "sends"
@@ -76,7 +76,7 @@ class Crossing(NamedTuple):
 def kind_of(address: Address) -> str:
     """Return the name of a role without the number that a spawned one has."""
     name, _, number = role_of(address).rpartition("-")
-    spawned = name and number and set(number) <= DIGITS
+    spawned = name and number and set(number) <= DIGIT_CHARS
     return name if spawned else role_of(address)
 
 
@@ -137,8 +137,8 @@ def _problem(event: SetLog | ReadTrace) -> str:
     if len(event.roles or ()) > ROLES_MAX:
         return f"roles has {len(event.roles or ())} names, at most {ROLES_MAX} are allowed"
     longest = max((len(name.encode(errors="replace")) for name in event.roles or ()), default=0)
-    if longest > PART_BYTES_MAX:  # The names are kept.
-        return f"roles has a name of {longest} bytes, at most {PART_BYTES_MAX} are allowed"
+    if longest > ADDRESS_PART_BYTES_MAX:  # The names are kept.
+        return f"roles has a name of {longest} bytes, at most {ADDRESS_PART_BYTES_MAX} are allowed"
     match event:
         case SetLog() if event.level and event.level not in LOG_LEVELS:
             return f"level is {event.level[:20]!a}, and must be one of {', '.join(LOG_LEVELS)}"
@@ -197,10 +197,10 @@ class LogBook(Role[SetLog | ReadTrace]):
         self.read_roles = frozenset(name for roles in readers for name in roles)
 
     def _lines(self, asked: ReadTrace) -> TraceLines:
-        """Return what a reader wants of the next `PAGE_MAX` lines: that bounds the cost."""
+        """Return what a reader wants of the next `TRACE_PAGE_MAX` lines: that bounds the cost."""
         first = self.kept[0].number if self.kept else self.number + 1
         begin = min(max(0, asked.after + 1 - first), len(self.kept))
-        page = [*islice(self.kept, begin, begin + PAGE_MAX)]
+        page = [*islice(self.kept, begin, begin + TRACE_PAGE_MAX)]
         last = page[-1].number if page else self.number
         lost = max(0, first - 1 - asked.after) if asked.after else 0
         lines = tuple(line for line in page if self._is_wanted(line, asked.roles))

@@ -51,7 +51,7 @@ class Guarantee(Enum):
         return self.name.lower().replace("_", "-")
 
 
-OBJECTS = (
+OBJECT_GUARANTEES = (
     Guarantee.SEMAPHORES,
     Guarantee.RWLOCKS,
     Guarantee.LOCK_ALL,

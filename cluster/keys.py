@@ -34,7 +34,7 @@ LIST = "keys.toml"
 SERVER = "_server"
 """The name of the cluster's own key; no other begins with ``_``."""
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 PUBLIC = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 """A key of 32 bytes in Z85, the text form of ZeroMQ."""
 
@@ -75,7 +75,7 @@ class KeyList(_Strict):
     """The file `LIST`: the public key of the cluster, and all other keys by name."""
 
     server: Annotated[str, _matching(PUBLIC)]
-    keys: dict[Annotated[str, _matching(NAME)], ListedKey] = {}
+    keys: dict[Annotated[str, _matching(KEY_NAME)], ListedKey] = {}
 
     @property
     def rights(self) -> tuple[Rights, ...]:
@@ -93,7 +93,7 @@ class KeyList(_Strict):
 class KeyFile(_Strict):
     """The secret file of one key."""
 
-    name: Annotated[str, _matching(re.compile(f"{SERVER}|{NAME.pattern}"))]
+    name: Annotated[str, _matching(re.compile(f"{SERVER}|{KEY_NAME.pattern}"))]
     role: str
     public: Annotated[str, _matching(PUBLIC)]
     secret: Annotated[str, _matching(PUBLIC)]
@@ -251,7 +251,7 @@ def make_folder(folder: Path, nodes: Iterable[str]) -> None:
 def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
     """Make one more key; return its secret file, ``path`` or one in the folder."""
     name, role, prefixes = rights
-    if NAME.fullmatch(name) is None:
+    if KEY_NAME.fullmatch(name) is None:
         raise ConfigError(f"{name!r} cannot name a key: {NAME_ADVICE} are allowed")
     if role not in ROLES:
         raise ConfigError(f"--role is {role!r}, and must be one of {', '.join(ROLES)}")

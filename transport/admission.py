@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.api.name import INT_MAX, NAME_END
 from fencelock.actors.api.request import Request
 from fencelock.actors.message import ANY_NODE, Address, Message, address_of, node_of, role_of
@@ -36,7 +36,7 @@ from fencelock.transport.frame import (
     read_frame,
 )
 
-CLIENT_BYTES_MAX = 72 << 10
+CLIENT_FRAME_BYTES_MAX = 72 << 10
 """Maximum size of a client's frame (bytes, 72 KiB): the largest command and its addresses. A frame
 of a member may have `FRAME_BYTES_MAX`."""
 
@@ -153,7 +153,7 @@ class FrameValidator:
         size = len(raw)
         if link == self.node:  # Its senders could pose as roles and callers of our own.
             return Dropped("wire.spoofed_sender")
-        if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
+        if size > (FRAME_BYTES_MAX if member else CLIENT_FRAME_BYTES_MAX):
             return Dropped("wire.oversized", hostile=True)
         try:
             if size > SMALL_BYTES and not has_few_arrays(raw, member=member):
@@ -335,7 +335,7 @@ def check_client_size(frame: Frame, size: int, *, client: bool) -> None:
 
     """
     if client or len(frame.envelopes) > 1:
-        raise FrameTooLargeError(f"frame of {size} bytes, at most {CLIENT_BYTES_MAX}")
+        raise FrameTooLargeError(f"frame of {size} bytes, at most {CLIENT_FRAME_BYTES_MAX}")
 
 
 def has_few_arrays(data: bytes, *, member: bool) -> bool:

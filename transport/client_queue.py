@@ -8,7 +8,7 @@ whatever the others do.
 
 **Owners.** Frames wait by owner: the client or, with keys, its key. So many processes with one key
 have one place in the queue, and opening connections gains nothing. Owners take turns: each is
-served one frame, or `SHARE` envelopes of a large one, and goes last. The frames
+served one frame, or `OWNER_SHARE` envelopes of a large one, and goes last. The frames
 of one owner stay in order.
 
 Known owners are served in rounds, each owner once a round. An owner whose queue was
@@ -97,7 +97,7 @@ CLIENT_WAITING_MAX = 2 << 20
 WAITING_MAX = 32 << 20
 """Limit of waiting frames of all clients (bytes, 32 MiB)."""
 
-SHARE = 32
+OWNER_SHARE = 32
 """Envelopes of one owner that are taken at once while others wait."""
 
 NEW_SHARE = 16
@@ -291,7 +291,7 @@ class ClientQueue:
             owner, (connection, raw, rest) = self._take(lane)
             frame, taken = rest or opened(connection, raw), 1
             if frame is not None:
-                room = min(left, lane.room, SHARE if self.owners else left)
+                room = min(left, lane.room, OWNER_SHARE if self.owners else left)
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = replace(frame, envelopes=envelopes[room:])

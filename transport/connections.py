@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 SILENT_S = HANDSHAKE_MS / 1000
 """A connection that has never sent a frame is closed after this much silence (s)."""
 
-LOOK_S = 0.5
+SILENT_LOOK_S = 0.5
 """Interval between checks for silent connections (s)."""
 
-PAUSE_S = 1.0
+NO_DESCRIPTORS_S = 1.0
 """Pause before a node that ran out of descriptors listens again (s)."""
 
-EVENTS_MAX = 16
+CONNECTION_EVENTS_MAX = 16
 """Events of connections that one turn processes; each takes some 30 us."""
 
 LOOKS_MAX = 8
@@ -279,7 +279,7 @@ class Connections:
     def watch(self) -> bool:
         """Process events of the monitor; return whether there may be more (`is_behind`)."""
         self.is_behind = True
-        for _ in range(EVENTS_MAX):
+        for _ in range(CONNECTION_EVENTS_MAX):
             try:
                 event, descriptor = monitored(self.monitor)
             except zmq.Again:
@@ -409,7 +409,7 @@ class Connections:
             return
         with contextlib.suppress(zmq.ZMQError):
             self._router.unbind(self.endpoint)
-        self._resume = time.monotonic() + PAUSE_S
+        self._resume = time.monotonic() + NO_DESCRIPTORS_S
         logger.error(
             "%s: out of descriptors with %s connections; no new ones for a moment. Raise the limit "
             "of open files (ulimit -n, LimitNOFILE)",
@@ -426,7 +426,7 @@ class Connections:
         self.tend_ms = max(1, round(1000 * (self._due - now))) if waits else None
 
     def _tend(self, now: float) -> None:
-        self._due = now + LOOK_S
+        self._due = now + SILENT_LOOK_S
         if self._resume and now >= self._resume:
             self._listen_again(now)
         if self._barred.until:
@@ -448,7 +448,7 @@ class Connections:
             self._shut(one)
 
     def _listen_again(self, now: float) -> None:
-        self._resume = now + PAUSE_S
+        self._resume = now + NO_DESCRIPTORS_S
         # libzmq closed all connections when it stopped listening, and reported the end of none.
         for one in list(self.open.values()):
             if not one.is_open():

@@ -24,7 +24,7 @@ from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
 
-from fencelock.transport.posix import NODE, posix
+from fencelock.transport.posix import A_NODE, posix
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ _UNSPECIFIED = bytes(16)
 
 def raise_limit() -> int:
     """Raise the limit of open descriptors of this process as far as it may; return the limit."""
-    resource = posix("resource", NODE)
+    resource = posix("resource", A_NODE)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -18,8 +18,8 @@ from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
 from fencelock.actors.api.name import INT_MAX, forbidden_in, is_allowed
 from fencelock.actors.message import (
+    ADDRESS_PART_BYTES_MAX,
     ANY_NODE,
-    PART_BYTES_MAX,
     REGISTRY,
     Address,
     Int64,
@@ -326,8 +326,8 @@ def check_received_address(address: str) -> None:
 
 def check_name(what: str, name: str) -> None:
     size = len(name.encode(errors="replace"))
-    if not 1 <= size <= PART_BYTES_MAX:
-        allowed = f"1 to {PART_BYTES_MAX} are allowed"
+    if not 1 <= size <= ADDRESS_PART_BYTES_MAX:
+        allowed = f"1 to {ADDRESS_PART_BYTES_MAX} are allowed"
         raise ValueError(f"{what} {shown(name)} has {size} bytes, {allowed}")
     if not is_allowed(name):
         raise ValueError(f"{what} {shown(name)} has {forbidden_in(name)}, which is not allowed")

@@ -54,14 +54,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fencelock.actors.repeated import Repetitions
-from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.connections import Connection
 from fencelock.transport.descriptors import Borrowed, borrow
 from fencelock.transport.log import logger
-from fencelock.transport.posix import NODE, posix
+from fencelock.transport.posix import A_NODE, posix
 
-LOOK_S = 0.05
+HELD_LOOK_S = 0.05
 """Interval of looks (s): libzmq takes some 1 MiB of parts within it."""
 
 IDLE_S = 0.1
@@ -129,7 +129,7 @@ _COUNTS = struct.Struct("=120xQQ")
 """``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in Linux' ``struct tcp_info``."""
 
 MEMBER_MOST = FRAME_BYTES_MAX + SLACK_BYTES
-CLIENT_MOST = CLIENT_BYTES_MAX + SLACK_BYTES
+CLIENT_MOST = CLIENT_FRAME_BYTES_MAX + SLACK_BYTES
 """The most that a connection may hold (bytes): a frame, and some more."""
 
 
@@ -165,7 +165,7 @@ class HeldBytes:
         curve: bool,
     ) -> None:
         for module in ("termios", "fcntl"):  # Later no descriptor may be left to import them.
-            posix(module, NODE)
+            posix(module, A_NODE)
         self._endpoint, self._ring, self._count = endpoint, ring, count
         self.empties = 0
         added = CURVE_BYTES if curve else 0
@@ -245,7 +245,7 @@ class HeldBytes:
             return not self._stops.wait(SUSPECT_S)
         used_ns, self._used_ns = self._used_ns, time.process_time_ns()
         idle = not self._readers and self._used_ns - used_ns < IDLE_NS
-        return not self._stops.wait(IDLE_S if idle else LOOK_S)
+        return not self._stops.wait(IDLE_S if idle else HELD_LOOK_S)
 
     def _run(self) -> None:
         used_ns = time.process_time_ns()
@@ -406,8 +406,8 @@ def counts_of(descriptor: int) -> tuple[int, int]:
 
 def _counts_of(connection: Borrowed) -> tuple[int, int]:
     info = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _COUNTS.size)
-    unread = posix("termios", NODE).FIONREAD
-    waiting = posix("fcntl", NODE).ioctl(connection, unread, bytes(4))  # Last: rather too many.
+    unread = posix("termios", A_NODE).FIONREAD
+    waiting = posix("fcntl", A_NODE).ioctl(connection, unread, bytes(4))  # Last: rather too many.
     if len(info) < _COUNTS.size:
         return 0, 0
     acked, received = _COUNTS.unpack(info)

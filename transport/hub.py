@@ -14,7 +14,7 @@ from fencelock.actors.message import NS_PER_MS
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
-    CLIENT_BYTES_MAX,
+    CLIENT_FRAME_BYTES_MAX,
     Dropped,
     FrameValidator,
     check_client_size,
@@ -51,14 +51,14 @@ polled for events only after this many frames, and after each of its first ones.
 RETRY_S = 1.0
 """Pause before a link is tried again whose handshake was refused (s): a key may be added."""
 
-RETRY_MS = 200
+LINKS_DUE_MS = 200
 """Interval of looks for links that are due (ms)."""
 
 LINK_BYTES_MAX = 32 << 20
 """Limit of the bytes that were sent over a link and not received (32 MiB): a second or two of large
 frames, then loss. libzmq bounds them in frames only."""
 
-DETAIL_CHARS_MAX = 300
+STRANGER_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
 
 
@@ -155,7 +155,7 @@ class Link:
 
         For ``by_key`` and ``cluster`` see `LinkRefused`.
         """
-        detail = f"{self.endpoint}: {detail[:DETAIL_CHARS_MAX]}"
+        detail = f"{self.endpoint}: {detail[:STRANGER_CHARS_MAX]}"
         if detail != self._refusal:
             self._refusal = detail
             refused = LinkRefused(node=self.node, detail=detail, by_key=by_key, cluster=cluster)
@@ -366,7 +366,7 @@ class SocketHub:
         elif tend_ms is not None:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
         if self._retries:
-            timeout_ms = RETRY_MS if timeout_ms is None else min(timeout_ms, RETRY_MS)
+            timeout_ms = LINKS_DUE_MS if timeout_ms is None else min(timeout_ms, LINKS_DUE_MS)
         if timeout_ms is None and self._links:
             timeout_ms = round(1000 * BEAT_S)
         readable = self._readable = self._poller.poll(timeout_ms, expects_reply)
@@ -495,7 +495,7 @@ class SocketHub:
         client = self._admission.client
         raw = encode_frame(frame, link if client else "", check=not client)
         size, connection = len(raw), peer.connection
-        if size > CLIENT_BYTES_MAX:
+        if size > CLIENT_FRAME_BYTES_MAX:
             check_client_size(frame, size, client=client)
         if connection.sent - connection.received + size > LINK_BYTES_MAX:
             connection.look()  # Once in so many bytes, or while the other side does not read.

@@ -16,7 +16,7 @@ from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.transport.admission import (
-    CLIENT_BYTES_MAX,
+    CLIENT_FRAME_BYTES_MAX,
     Dropped,
     FrameValidator,
     check_client_size,
@@ -62,7 +62,7 @@ WEIGHT_BYTES = 4 << 10
 DROPPED_BYTES = 4 * WEIGHT_BYTES
 """A frame that is dropped unread counts as this many bytes."""
 
-PARTS_MAX = 2048
+DISCARDED_PARTS_MAX = 2048
 """Parts of a message that are discarded in one turn."""
 
 PARTS_BARRED_S = 0.1
@@ -201,8 +201,8 @@ class Listener:
 
     def _discard(self) -> bool:
         """Discard some of the parts; return whether these were the last."""
-        self._bar(self._discarded, PARTS_MAX * PARTS_BARRED_EACH_S)
-        if not discard_parts(self.socket, PARTS_MAX):
+        self._bar(self._discarded, DISCARDED_PARTS_MAX * PARTS_BARRED_EACH_S)
+        if not discard_parts(self.socket, DISCARDED_PARTS_MAX):
             return False
         self._discarded = ""
         return True
@@ -236,7 +236,7 @@ class Listener:
         if floods.senders and floods.is_muted(one):
             return self._drop_unread("wire.muted", one)
         member = name in self._members
-        if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
+        if size > (FRAME_BYTES_MAX if member else CLIENT_FRAME_BYTES_MAX):
             self._count("wire.oversized", 1)
             floods.mute(one)
             return 0
@@ -349,7 +349,7 @@ class Listener:
             return
         raw = encode_frame(frame, check=False)
         size = len(raw)
-        if size > CLIENT_BYTES_MAX:
+        if size > CLIENT_FRAME_BYTES_MAX:
             check_client_size(frame, size, client=False)
         if size > LARGE_BYTES and one.gone:  # Nothing would count what is unread.
             self._count("wire.unroutable", 1)

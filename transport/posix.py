@@ -8,7 +8,7 @@ from typing import Any
 
 from fencelock.actors.error import UnsupportedError
 
-NODE = "a node"
+A_NODE = "a node"
 
 
 @cache

@@ -38,7 +38,7 @@ receive_part = BareSocket.recv
 QUEUE_FRAMES_MAX = 1000
 """Limit of waiting frames in one direction of one link: a second or so of traffic, then loss."""
 
-PART_BYTES_MAX = 2 * FRAME_BYTES_MAX
+ZMQ_PART_BYTES_MAX = 2 * FRAME_BYTES_MAX
 """Above this size libzmq closes the connection unread; below it we count frames that are too
 large."""
 
@@ -94,7 +94,7 @@ _MONITOR = "inproc://connections"
 def _common(socket: Socket, endpoint: str) -> None:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUE_FRAMES_MAX)
-    socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, ZMQ_PART_BYTES_MAX)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
 

@@ -19,7 +19,7 @@ from errno import EADDRINUSE, EMFILE, ENFILE
 
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Local
-from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
+from fencelock.actors.redis.event import Disconnected, HalfClosed, Opened, Received, Transmit
 from fencelock.transport.descriptors import (
     CONNECTIONS_MAX,
     CONNECTIONS_MIN,
@@ -30,7 +30,7 @@ from fencelock.transport.descriptors import (
 READ_BYTES = 16 << 10
 """The most that is read from a connection at a time (bytes)."""
 
-EVENTS_MAX = 256
+STREAM_EVENTS_MAX = 256
 """Connections that are looked at in one turn; epoll takes the others first in the next."""
 
 ACCEPTS_MAX = 64
@@ -144,7 +144,7 @@ class StreamServer:
         """Accept, read and send what there is, within the limits of a turn."""
         listening = self._socket.fileno()
         self._turn += 1
-        for descriptor, events in self._epoll.poll(0, EVENTS_MAX):
+        for descriptor, events in self._epoll.poll(0, STREAM_EVENTS_MAX):
             if descriptor == listening:
                 self._accept()
                 continue

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
 from fencelock.actors.api.name import (
     INT_MAX,
+    LIST_PAGE_MAX,
     LOCK_NAME_BYTES_MAX,
-    PAGE_MAX,
     REDIS_KEY,
     SESSION_BYTES_MAX,
     account_of,
@@ -112,7 +112,7 @@ class ReadUsage(TableQuery, tag=0xFE):
 
     def check(self) -> None:
         TableQuery.check(self)
-        check_number("most", self.most, 1, PAGE_MAX)
+        check_number("most", self.most, 1, LIST_PAGE_MAX)
         check_size("after", self.after or "", SESSION_BYTES_MAX)
 
 

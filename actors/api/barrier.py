@@ -20,8 +20,8 @@ class AwaitBarrier(UpdateRequest, RepliedBy["BarrierPassed"], tag=0x8C):
     """Arrive at ``barrier``, and wait until ``parties`` have arrived. Answered by `BarrierPassed`.
 
     All parties of a generation must name the same number. ``wait_ms`` and ``label`` are those of
-    `fencelock.actors.api.message.Acquire`. A party that stops waiting before it passes breaks its
-    generation: the others receive `fencelock.actors.api.message.Reason.BROKEN`.
+    `fencelock.actors.api.lock_message.Acquire`. A party that stops waiting before it passes breaks
+    its generation: the others receive `fencelock.actors.api.lock_message.Reason.BROKEN`.
     """
 
     barrier: str

@@ -25,7 +25,7 @@ from fencelock.actors.message import Int64
 WATCHED_KINDS = frozenset({ELECTION, MAP})
 """The kinds of objects that can be watched."""
 
-WATCH_MS = 30_000
+CHANGES_WATCH_MS = 30_000
 """Time after which a node replies without a change (ms), so that it can forget dead clients."""
 
 WATCH_AGE_MS = 5_000
@@ -59,8 +59,8 @@ class ReadChanges(TableQuery, RepliedBy["ChangesRead"], tag=0x9E):
     """Send the changes of ``lock`` after version ``after``. Answered by `ChangesRead`.
 
     ``lock`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
-    If there are no such changes yet, the node replies at the next one, or after `WATCH_MS`. It
-    refuses with `Reason.STALE` when its state may be older than `WATCH_AGE_MS`.
+    If there are no such changes yet, the node replies at the next one, or after `CHANGES_WATCH_MS`.
+    It refuses with `Reason.STALE` when its state may be older than `WATCH_AGE_MS`.
 
     If ``after`` is None, the node replies at once with the present state of the object. Only then
     ``age_ms`` is used, as in `Inspect`. For a map, only entries whose keys begin with ``prefix``

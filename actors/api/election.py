@@ -6,14 +6,14 @@ Its claims form one queue, in the order of the log. A `Release` with the name of
 table and the fence ends the term.
 """
 
-from fencelock.actors.api.message import AcquireRequest
+from fencelock.actors.api.lock_message import AcquireRequest
 from fencelock.actors.api.name import check_text
 from fencelock.actors.api.object_request import PermitRequest
 from fencelock.actors.message import Int64
 
 ELECTION = "election"
 
-VALUE_BYTES_MAX = 1_024
+ELECTION_VALUE_BYTES_MAX = 1_024
 """Maximum length of a leader's value (bytes of UTF-8): an address, or a short description."""
 
 
@@ -34,4 +34,4 @@ class Lead(PermitRequest, tag=0xE9):
 
     def check(self) -> None:
         AcquireRequest.check(self)
-        check_text("value", self.value, VALUE_BYTES_MAX)
+        check_text("value", self.value, ELECTION_VALUE_BYTES_MAX)

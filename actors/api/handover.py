@@ -5,7 +5,7 @@ that knows the secret can *attach* it, once, and then holds it as if it had acqu
 the queue gets the lock in between. The cluster keeps only the digest of the secret.
 """
 
-from fencelock.actors.api.message import AcquireRequest, ReleaseRequest
+from fencelock.actors.api.lock_message import AcquireRequest, ReleaseRequest
 from fencelock.actors.api.name import WAIT_MS_MAX, check_lock_name, check_number
 from fencelock.actors.message import Int64
 

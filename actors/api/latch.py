@@ -16,7 +16,7 @@ LATCH = "latch"
 COUNT_MAX = (1 << 31) - 1
 """Maximum count of a latch, far above the number of clients of a group."""
 
-KEEP_MS = 3_600_000
+LATCH_KEEP_MS = 3_600_000
 """Default time for which a latch is kept after its count has reached 0 (ms): a caller that comes
 later than that creates a new latch, and waits for counts that never come."""
 
@@ -29,7 +29,7 @@ class LatchRequest(UpdateRequest):
     latch: str
     count: Int64
     """The count with which the latch begins."""
-    keep_ms: Int64 = KEEP_MS
+    keep_ms: Int64 = LATCH_KEEP_MS
     """The time for which the latch is kept after its count has reached 0 (ms)."""
 
     def check(self) -> None:
@@ -55,8 +55,8 @@ class CountDown(LatchRequest, RepliedBy["CountedDown"], tag=0x88):
 class AwaitLatch(LatchRequest, RepliedBy["LatchPassed"], tag=0x89):
     """Wait until the count of ``latch`` is 0. Answered by `LatchPassed`.
 
-    ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`, and ``keep_ms``
-    that of `CountDown`.
+    ``wait_ms`` and ``label`` are those of `fencelock.actors.api.lock_message.Acquire`, and
+    ``keep_ms`` that of `CountDown`.
     """
 
     wait_ms: Int64 | None = None

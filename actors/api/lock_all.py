@@ -11,7 +11,7 @@ releases all of them.
 
 from typing import TYPE_CHECKING
 
-from fencelock.actors.api.message import AcquireRequest
+from fencelock.actors.api.lock_message import AcquireRequest
 from fencelock.actors.api.name import check_lock_name, check_new_lock_name, check_request, utf8_size
 from fencelock.actors.api.object_request import ObjectRequest
 from fencelock.actors.error import InvalidRequestError
@@ -20,7 +20,7 @@ from fencelock.actors.message import Int64
 SEVERAL = "locks"
 """The kind of a claim for several locks, in the names of the table."""
 
-LOCKS_MAX = 64
+CLAIM_LOCKS_MAX = 64
 """Maximum locks of one claim: each adds a wait to a queue."""
 
 NAMES_BYTES_MAX = 12 << 10
@@ -30,9 +30,9 @@ command of the log, and these had at most 16 KiB when this limit was set."""
 
 def check_names(names: tuple[str, ...]) -> None:
     """Refuse the names of locks that one request is about."""
-    if not 1 <= len(names) <= LOCKS_MAX:
+    if not 1 <= len(names) <= CLAIM_LOCKS_MAX:
         raise InvalidRequestError(
-            f"{len(names)} locks were requested together, 1 to {LOCKS_MAX} are allowed"
+            f"{len(names)} locks were requested together, 1 to {CLAIM_LOCKS_MAX} are allowed"
         )
     for name in names:
         check_lock_name(name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from fencelock.actors.api.name import (
     INT_MAX,
-    PAGE_MAX,
+    LIST_PAGE_MAX,
     check_age,
     check_lock_name,
     check_number,
@@ -39,10 +39,10 @@ ONCE = "once"
 PERIOD_PERCENT = 95
 """The lifetime of such an entry (percent of the period): schedules begin seconds early or late."""
 
-VALUE_BYTES_MAX = 64 << 10
+ENTRY_VALUE_BYTES_MAX = 64 << 10
 """Maximum length of a value (bytes, 64 KiB): a map is for configuration, not for documents."""
 
-TTL_MS_MAX = 366 * 24 * 3_600_000
+ENTRY_TTL_MS_MAX = 366 * 24 * 3_600_000
 """Maximum time to live (ms): a year. An entry that must last longer should have None: no end."""
 
 
@@ -88,12 +88,12 @@ class PutEntry(EntryRequest, tag=0x71):
 
     def check(self) -> None:
         EntryRequest.check(self)
-        if len(self.value) > VALUE_BYTES_MAX:
+        if len(self.value) > ENTRY_VALUE_BYTES_MAX:
             raise InvalidRequestError(
-                f"value of {len(self.value)} bytes, at most {VALUE_BYTES_MAX} are allowed"
+                f"value of {len(self.value)} bytes, at most {ENTRY_VALUE_BYTES_MAX} are allowed"
             )
         if self.ttl_ms is not None:
-            check_number("ttl_ms", self.ttl_ms, 1, TTL_MS_MAX)
+            check_number("ttl_ms", self.ttl_ms, 1, ENTRY_TTL_MS_MAX)
 
 
 class DeleteEntry(EntryRequest, tag=0x72):
@@ -181,6 +181,6 @@ class ListEntries(MapQuery, tag=0x76):
 
     def check(self) -> None:
         MapQuery.check(self)
-        check_number("most", self.most, 1, PAGE_MAX)
+        check_number("most", self.most, 1, LIST_PAGE_MAX)
         check_size("prefix", self.prefix, KEY_BYTES_MAX)
         check_size("after", self.after, KEY_BYTES_MAX)

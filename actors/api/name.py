@@ -46,10 +46,10 @@ LABEL_BYTES_MAX = 256
 TTL_MS_MIN = 100
 """Below this (ms) an ordinary pause of an interpreter would end the session."""
 
-TTL_MS_MAX = 24 * 3_600_000
+SESSION_TTL_MS_MAX = 24 * 3_600_000
 """A day (ms): a dead client's locks stay taken for as long."""
 
-PAGE_MAX = 1_000
+LIST_PAGE_MAX = 1_000
 """Maximum lines of one `ListLocks`."""
 
 INT_MAX = (1 << 63) - 1

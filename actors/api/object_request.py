@@ -6,7 +6,7 @@ a reply is the name of the object in the table, see `fencelock.actors.api.name.o
 
 from typing import TYPE_CHECKING, ClassVar
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     AcquireRequest,
     CancellableRequest,
     LockReply,

@@ -18,8 +18,8 @@ POOL = "pool"
 class TakePermits(UpdateRequest, RepliedBy["PermitsTaken"], tag=0x118):
     """Take ``amount`` of the ``size`` permits of ``pool``. Answered by `PermitsTaken`.
 
-    ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`. An ``amount`` of
-    0 is for all permits that are free, at least one; it needs a ``wait_ms`` of 0.
+    ``wait_ms`` and ``label`` are those of `fencelock.actors.api.lock_message.Acquire`. An
+    ``amount`` of 0 is for all permits that are free, at least one; it needs a ``wait_ms`` of 0.
     """
 
     pool: str

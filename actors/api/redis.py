@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from fencelock.actors.api.lock_all import check_names
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
-    PAGE_MAX,
+    LIST_PAGE_MAX,
     REDIS_KEY,
     SESSION_BYTES_MAX,
     check_new_lock_name,
@@ -39,7 +39,7 @@ from fencelock.actors.api.request import PageQuery, TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64
 
-VALUE_BYTES_MAX = 1024
+KEY_VALUE_BYTES_MAX = 1024
 """Maximum length of a value (bytes): a token, and what some clients add to it."""
 
 RECEIPT = "redisson_unlock_latch"
@@ -48,7 +48,7 @@ RECEIPT = "redisson_unlock_latch"
 TOKEN = "redisson_lock_token"
 """The beginning of the names under which Redisson keeps the fences of locks."""
 
-TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
+KEY_TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
 """Maximum time until a deadline (ms): a century. A hold without a deadline has no limit."""
 
 
@@ -153,7 +153,7 @@ class KeysRequest(UpdateRequest):
         check_names(self.keys)
         UpdateRequest.check(self)
         _check_value("value", self.value)
-        check_number("ttl_ms", self.ttl_ms, 0, TTL_MS_MAX)
+        check_number("ttl_ms", self.ttl_ms, 0, KEY_TTL_MS_MAX)
         check_text("account", self.account, SESSION_BYTES_MAX)
         check_text("label", self.label, LABEL_BYTES_MAX)
 
@@ -222,10 +222,10 @@ class ChangeKeys(KeysRequest, tag=0x120):
                 "value, is of one key"
             )
         if self.expiry is Expiry.AFTER:
-            check_number("ttl_ms", self.ttl_ms, 1, TTL_MS_MAX)
+            check_number("ttl_ms", self.ttl_ms, 1, KEY_TTL_MS_MAX)
         if self.receipt:
             check_names((self.receipt,))
-            check_number("receipt_ms", self.receipt_ms, 1, TTL_MS_MAX)
+            check_number("receipt_ms", self.receipt_ms, 1, KEY_TTL_MS_MAX)
             ends = self.action is KeyAction.DELETE and self.counts
             if not ends or len(self.keys) > 1 or not self.receipt.startswith(RECEIPT):
                 raise InvalidRequestError(
@@ -244,8 +244,9 @@ class AwaitKey(KeysRequest, tag=0x121):
     """Wait for a key in its queue, and then hold it with ``value``.
 
     Its state is RESERVED for a `ChangeKeys` with the same value until that sets it. A ``ttl_ms`` of
-    0 is for no deadline. ``wait_ms`` is that of `fencelock.actors.api.message.Acquire`; if the wait
-    ends without a grant, the request is refused with TIMED_OUT, or with CANCELLED after a `Cancel`.
+    0 is for no deadline. ``wait_ms`` is that of `fencelock.actors.api.lock_message.Acquire`; if the
+    wait ends without a grant, the request is refused with TIMED_OUT, or with CANCELLED after a
+    `Cancel`.
     """
 
     wait_ms: Int64 | None = None
@@ -337,7 +338,7 @@ class KeysRead(TableReply, tag=0x124):
 class ListKeys(PageQuery, tag=0x125):
     """List keys that are held through doors, or detached. Answered by `KeyList`."""
 
-    most: Int64 = PAGE_MAX
+    most: Int64 = LIST_PAGE_MAX
 
 
 class KeyList(TableReply, tag=0x126):
@@ -354,7 +355,7 @@ class KeyList(TableReply, tag=0x126):
 
 
 def _check_value(field: str, value: bytes) -> None:
-    if len(value) > VALUE_BYTES_MAX:
+    if len(value) > KEY_VALUE_BYTES_MAX:
         raise InvalidRequestError(
-            f"{field} of {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed"
+            f"{field} of {len(value)} bytes, at most {KEY_VALUE_BYTES_MAX} are allowed"
         )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from msgspec.structs import replace
 
 from fencelock.actors.api.name import (
+    LIST_PAGE_MAX,
     LOCK_NAME_BYTES_MAX,
-    PAGE_MAX,
     check_age,
     check_number,
     check_owner,
@@ -21,7 +21,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.message import Int64, Message, declared
 
-Key = tuple[str, str, str, int]
+RequestKey = tuple[str, str, str, int]
 """The identity of a request: session, owner, name and number. It makes a request take effect at
 most once.
 
@@ -73,7 +73,7 @@ class Request(Message):
         return (name,) if name else ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RequestKey:
         """The request's key. Here: the key of a request without an owner."""
         return self.session, "", self.lock, self.request
 
@@ -124,7 +124,7 @@ class PageQuery(TableQuery):
 
     def check(self) -> None:
         TableQuery.check(self)
-        check_number("most", self.most, 1, PAGE_MAX)
+        check_number("most", self.most, 1, LIST_PAGE_MAX)
         check_size("prefix", self.prefix, LOCK_NAME_BYTES_MAX)
         check_size("after", self.after, LOCK_NAME_BYTES_MAX)
 
@@ -187,7 +187,7 @@ class Outcome(Reply):
         lock = ""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RequestKey:
         """The key of the command that it answers."""
         return self.session, "", self.lock, self.request
 

@@ -6,7 +6,7 @@ message, each under a fence of its own. To the table that is one hold of one own
 `actors/session/retained.py`.
 """
 
-from fencelock.actors.api.message import AcquireRequest, LockRequest
+from fencelock.actors.api.lock_message import AcquireRequest, LockRequest
 from fencelock.actors.api.name import (
     INT_MAX,
     LABEL_BYTES_MAX,

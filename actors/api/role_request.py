@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import PART_BYTES_MAX, Int64, Message, is_part
+from fencelock.actors.message import ADDRESS_PART_BYTES_MAX, Int64, Message, is_part
 
 A = TypeVar("A")
 
@@ -28,7 +28,7 @@ SUMMARY_MAX = 8
 VALUE_CHARS_MAX = 80
 """Characters of the name, and of the value, of a fact; the rest is cut off."""
 
-COUNTERS_MAX = 100
+ROLE_COUNTERS_MAX = 100
 """Counters in a description of a role."""
 
 ROLES_MAX = 50
@@ -46,7 +46,7 @@ QUEUES_MAX = 100
 QUEUED_MAX = 100
 """Entries of one `LockQueue`."""
 
-REQUEST_BYTES_MAX = 16 << 10
+ROLE_REQUEST_BYTES_MAX = 16 << 10
 """Size of a request to a role of another process (bytes, 16 KiB): a node keeps those that wait."""
 
 REPLY_BYTES_MAX = 256 << 10
@@ -241,7 +241,7 @@ class ReadTrace(RoleRequest[TraceLines], tag=0x10A):
     keep_ms: Int64
     """0 to `KEEP_MS_MAX`."""
     roles: tuple[str, ...] = ()
-    """At most `ROLES_MAX`, of `PART_BYTES_MAX` bytes each."""
+    """At most `ROLES_MAX`, of `ADDRESS_PART_BYTES_MAX` bytes each."""
 
 
 class LogSetting(Message, tag=0x10D):
@@ -260,7 +260,7 @@ class SetLog(RoleRequest[LogSetting], tag=0x10C):
 
     level: str = ""
     roles: tuple[str, ...] | None = None
-    """At most `ROLES_MAX`, of `PART_BYTES_MAX` bytes each."""
+    """At most `ROLES_MAX`, of `ADDRESS_PART_BYTES_MAX` bytes each."""
 
 
 class SharedConfig(Message, tag=0x111):
@@ -310,18 +310,18 @@ class AskRole(Request, tag=0x10E):
     def check(self) -> None:
         if not is_part(self.role):
             raise InvalidRequestError(
-                f"role is {self.role[:PART_BYTES_MAX]!a}, and must be a name like 'clock' of 1 to "
-                f"{PART_BYTES_MAX} bytes, without '/'"
+                f"role is {self.role[:ADDRESS_PART_BYTES_MAX]!a}, and must be a name like 'clock' "
+                f"of 1 to {ADDRESS_PART_BYTES_MAX} bytes, without '/'"
             )
         if self.node and not is_part(self.node):
             raise InvalidRequestError(
-                f"node is {self.node[:PART_BYTES_MAX]!a}, and must be a name like 'n1' of 1 to "
-                f"{PART_BYTES_MAX} bytes, without '/'"
+                f"node is {self.node[:ADDRESS_PART_BYTES_MAX]!a}, and must be a name like 'n1' "
+                f"of 1 to {ADDRESS_PART_BYTES_MAX} bytes, without '/'"
             )
-        if not 1 <= len(self.body) <= REQUEST_BYTES_MAX:
+        if not 1 <= len(self.body) <= ROLE_REQUEST_BYTES_MAX:
             raise InvalidRequestError(
-                f"the request to a role has {len(self.body)} bytes, 1 to {REQUEST_BYTES_MAX} are "
-                "allowed"
+                f"the request to a role has {len(self.body)} bytes, 1 to {ROLE_REQUEST_BYTES_MAX} "
+                "are allowed"
             )
         check_number("wait_ms", self.wait_ms, 0, ASK_MS_MAX)
 

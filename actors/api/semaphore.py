@@ -10,7 +10,7 @@ and the fence gives back all permits of a hold.
 
 from typing import TYPE_CHECKING
 
-from fencelock.actors.api.message import AcquireRequest
+from fencelock.actors.api.lock_message import AcquireRequest
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import (
     PartRequest,

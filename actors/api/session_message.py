@@ -10,14 +10,14 @@ which is never given again (``me~2.17``): messages under an ended session have n
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-from fencelock.actors.api.message import Contender, LockReply, LockRequest, NodeAddress
+from fencelock.actors.api.lock_message import Contender, LockReply, LockRequest, NodeAddress
 from fencelock.actors.api.name import (
     HANDLE_BYTES_MAX,
     INT_MAX,
     LABEL_BYTES_MAX,
-    PAGE_MAX,
+    LIST_PAGE_MAX,
     SESSION_BYTES_MAX,
-    TTL_MS_MAX,
+    SESSION_TTL_MS_MAX,
     TTL_MS_MIN,
     check_lock_name,
     check_number,
@@ -67,7 +67,7 @@ class Open(Command, tag=0x60):
     def check(self) -> None:
         check_text("session", self.session, SESSION_BYTES_MAX)
         check_text("label", self.label, LABEL_BYTES_MAX)
-        check_number("ttl_ms", self.ttl_ms, TTL_MS_MIN, TTL_MS_MAX)
+        check_number("ttl_ms", self.ttl_ms, TTL_MS_MIN, SESSION_TTL_MS_MAX)
 
     def check_new(self) -> None:
         """Refuse what `check` does, and a name that could be mistaken for a session's id.
@@ -220,7 +220,7 @@ class ListRecords(TableQuery, tag=0xF8):
     def check(self) -> None:
         TableQuery.check(self)
         check_number("skip", self.skip, 0, SKIP_MAX)
-        check_number("most", self.most, 1, PAGE_MAX)
+        check_number("most", self.most, 1, LIST_PAGE_MAX)
 
 
 class ListedSession(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     HOLDER_UNKNOWN,
     Acquire,
     Alive,
@@ -41,7 +41,8 @@ from fencelock.actors.bakery.in_flight import (
     Name,
 )
 from fencelock.actors.bakery.leader_requests import lock_status
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import (
     Error,
     Expired,
     HoldRenewed,
@@ -53,14 +54,13 @@ from fencelock.actors.bakery.message import (
     Unlocked,
     Unlocking,
 )
-from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Timer, later, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, MembersBackend, Status
-from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.clients import NODE_REQUESTS_MAX, is_full
+from fencelock.actors.proxy.event import WAITERS_SHOWN_MAX
 
 if TYPE_CHECKING:
     from random import Random
@@ -68,24 +68,24 @@ if TYPE_CHECKING:
 TRY_MS = 1_000
 """Time for a request that does not wait to learn that the lock is taken (ms)."""
 
-LATE_MS = 150
+PROXY_END_DELAY_MS = 150
 """Delay before the proxy itself ends a wait (ms): the leader with the ticket can say more."""
 
-ANSWER_MS = 15_000
+LEADER_ANSWER_MS = 15_000
 """Timeout of a request that no leader answers (ms)."""
 
-READ_MS = 2_000
+BAKERY_READ_MS = 2_000
 """Timeout of a read while no locks can be granted (ms)."""
 
 CANCEL_MS = 500
 """Time after which a cancel is confirmed to the client, whether or not a leader has answered (ms):
 at once while no locks can be granted. The proxy goes on with it (`_confirm_cancel`)."""
 
-LOCKS_SHOWN_MAX = 200
+BAKERY_LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
 
 
-REASONS = {
+BAKERY_REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,
     Error.INVALID: Reason.INVALID,
     Error.DUPLICATE: Reason.ALREADY_HELD,
@@ -225,7 +225,7 @@ class BakeryBackend(MembersBackend):
             grace_ms=grace_ms,
         )
         if request.wait_ms is not None:
-            until = later(now, (request.wait_ms or TRY_MS) + LATE_MS)
+            until = later(now, (request.wait_ms or TRY_MS) + PROXY_END_DELAY_MS)
         wait = InFlightRequest(name, sender, request, now, until=until, note=note)
         return [*effects, *self._begin(wait, now)]
 
@@ -244,7 +244,7 @@ class BakeryBackend(MembersBackend):
         self._check_durations(request.lock, request.hold_ms, 0)
         if request.fence <= 0:
             raise NotHeldError(self._not_held(request))
-        name, until = _name_of(Kind.RENEW, request), later(now, ANSWER_MS)
+        name, until = _name_of(Kind.RENEW, request), later(now, LEADER_ANSWER_MS)
         fence = request.fence
         return self._begin(InFlightRequest(name, sender, request, now, fence, until), now)
 
@@ -285,14 +285,17 @@ class BakeryBackend(MembersBackend):
 
     def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
         self._end_waits(lambda session: session == request.session)
-        name, until = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0), later(now, ANSWER_MS)
+        name, until = (
+            Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0),
+            later(now, LEADER_ANSWER_MS),
+        )
         return self._begin(InFlightRequest(name, sender, request, now, until=until), now)
 
     def _on_inspect(self, sender: Address, request: Inspect, now: Instant) -> Effects:
         self.check_linearizable(request)
         name = Name(Kind.QUERY, request.lock, Who(sender, ""), request.request)
         reader = self.clients.owner_of(node_of(sender))
-        until = later(now, ANSWER_MS)
+        until = later(now, LEADER_ANSWER_MS)
         return self._begin(
             InFlightRequest(name, sender, request, now, until=until, reader=reader), now
         )
@@ -309,7 +312,7 @@ class BakeryBackend(MembersBackend):
         if known is not None:
             known.sender, known.request = pending.sender, request
             return known.reply(Alive(session=request.session, node=self.node))
-        if waits and is_full(len(self), REQUESTS_MAX, eases=request.EASES):
+        if waits and is_full(len(self), NODE_REQUESTS_MAX, eases=request.EASES):
             raise OverloadedError(f"node {self.node} has {len(self)} requests, its limit")
         sent = self.in_flight.add(pending, now)
         return [*sent, *self._go_on(now)] if pending.waits_turn else sent
@@ -380,7 +383,7 @@ class BakeryBackend(MembersBackend):
         if timed_out and not self.is_ready():
             return self._over(pending, now)
         detail = event.detail + (pending.note if timed_out else "")
-        return pending.refuse(REASONS[event.error], detail, "proxy.refused")
+        return pending.refuse(BAKERY_REASONS[event.error], detail, "proxy.refused")
 
     def _verify_held(
         self, acquire: InFlightRequest, refusal: LockFailed, now: Instant
@@ -396,7 +399,7 @@ class BakeryBackend(MembersBackend):
         acquire.refusal = refusal
         read = Inspect(lock=name.lock, session=name.who.session, request=name.number)
         reader = self.clients.owner_of(client_of(read.session))
-        until = later(now, ANSWER_MS)
+        until = later(now, LEADER_ANSWER_MS)
         pending = InFlightRequest(name, None, read, now, until=until, reader=reader)
         return [Observe("bakery.held_verified"), *self._begin(pending, now)]
 
@@ -584,13 +587,13 @@ class BakeryBackend(MembersBackend):
         leaders refuse the next request of its owner.
         """
         cancels = isinstance(pending.request, Cancel)
-        longest_ms = max(ANSWER_MS, self.terms.max_ms) if cancels else ANSWER_MS
+        longest_ms = max(LEADER_ANSWER_MS, self.terms.max_ms) if cancels else LEADER_ANSWER_MS
         return ms_between(pending.since, now) >= longest_ms
 
     def _is_hopeless(self, pending: InFlightRequest, now: Instant) -> bool:
         """Return whether ``pending`` is a read that no leaders will answer soon."""
         read = pending.name.kind is Kind.QUERY and not self.in_flight.readiness.ready
-        return read and ms_between(pending.since, now) >= READ_MS
+        return read and ms_between(pending.since, now) >= BAKERY_READ_MS
 
     def _undo(self, wait: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to drop a wait that a leader has; no client waits for the reply."""
@@ -641,7 +644,7 @@ class BakeryBackend(MembersBackend):
     def _awaited(self, now: Instant) -> tuple[LockStatus, ...]:
         waiting: dict[str, list[Contender]] = {}
         for pending in self.in_flight.by_number.values():
-            if pending.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
+            if pending.name.kind is Kind.LOCK and len(waiting) < BAKERY_LOCKS_SHOWN_MAX:
                 who, since_ms = pending.name.who, ms_between(pending.since, now)
                 waiter = Contender(self.node, who.session, who.owner, None, since_ms)
                 waiting.setdefault(pending.name.lock, []).append(waiter)
@@ -679,7 +682,7 @@ def _name_of(kind: Kind, request: LockAcquire | Release | Cancel | Renew) -> Nam
 WATCHERS_MAX = 10_000
 """Maximum clients that wait at one proxy; a new one replaces the one that waits for longest."""
 
-NUMBERS = 1 << 20
+CHANGE_NUMBERS = 1 << 20
 """Changes, with numbers that differ from those in another life of the proxy."""
 
 _LIVES = 1 << 31
@@ -693,7 +696,7 @@ class Watchers:
     """
 
     def __init__(self, life: int) -> None:
-        number = life % _LIVES * NUMBERS + 1
+        number = life % _LIVES * CHANGE_NUMBERS + 1
         self.state: ClusterUp | ClusterDown = ClusterDown(
             number=number, reason="starting", epoch=0, leaders=()
         )

@@ -13,9 +13,10 @@ over for one, obeys no lower epoch in its life. Its node says so in its beats (`
 member had promised that epoch. Otherwise a rogue coordinator could take leaders away from the
 present epoch, and nobody would ever propose one above.
 
-**Rounds** of a ticket are at most `ROUND_MAX`. An honest leader takes one more than it knows, at
-some twenty a second. If it knows `ROUND_MAX`, which only a forger can have claimed, its request
-fails, and the client sends another. So no honest leader ever sends a higher one.
+**Rounds** of a ticket are at most `TICKET_ROUND_MAX`. An honest leader takes one more than it
+knows, at some twenty a second. If it knows `TICKET_ROUND_MAX`, which only a forger can have
+claimed, its request fails, and the client sends another. So no honest leader ever sends a higher
+one.
 
 **Numbers and fences** of tickets are bounded by their bits. What a leader claims of them ends with
 its epoch, and the epoch ends when a leader is gone.
@@ -33,14 +34,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.membership_message import NODE_ID
-from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX, check_object_name
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, LEADERS_MAX, TRUST_MS_MAX, proxy_of
-from fencelock.actors.bakery.electorate import NUMBER_MAX
-from fencelock.actors.bakery.message import (
-    NOBODY,
+from fencelock.actors.bakery.electorate import ELECTORATE_NUMBER_MAX
+from fencelock.actors.bakery.ticket import (
+    ADDRESS_BYTES_MAX,
+    FENCE_COUNTER_MAX,
+    LEASE_MS_MAX,
+    TERM_MS_MAX,
+    TICKET_NUMBER_MAX,
+    TICKET_ROUND_MAX,
+    EndedRequests,
+    Record,
+    Ticket,
+    Turn,
+    counter_of,
+    epoch_of,
+)
+from fencelock.actors.bakery.wire import (
+    NO_SEATING,
     AddTicket,
     BoundStatement,
     Chosen,
@@ -73,25 +88,11 @@ from fencelock.actors.bakery.message import (
     Unlocking,
     Yield,
 )
-from fencelock.actors.bakery.ticket import (
-    ADDRESS_BYTES_MAX,
-    COUNTER_MAX,
-    LEASE_MS_MAX,
-    ROUND_MAX,
-    TERM_MS_MAX,
-    TICKET_NUMBER_MAX,
-    EndedRequests,
-    Record,
-    Ticket,
-    Turn,
-    counter_of,
-    epoch_of,
-)
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lease import surely_over
 from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Message, node_of
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.event import WAITERS_SHOWN_MAX
 
 SHOWN_CHARS_MAX = 300
 """Maximum length of a message in a line of the log."""
@@ -102,10 +103,10 @@ WAITING_MS_MAX = surely_over(TRUST_MS_MAX + LEASE_MS_MAX + 1)
 PART = 200
 """Maximum tickets in one part of a table: some 400 KiB with the longest names."""
 
-PARTS_MAX = 2_000
+TABLE_PARTS_MAX = 2_000
 """Maximum parts of a table: more than any has."""
 
-DETAIL_CHARS_MAX = 1_000
+REFUSAL_CHARS_MAX = 1_000
 """Maximum length of the reason why a leader refuses a request: a lock's name and a sentence."""
 
 FromLeader = (
@@ -136,17 +137,17 @@ def is_possible_step(step: FromLeader) -> bool:
         case Entering():
             return _is_ticket(step.ticket) and step.ticket.turn.number == 0
         case MaxTicket():
-            counted = 0 <= step.highest <= COUNTER_MAX and 0 <= step.known <= ROUND_MAX
+            counted = 0 <= step.highest <= FENCE_COUNTER_MAX and 0 <= step.known <= TICKET_ROUND_MAX
             return counted and (step.held == 0 or _is_fence(step.held, step.epoch))
         case AddTicket():
-            numbered = step.ticket.turn.number > 0 and 1 <= step.round <= ROUND_MAX
+            numbered = step.ticket.turn.number > 0 and 1 <= step.round <= TICKET_ROUND_MAX
             fenced = step.fence == 0 or _is_fence(step.fence, step.epoch)
             return numbered and fenced and _is_ticket(step.ticket)
         case Collected():
-            counted = 0 <= step.highest <= COUNTER_MAX and 0 <= step.known <= ROUND_MAX
+            counted = 0 <= step.highest <= FENCE_COUNTER_MAX and 0 <= step.known <= TICKET_ROUND_MAX
             return counted and (step.ahead is None or _is_turn(step.ahead))
         case Yield():
-            return 1 <= step.round <= ROUND_MAX
+            return 1 <= step.round <= TICKET_ROUND_MAX
         case DropTicket():
             return (
                 _are_names(step.lock, *step.who) and min(step.request, step.fence, step.number) >= 0
@@ -162,7 +163,7 @@ def is_possible_step(step: FromLeader) -> bool:
 
 def _is_fence(fence: int, epoch: int) -> bool:
     """Return whether a peer's ``fence`` can have been granted in ``epoch`` or before."""
-    return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < COUNTER_MAX
+    return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < FENCE_COUNTER_MAX
 
 
 def _are_names(lock: str, session: str = "", owner: str = "") -> bool:
@@ -193,7 +194,7 @@ def _is_ticket(ticket: Ticket) -> bool:
 
 
 def _is_turn(turn: Turn) -> bool:
-    return 0 <= turn.number <= COUNTER_MAX and turn.serial != 0 and _is_node(turn.leader)
+    return 0 <= turn.number <= FENCE_COUNTER_MAX and turn.serial != 0 and _is_node(turn.leader)
 
 
 def _is_node(name: str) -> bool:
@@ -240,13 +241,13 @@ def is_possible_reply(reply: ToProxy, epoch: int, lease_ms: int) -> bool:
         case Expired():
             return _is_of_hold(reply, epoch)
         case LockFailed():
-            return len(reply.detail) <= DETAIL_CHARS_MAX
+            return len(reply.detail) <= REFUSAL_CHARS_MAX
         case HoldRenewed() if reply.fence:
             fenced = _is_fence(reply.fence, epoch) and not reply.invalid
             return fenced and _is_lease(reply, lease_ms)
         case HoldRenewed():
             unheld = reply.hold_ms == reply.grace_ms == 0
-            return unheld and len(reply.invalid) <= DETAIL_CHARS_MAX
+            return unheld and len(reply.invalid) <= REFUSAL_CHARS_MAX
         case QueryResult():
             return 0 < reply.epoch <= epoch and _is_state(reply)
         case Unlocked() | NotLeading():
@@ -288,7 +289,7 @@ def _is_contender(one: Contender) -> bool:
 
 def is_possible_lead(lead: Lead) -> bool:
     former = lead.former
-    known = former == NOBODY or (is_possible_seating(former) and former.bound_ms > 0)
+    known = former == NO_SEATING or (is_possible_seating(former) and former.bound_ms > 0)
     seating = lead.seating
     later = known and former.epoch < seating.epoch
     return later and is_possible_seating(seating) and seating.bound_ms >= 0
@@ -310,7 +311,7 @@ def are_seated(
 
 
 def is_possible_table(table: Table) -> bool:
-    numbered = 0 <= table.part < table.parts <= PARTS_MAX
+    numbered = 0 <= table.part < table.parts <= TABLE_PARTS_MAX
     return numbered and max(len(table.records), len(table.ended)) <= PART
 
 
@@ -348,10 +349,10 @@ def is_possible_seating(seating: Seating) -> bool:
 def is_known_seating(seating: Seating, members: Collection[str]) -> bool:
     """Return whether a peer can know ``seating``, apart from its epoch's and its bound's limit."""
     seated = are_seated(seating.leaders, seating.copies, members)
-    return seating == NOBODY or (seated and seating.epoch > 0 and seating.bound_ms > 0)
+    return seating == NO_SEATING or (seated and seating.epoch > 0 and seating.bound_ms > 0)
 
 
 def is_possible_statement(statement: BoundStatement, seating: Seating) -> bool:
     """Return whether a leader of ``seating`` can have made it, apart from the limit of leases."""
     leads = statement.leader in [leader.node for leader in seating.leaders]
-    return leads and 0 < statement.number < NUMBER_MAX and statement.bound_ms > 0
+    return leads and 0 < statement.number < ELECTORATE_NUMBER_MAX and statement.bound_ms > 0

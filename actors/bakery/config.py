@@ -42,7 +42,7 @@ GRACE_MS = 5_000
 OBTENTION_MS = 5_000
 TERM_MS_MIN = 3_000
 
-LEASE_MS = 600_000
+BAKERY_LEASE_MS = 600_000
 """Default maximum of duration and grace together (ms). When two leaders are lost at once, nothing
 is granted until the longest lease is over, so this bounds that pause."""
 
@@ -58,7 +58,7 @@ class Terms:
     wait_ms: int | None = OBTENTION_MS
     """Default acquire timeout (the source's obtention timeout, ms), or None for no limit."""
 
-    max_ms: int = LEASE_MS
+    max_ms: int = BAKERY_LEASE_MS
     """Maximum of duration and grace together (ms): requests for more are refused."""
 
     @property

@@ -103,9 +103,10 @@ from fencelock.actors.bakery.leader_selection import (
     names_of,
 )
 from fencelock.actors.bakery.max_lease import MaxLease, longest_lease_ms
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.status import NEVER
+from fencelock.actors.bakery.wire import (
     EPOCH_MAX,
-    NOBODY,
+    NO_SEATING,
     NOTHING_INSTALLED,
     BoundStatement,
     Chosen,
@@ -120,7 +121,6 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.status import NEVER
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import surely_over
@@ -138,7 +138,7 @@ from fencelock.actors.role import Facts, Host, Summary
 if TYPE_CHECKING:
     from random import Random
 
-TICK_MS = 50
+ELECTION_TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
 
 
@@ -146,7 +146,7 @@ DEAF_MS = 300
 """Time for which leaders must not reach each other before they are replaced, and for which members
 without copies must be connected before they get some (ms): three beats."""
 
-RECORDS_MAX = 64
+ELECTION_RECORDS_MAX = 64
 """Maximum records in the journal before it is compacted."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
@@ -204,7 +204,7 @@ class ElectionCoordinator(VotingRole[Received]):
         self.wanted: Electorate | None = None
         """The next electorate, until an epoch with it was proposed."""
         self.reported: Readiness | None = None
-        self.served = NOBODY
+        self.served = NO_SEATING
         """The seating in which the leader of this node was last told to serve."""
         self.duel_backoff = DuelBackoff(random, timing.backoff_ms)
         self.since: dict[str, Instant] = {}
@@ -214,14 +214,14 @@ class ElectionCoordinator(VotingRole[Received]):
     def begin(self, now: Instant) -> Effects:
         """Give the cluster status the journal's promises and seating, for this node's beats."""
         self.healthy_at = now
-        return [self._known(), self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
+        return [self._known(), self._beat_contents(now), Wake(ELECTION_TICK_MS, ElectionDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         match event:
             case Connected():
                 return [*self._on_seen(event, now), *self._go_on(now)]
             case ElectionDue():
-                return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
+                return [*self._go_on(now), *self._repeat(), Wake(ELECTION_TICK_MS, ElectionDue())]
             case Barred():
                 return self._on_barred(event, now)
             case Vouch() if sender == leader_of(self.node):
@@ -438,7 +438,7 @@ class ElectionCoordinator(VotingRole[Received]):
     def _persist(self, record: Message) -> Persist | Checkpoint:
         """Write ``record``, or now and then all records that still count."""
         self.written += 1
-        if self.written < RECORDS_MAX:
+        if self.written < ELECTION_RECORDS_MAX:
             return Persist(record)
         self.written = 0
         return Checkpoint(self.promises.records())
@@ -571,7 +571,7 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
         self.election = None
-        self.not_before = later(now, TICK_MS + self.duel_backoff.spread_ms())
+        self.not_before = later(now, ELECTION_TICK_MS + self.duel_backoff.spread_ms())
         return [Observe(why), self._beat_contents(now)]
 
     def _on_barred(self, barred: Barred, now: Instant) -> Effects:

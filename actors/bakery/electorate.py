@@ -44,7 +44,7 @@ from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
 from fencelock.actors.membership import MEMBERS_MAX, Member, Membership, reached_by_majority
 from fencelock.actors.message import Int64
 
-NUMBER_MAX = 1 << 62
+ELECTORATE_NUMBER_MAX = 1 << 62
 """Maximum number of changes; journal ids stay below twice this."""
 
 
@@ -128,7 +128,7 @@ def is_sound(electorate: Electorate) -> bool:
     if number == 0:
         return electorate == FOUNDERS
     return (
-        0 < number < NUMBER_MAX
+        0 < number < ELECTORATE_NUMBER_MAX
         and bool(members)
         and all(_is_group(group) for group in (members, former))
         and (not former or electorate.is_one_change())
@@ -157,4 +157,4 @@ def _is_group(members: tuple[Member, ...]) -> bool:
 def _is_member(member: Member) -> bool:
     named = NODE_ID.fullmatch(member.name[:33]) is not None
     reached = not member.endpoint or is_endpoint(member.endpoint)
-    return named and reached and 0 <= member.journal < NUMBER_MAX << 1
+    return named and reached and 0 <= member.journal < ELECTORATE_NUMBER_MAX << 1

@@ -18,7 +18,8 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow
 from fencelock.actors.bakery.max_lease import OwnBound
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.ticket import LEASE_MS_MAX
+from fencelock.actors.bakery.wire import (
     EPOCH_MAX,
     NOTHING_INSTALLED,
     Chosen,
@@ -26,7 +27,6 @@ from fencelock.actors.bakery.message import (
     Propose,
     Seating,
 )
-from fencelock.actors.bakery.ticket import LEASE_MS_MAX
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.membership import Member, VoterIds
 from fencelock.actors.message import Address, Event, Instant, Message, ms_between, node_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
-from fencelock.actors.bakery.message import Member, Seating
+from fencelock.actors.bakery.wire import Member, Seating
 from fencelock.actors.message import Instant, Local, Timer
 
 

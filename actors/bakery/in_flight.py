@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Contender,
@@ -21,8 +21,9 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, exports_needed, leader_of, quorum
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import (
-    NOBODY,
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import (
+    NO_SEATING,
     Lock,
     LockFailed,
     Query,
@@ -32,8 +33,7 @@ from fencelock.actors.bakery.message import (
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.deadline_queue import ENDS_MAX, DeadlineQueue
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX, DeadlineQueue
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import Address, Instant, Message, later, ms_between
@@ -49,7 +49,7 @@ REPEAT_MS_MAX = 1_000
 NUMBER_BITS = 62
 """Random bits of the first number of a request, and of the nonce of each round of a read."""
 
-READS_MAX = 16
+LEADER_READS_MAX = 16
 """Reads that leaders are asked for at a time. If many hold the lock, a read takes a quarter of a
 millisecond at each leader and almost one at the proxy, and other clients wait meanwhile."""
 
@@ -195,7 +195,7 @@ class InFlightRequests:
     def __init__(self, node: str, random: Random, repeat_ms: int) -> None:
         self.node = node
         self.repeat_ms = repeat_ms
-        self.readiness = Readiness(seating=NOBODY, members=(), ready=False, detail="starting")
+        self.readiness = Readiness(seating=NO_SEATING, members=(), ready=False, detail="starting")
         self.by_name: dict[Name, InFlightRequest] = {}
         self.by_number: dict[int, InFlightRequest] = {}
         self.of: dict[tuple[str, Who], dict[InFlightRequest, None]] = {}
@@ -206,7 +206,7 @@ class InFlightRequests:
         self._random = random
         self._turn = 0
         self._due: DeadlineQueue[InFlightRequest] = DeadlineQueue()
-        self.reads = QueryTurns(READS_MAX)
+        self.reads = QueryTurns(LEADER_READS_MAX)
 
     def add(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Add a request, and send it if there are leaders: to ``leader`` first, if that leads."""
@@ -351,8 +351,8 @@ class InFlightRequests:
                 self._due.set(pending, now)
 
     def due(self, now: Instant) -> list[InFlightRequest]:
-        """Remove and return the requests that are due, in order, `ENDS_MAX` at most."""
-        found = list(self._due.each_due(now, ENDS_MAX))
+        """Remove and return the requests that are due, in order, `QUEUE_ENDS_MAX` at most."""
+        found = list(self._due.each_due(now, QUEUE_ENDS_MAX))
         for pending in found:
             pending.redirected = False
         return found

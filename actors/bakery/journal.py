@@ -12,8 +12,8 @@ from typing import NamedTuple
 from fencelock.actors.bakery.bounds import are_seated, is_possible_seating, is_possible_statement
 from fencelock.actors.bakery.electorate import Electorate, is_sound
 from fencelock.actors.bakery.epochs import LEASE_SLACK_MS, DurablePromises, EpochLimit
-from fencelock.actors.bakery.message import EPOCH_MAX, BoundStatement, Install, Propose
 from fencelock.actors.bakery.ticket import LEASE_MS_MAX
+from fencelock.actors.bakery.wire import EPOCH_MAX, BoundStatement, Install, Propose
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.message import Instant, Message
 

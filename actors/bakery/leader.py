@@ -31,7 +31,11 @@ from fencelock.actors.bakery.event import (
 )
 from fencelock.actors.bakery.leader_requests import LeaderRequests, tickets_of
 from fencelock.actors.bakery.leader_selection import leadership, names_of
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.state_transfer import StateTransfer
+from fencelock.actors.bakery.table import TicketTable
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.voting import Voting
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Collected,
     DropTicket,
@@ -49,18 +53,14 @@ from fencelock.actors.bakery.message import (
     Vouched,
     Yield,
 )
-from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.table import TicketTable
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.voting import Voting
-from fencelock.actors.deadline_queue import ENDS_MAX
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.quota import DEFAULT_QUOTAS
 from fencelock.actors.role import Facts, Host, Role, Summary
 
-TICK_MS = 25
+LEADER_TICK_MS = 25
 """Resolution of deadlines (ms)."""
 
 SWEEP_MS = 5_000
@@ -262,7 +262,7 @@ class Leader(Role[Received]):
     def _on_due(self, now: Instant) -> list[Effect]:
         effects: list[Effect] = []
         if ms_between(self.swept_at, now) >= SWEEP_MS:
-            gone = self.tickets.forget_old(now, ENDS_MAX)
+            gone = self.tickets.forget_old(now, QUEUE_ENDS_MAX)
             if not self.tickets.ends.is_due(now):  # Else the next tick goes on.
                 self.swept_at = now
             if gone:
@@ -283,4 +283,6 @@ class Leader(Role[Received]):
         if not (busy or ending) and not self.epoch_state.bound.is_raised:
             return []
         self.ticking = True
-        return [Wake(TICK_MS if own or ending else self.epoch_state.timing.resend_ms, StepDue())]
+        return [
+            Wake(LEADER_TICK_MS if own or ending else self.epoch_state.timing.resend_ms, StepDue())
+        ]

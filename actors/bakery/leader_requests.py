@@ -9,11 +9,14 @@ from itertools import islice
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import NO_KEY
-from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.name import account_of, kind_of, quoted, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketEntry, TicketQueue, TicketTable
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts, failed, locked
+from fencelock.actors.bakery.wire import (
     DropTicket,
     Error,
     Extend,
@@ -31,16 +34,13 @@ from fencelock.actors.bakery.message import (
     Unlocked,
     request_of,
 )
-from fencelock.actors.bakery.table import TicketEntry, TicketQueue, TicketTable
-from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts, failed, locked
-from fencelock.actors.deadline_queue import ENDS_MAX
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.event import WAITERS_SHOWN_MAX
 
-TICKETS_MAX = 100_000
+LEADER_TICKETS_MAX = 100_000
 """Maximum tickets in one leader's table: some 100 MB."""
 
 LOCK_TICKETS_MAX = 20_000
@@ -145,7 +145,7 @@ class LeaderRequests:
             return [Observe("bakery.query_unanswered")]
         epoch = self.epoch_state.epoch
         # Otherwise each query would pass over the ended holds again, until the next sweep.
-        self.tickets.forget_old(now, ENDS_MAX)
+        self.tickets.forget_old(now, QUEUE_ENDS_MAX)
         found = reading(repr(query), lambda: query_result(self.tickets, query, epoch, now))
         return [found if isinstance(found, Fault) else Send(proxy, found)]
 
@@ -190,8 +190,8 @@ class LeaderRequests:
         has = self.tickets.by_account.get(key, 0)
         if key != NO_KEY and has >= self.share:
             return Error.OVERFLOW, f"{lock}: {over_share(key, has, self.share)}"
-        if len(self.tickets) >= TICKETS_MAX:
-            return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
+        if len(self.tickets) >= LEADER_TICKETS_MAX:
+            return Error.OVERFLOW, f"{LEADER_TICKETS_MAX} tickets are in the table, its limit"
         queue = self.tickets.queue(asked.lock)
         if queue.tickets >= LOCK_TICKETS_MAX:
             text = (
@@ -275,9 +275,9 @@ class LeaderRequests:
         return self._end_some(request.session, now) if begins else []
 
     def _end_some(self, session: str, now: Instant) -> list[Effect]:
-        """Drop `ENDS_MAX` tickets of a session that ends; reply if none is left."""
+        """Drop `QUEUE_ENDS_MAX` tickets of a session that ends; reply if none is left."""
         effects: list[Effect] = []
-        for entry in self.tickets.of_session(session, ENDS_MAX):
+        for entry in self.tickets.of_session(session, QUEUE_ENDS_MAX):
             ticket = entry.ticket
             self.attempts.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fencelock.actors.api.role_request import Leaders
 from fencelock.actors.bakery.config import COPIES_FROM, LEADERS_MAX, OFF, exports_needed, quorum
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.message import Chosen, Member, Seating
+from fencelock.actors.bakery.wire import Chosen, Member, Seating
 from fencelock.actors.message import MS_PER_S
 
 

@@ -40,8 +40,8 @@ from dataclasses import dataclass
 
 from fencelock.actors.bakery.config import election_of, leader_of, quorum
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.message import BoundStatement, Seating, Vouch, Vouched
 from fencelock.actors.bakery.ticket import LEASE_MS_MAX
+from fencelock.actors.bakery.wire import BoundStatement, Seating, Vouch, Vouched
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Instant, ms_between
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -16,14 +17,13 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
     is_endpoint,
 )
-from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.bakery.bounds import shown
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, members_of, quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Readiness
 from fencelock.actors.bakery.leader_selection import ClusterView
-from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo
+from fencelock.actors.bakery.wire import EPOCH_MAX, NodeInfo
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -41,20 +41,20 @@ from fencelock.actors.membership_changes import (
 )
 from fencelock.actors.membership_target import NO_TARGET, QUIET_MS, MemberTarget, TargetKeeper
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from fencelock.actors.proxy.message import Relay
+from fencelock.actors.proxy.event import Relay
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import Host, Role, Summary
 
 INFO_MS = 300
 """Interval at which a node describes itself to all others (ms)."""
 
-HEARD_MS = 3 * BAKERY_TIMING.silent_ms
+BAKERY_REACHABLE_MS = 3 * BAKERY_TIMING.silent_ms
 """A node that did not describe itself for this long does not count as reachable (ms)."""
 
-NODES_MAX = 128
+DESCRIBED_NODES_MAX = 128
 """Maximum nodes of which the last description is kept."""
 
-VERSION_CHARS_MAX = 80
+BAKERY_VERSION_CHARS_MAX = 80
 
 Received = (
     Relay
@@ -179,17 +179,21 @@ class Reconfigurer(Role[Received]):
 
     def _on_info(self, node: str, info: NodeInfo, now: Instant) -> Effects:
         numbers = 0 <= info.epoch <= EPOCH_MAX and min(info.number, info.journal) >= 0
-        texts = len(info.version) <= VERSION_CHARS_MAX and (
+        texts = len(info.version) <= BAKERY_VERSION_CHARS_MAX and (
             not info.endpoint or is_endpoint(info.endpoint)
         )
         if not numbers or not texts or max(info.number, info.journal) > INT_MAX:
             text = shown(info)
             return self.impossible.report(members_of(node), "bakery.info_malformed", text, now)
-        gone = [one for one, (_, at) in self.infos.items() if ms_between(at, now) > 10 * HEARD_MS]
+        gone = [
+            one
+            for one, (_, at) in self.infos.items()
+            if ms_between(at, now) > 10 * BAKERY_REACHABLE_MS
+        ]
         for one in gone:
             if one not in self.electorate.everyone:
                 del self.infos[one]
-        if node not in self.infos and len(self.infos) >= NODES_MAX:
+        if node not in self.infos and len(self.infos) >= DESCRIBED_NODES_MAX:
             return (Observe("bakery.info_ignored"),)
         self.infos[node] = info, now
         return ()
@@ -312,7 +316,7 @@ class SeatingChanges(MemberChanges):
         """Return how a connected node that does not vote described itself recently."""
         info, at = self.role.infos.get(node, (None, self.now))
         last_message_ms = ms_between(at, self.now)
-        recent = last_message_ms <= HEARD_MS and node in self.connected
+        recent = last_message_ms <= BAKERY_REACHABLE_MS and node in self.connected
         if info is None or not recent or self.votes(node):
             return None
         waits = "" if info.ready else "asks the members whether its journal is an old copy"

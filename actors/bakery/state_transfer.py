@@ -16,10 +16,10 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import LeaderRequests
-from fencelock.actors.bakery.message import Export, Lead, Merged, Seating, Table
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import EndedRequests, Record, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
+from fencelock.actors.bakery.wire import Export, Lead, Merged, Seating, Table
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 
@@ -203,7 +203,7 @@ class StateTransfer:
         return self.attempts.adopt(entry, now)
 
 
-ENDED_MAX = 5 * PART
+ENDED_OWNERS_MAX = 5 * PART
 """Owners whose last ended requests go with a table. For those that ended earlier, another leader
 may have a copy that missed the drop. Then the lock is free only when that lease is over, and the
 copy is not granted again."""
@@ -291,7 +291,7 @@ class Import:
                 if is_possible_record(record, before):
                     _merge(tickets, record, now)
         for table in tables:
-            if sum(len(part.ended) for part in table) >= ENDED_MAX:
+            if sum(len(part.ended) for part in table) >= ENDED_OWNERS_MAX:
                 _doubt(tickets, table)
         return [*dropped, *_keep_the_highest(tickets, now, held)]
 
@@ -383,7 +383,7 @@ def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[
         for entry in tickets.entries()
         if entry.phase is not TicketPhase.ENTERING
     ]
-    ended = [_checked(tickets, end, before) for end in tickets.tombstones.newest(ENDED_MAX)]
+    ended = [_checked(tickets, end, before) for end in tickets.tombstones.newest(ENDED_OWNERS_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)
     return [
         Table(

@@ -20,12 +20,12 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
 from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Serving, Trust
-from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen, Member
+from fencelock.actors.bakery.wire import EPOCH_MAX, NO_SEATING, Beat, Chosen, Member
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from fencelock.actors.proxy.message import TimesUnfit
+from fencelock.actors.proxy.event import TimesUnfit
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, LinkDown, notice
 from fencelock.actors.round_trips import RoundTrips
@@ -107,7 +107,7 @@ class ClusterStatus(VotingRole[Received]):
         self.number = 0
         self.sent_at: dict[int, Instant] = {}
         self.peers = {member: PeerBeats() for member in voting.nodes if member != self.node}
-        self.contents = BeatContents(promised=0, seating=NOBODY, waiting_ms=0)
+        self.contents = BeatContents(promised=0, seating=NO_SEATING, waiting_ms=0)
         self.serving = 0
         self.seen: tuple[Member, ...] = ()
         self.reaches: tuple[Chosen, ...] = ()
@@ -212,7 +212,7 @@ class ClusterStatus(VotingRole[Received]):
         if not self.is_known(node, member.electorate if named else FOUNDERS):
             # What a guest says of leaders and members is ignored.
             member = Member(
-                node, member.life, member.priority, member.pid, 0, NOBODY, 0, 0, reaches=()
+                node, member.life, member.priority, member.pid, 0, NO_SEATING, 0, 0, reaches=()
             )
         peer = self._peer(node, now)
         if peer is None:

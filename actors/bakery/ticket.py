@@ -8,14 +8,14 @@ from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.message import Address, Int64
 
 COUNTER_BITS = 32
-COUNTER_MAX = (1 << COUNTER_BITS) - 1
+FENCE_COUNTER_MAX = (1 << COUNTER_BITS) - 1
 """Limit of fence counters: beyond it a request is refused until the next epoch."""
 
-TICKET_NUMBER_MAX = COUNTER_MAX // 2
+TICKET_NUMBER_MAX = FENCE_COUNTER_MAX // 2
 """The highest number of a ticket. Beyond it all draw this one, and the names of their leaders order
 them. So a rogue leader that claims it stops nobody, and each epoch has as many fences left."""
 
-ROUND_MAX = 1 << 62
+TICKET_ROUND_MAX = 1 << 62
 """The highest round of a ticket: thousands of millions of years of attempts."""
 
 TERM_MS_MAX = 7 * 24 * 3_600_000
@@ -120,7 +120,7 @@ class EndedRequests(NamedTuple):
 
 
 def pack_fence(epoch: int, counter: int) -> int:
-    """Return the fence of the ``counter``-th grant, 1 to `COUNTER_MAX`, in ``epoch``."""
+    """Return the fence of the ``counter``-th grant, 1 to `FENCE_COUNTER_MAX`, in ``epoch``."""
     return epoch << COUNTER_BITS | counter
 
 
@@ -129,4 +129,4 @@ def epoch_of(fence: int) -> int:
 
 
 def counter_of(fence: int) -> int:
-    return fence & COUNTER_MAX
+    return fence & FENCE_COUNTER_MAX

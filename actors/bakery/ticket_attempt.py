@@ -95,7 +95,19 @@ from enum import Enum
 from fencelock.actors.api.name import titled
 from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketEntry, TicketTable
+from fencelock.actors.bakery.ticket import (
+    FENCE_COUNTER_MAX,
+    TICKET_NUMBER_MAX,
+    TICKET_ROUND_MAX,
+    RequestKey,
+    Ticket,
+    Turn,
+    counter_of,
+    epoch_of,
+    pack_fence,
+)
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Collected,
     DropTicket,
@@ -112,19 +124,7 @@ from fencelock.actors.bakery.message import (
     Yield,
     request_of,
 )
-from fencelock.actors.bakery.table import TicketEntry, TicketTable
-from fencelock.actors.bakery.ticket import (
-    COUNTER_MAX,
-    ROUND_MAX,
-    TICKET_NUMBER_MAX,
-    RequestKey,
-    Ticket,
-    Turn,
-    counter_of,
-    epoch_of,
-    pack_fence,
-)
-from fencelock.actors.deadline_queue import ENDS_MAX, DeadlineQueue
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX, DeadlineQueue
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, later, ms_between, node_of
 
@@ -326,7 +326,7 @@ class TicketAttempts:
             text = f"{titled(entry.ticket.lock)}: no quorum within a lease, or dropped elsewhere"
             return self.fail(attempt, Error.FAILED, text, now)
         last = max(entry.round, attempt.known)
-        if last + 1 >= ROUND_MAX:  # A forger claimed it; losing a round takes one more.
+        if last + 1 >= TICKET_ROUND_MAX:  # A forger claimed it; losing a round takes one more.
             return self._overflow(attempt, "rounds", now)
         entry.owner = epoch_state.node  # Another may have owned it; only one counts per round.
         entry.round = last + 1
@@ -357,7 +357,7 @@ class TicketAttempts:
             self.schedule(attempt, now, later(now, REFRESH_MS))
         else:
             fence = attempt.held or self._next_fence(entry)
-            if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
+            if counter_of(fence) >= FENCE_COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
                 return self._overflow(attempt, "fences", now)
             if not entry.holds:
                 table.vote(entry, fence, now)
@@ -468,7 +468,7 @@ class TicketAttempts:
         self.schedule(attempt, now)
         if attempt.held:
             return [Observe("bakery.takeover_refused")]
-        entry.round = min(entry.round + 1, ROUND_MAX)
+        entry.round = min(entry.round + 1, TICKET_ROUND_MAX)
         if entry.holds:
             self.table.unvote(entry, None)
         attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
@@ -540,9 +540,9 @@ class TicketAttempts:
         return [*epoch_state.send_to_all(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Go on with attempts that are due, `ENDS_MAX` at most; later ticks take the rest."""
+        """Go on with attempts that are due, `QUEUE_ENDS_MAX` at most; later ticks take the rest."""
         effects: list[Effect] = []
-        for attempt in self.due.each_due(now, ENDS_MAX):
+        for attempt in self.due.each_due(now, QUEUE_ENDS_MAX):
             effects += self._on_due(attempt, now)
         return effects
 

@@ -98,7 +98,10 @@ from dataclasses import dataclass
 
 from fencelock.actors.bakery.config import COPY_MS
 from fencelock.actors.bakery.epochs import EpochState, answer
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketEntry, TicketTable
+from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
+from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Collected,
     DropTicket,
@@ -112,9 +115,6 @@ from fencelock.actors.bakery.message import (
     Yield,
     request_of,
 )
-from fencelock.actors.bakery.table import TicketEntry, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
-from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Instant, later
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from fencelock.actors.api.message import Contender
-from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import (
+from fencelock.actors.api.lock_message import Contender
+from fencelock.actors.central.lock_client import LockClient
+from fencelock.actors.central.server_watch import ServerWatch
+from fencelock.actors.central.wire import (
     EndSession,
     Free,
     FreeReply,
@@ -21,10 +22,9 @@ from fencelock.actors.central.message import (
     SessionEnded,
     holder_fits,
 )
-from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     WAITERS_SHOWN_MAX,
     AcquireLock,
     EndHolds,
@@ -44,7 +44,7 @@ from fencelock.actors.role import Host, Role, Summary
 if TYPE_CHECKING:
     from random import Random
 
-TICKETS_MAX = 10_000
+NODE_TICKETS_MAX = 10_000
 """Owners of one node that wait or hold: each is under a kilobyte, and sends every 50 ms."""
 
 DOUBT_MS = 500
@@ -176,8 +176,8 @@ class Broker(Role[Accepted]):
 
     def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
         assert acquire.ticket not in self.tickets
-        if len(self.tickets) >= TICKETS_MAX:
-            detail = f"{TICKETS_MAX} tickets wait or hold through this node, its limit"
+        if len(self.tickets) >= NODE_TICKETS_MAX:
+            detail = f"{NODE_TICKETS_MAX} tickets wait or hold through this node, its limit"
             full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=detail)
             return (Observe("central.tickets_full"), Send(self.proxy, full))
         effects: list[Effect] = []

@@ -6,10 +6,10 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.role_request import QUEUES_MAX, Queues, ReadQueues, queue_of
-from fencelock.actors.central.message import (
-    NUMBER_MAX,
+from fencelock.actors.central.wire import (
+    CENTRAL_NUMBER_MAX,
     EndsDue,
     EndSession,
     Free,
@@ -36,14 +36,14 @@ from fencelock.actors.central.message import (
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Fault, Observe, Persist, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
-from fencelock.actors.proxy.message import ReleaseOutcome, eviction_notice
+from fencelock.actors.proxy.event import ReleaseOutcome, eviction_notice
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.turn_budget import TurnBudget
 
-LOCKS_MAX = 100_000
+HELD_LOCKS_MAX = 100_000
 """Maximum locks held at one time. An entry is under a kilobyte, so the table is below 100 MB."""
 
-ENDED_MAX = 10_000
+ENDED_HOLDS_MAX = 10_000
 """Ended holds, and ended sessions, that are remembered, for requests that are repeated or very
 late. The oldest is dropped first; a release repeated after that is refused as not held."""
 
@@ -54,7 +54,7 @@ messages to its node and back; other clients are served between turns."""
 HOLDS_ENDED_MS = 20
 """Interval at which further holds end, if there are more (ms)."""
 
-RECORDS_MAX = 1_000
+SERVER_RECORDS_MAX = 1_000
 """Records after which the journal is compacted, or four times as many as locks are held: compaction
 adds less than a quarter to the bytes written."""
 
@@ -108,8 +108,8 @@ class LockServer(Role[LockServerEvent]):
             number, by its session with its number, by the end of its session, or by an operator.
 
     Args:
-        granted: the number to count from, 0 to `NUMBER_MAX`. A server without a journal must
-            be given more than any number it has ever granted, or clients ignore it.
+        granted: the number to count from, 0 to `CENTRAL_NUMBER_MAX`. A server without a journal
+            must be given more than any number it has ever granted, or clients ignore it.
         journal: whether to persist every change before a message reveals it.
         records: the contents of this role's journal, oldest first.
 
@@ -201,7 +201,7 @@ class LockServer(Role[LockServerEvent]):
             revoke = self.revoked.get((request.lock, node_of(request.client)))
             if revoke is not None:
                 return (Observe("central.revoke_repeated"), Send(_broker(revoke.client), revoke))
-            if len(self.held) >= LOCKS_MAX:
+            if len(self.held) >= HELD_LOCKS_MAX:
                 return self._refuse(request)
             return self._grant(request, now)
         if holding.client == request.client:
@@ -209,7 +209,7 @@ class LockServer(Role[LockServerEvent]):
         return (Observe("central.holder_reminded"), self._grant_of(request.lock, holding))
 
     def _grant(self, request: Request, now: Instant) -> Effects:
-        assert self.granted < NUMBER_MAX
+        assert self.granted < CENTRAL_NUMBER_MAX
         self.granted += 1  # numbers-never-fall
         holding = Holding(request.client, self.granted, request.session, request.owner, now)
         self._hold(request.lock, holding)
@@ -238,12 +238,12 @@ class LockServer(Role[LockServerEvent]):
         lock = list(self.held)[self.refused % len(self.held)]
         return (
             Observe("central.crowded_out"),
-            Send(request.client, ServerFull(lock=request.lock, locks_max=LOCKS_MAX)),
+            Send(request.client, ServerFull(lock=request.lock, locks_max=HELD_LOCKS_MAX)),
             self._grant_of(lock, self.held[lock]),
         )
 
     def _on_release(self, sender: Address, release: Release) -> Effects:
-        fits = lock_fits(release.lock) and 1 <= release.sequence <= NUMBER_MAX
+        fits = lock_fits(release.lock) and 1 <= release.sequence <= CENTRAL_NUMBER_MAX
         if not (fits and client_fits(release.client, sender)):
             return (Observe("central.release_malformed"),)
         ack = self._acknowledged(release)
@@ -262,12 +262,12 @@ class LockServer(Role[LockServerEvent]):
         """Free ``lock``, and remember how its hold ended (freed-by-its-own-number)."""
         self._drop(lock)
         ended = EndedHold(holding.session, taken_from)
-        _remember(self.freed, holding.number, ended, ENDED_MAX)
+        _remember(self.freed, holding.number, ended, ENDED_HOLDS_MAX)
         return self._record(Freed(lock=lock, number=holding.number))
 
     def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
         fits = lock_fits(free.lock) and names_fit(free.session, free.operator)
-        if not (fits and 1 <= free.number <= NUMBER_MAX):
+        if not (fits and 1 <= free.number <= CENTRAL_NUMBER_MAX):
             return (Observe("central.free_malformed"),)
         effects: Effects = ()
         holding = self.held.get(free.lock)
@@ -290,7 +290,7 @@ class LockServer(Role[LockServerEvent]):
         """End a hold without its lock client; its node is notified until it confirms."""
         freed = self._free(lock, holding, taken_from)
         revoke = Revoke(lock=lock, client=holding.client, number=holding.number, operator=operator)
-        _remember(self.revoked, (lock, node_of(holding.client)), revoke, LOCKS_MAX)
+        _remember(self.revoked, (lock, node_of(holding.client)), revoke, HELD_LOCKS_MAX)
         return (*freed, *self._record(revoke), Send(_broker(holding.client), revoke))
 
     def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
@@ -298,7 +298,7 @@ class LockServer(Role[LockServerEvent]):
             return (Observe("central.end_session_malformed"),)
         effects: list[Effect] = []
         if end.session not in self.ended:
-            _remember(self.ended, end.session, None, ENDED_MAX)
+            _remember(self.ended, end.session, None, ENDED_HOLDS_MAX)
             effects += self._record(SessionEnded(session=end.session))
         self.ending[end.session] = sender
         return (*effects, *self._end_holds())
@@ -351,7 +351,7 @@ class LockServer(Role[LockServerEvent]):
             return ()
         self.recorded += 1
         whole = len(self.held) + len(self.revoked) + len(self.ended)
-        if self.recorded <= max(RECORDS_MAX, 4 * whole):
+        if self.recorded <= max(SERVER_RECORDS_MAX, 4 * whole):
             return (Persist(record),)
         self.recorded = 0
         table: tuple[Message, ...] = (
@@ -370,15 +370,15 @@ class LockServer(Role[LockServerEvent]):
             case Freed(lock=lock, number=number):
                 holding = self._drop(lock)
                 if holding is not None:
-                    _remember(self.freed, number, EndedHold(holding.session), ENDED_MAX)
+                    _remember(self.freed, number, EndedHold(holding.session), ENDED_HOLDS_MAX)
             case Numbered(number=number):
                 self.granted = max(self.granted, number)  # numbers-never-fall
             case Revoke(lock=lock, client=client):
-                _remember(self.revoked, (lock, node_of(client)), record, LOCKS_MAX)
+                _remember(self.revoked, (lock, node_of(client)), record, HELD_LOCKS_MAX)
             case Revoked(lock=lock, client=client):
                 self.revoked.pop((lock, node_of(client)), None)
             case SessionEnded(session=session):
-                _remember(self.ended, session, None, ENDED_MAX)
+                _remember(self.ended, session, None, ENDED_HOLDS_MAX)
             case _:
                 raise AssertionError(f"{record} is none of the server's records")
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from fencelock.actors.api.message import Absence
+from fencelock.actors.api.lock_message import Absence
 from fencelock.actors.api.name import check_lock_name, client_of
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lamport.message import Greet, KnownRequest, Welcome
+from fencelock.actors.lamport.wire import Greet, KnownRequest, Welcome
 from fencelock.actors.message import Instant, ms_between
 
 RANK_BITS = 7
 """Room for the node in a fence, below the stamp: 56 + 7 is 63."""
 
-NODES_MAX = 1 << RANK_BITS
+LAMPORT_NODES_MAX = 1 << RANK_BITS
 """Maximum nodes, by the fence. The 3(n-1) messages of each entry are a limit long before."""
 
 
@@ -40,11 +40,11 @@ def pack_fence(stamp: int, rank: int) -> int:
 
     Args:
         stamp: the request's stamp, 1 to `STAMP_MAX`.
-        rank: the place of its node among the sorted nodes, 0 to `NODES_MAX` - 1.
+        rank: the place of its node among the sorted nodes, 0 to `LAMPORT_NODES_MAX` - 1.
 
     """
     assert 1 <= stamp <= STAMP_MAX
-    assert 0 <= rank < NODES_MAX
+    assert 0 <= rank < LAMPORT_NODES_MAX
     return stamp << RANK_BITS | rank
 
 
@@ -107,7 +107,7 @@ class Evidence:
         )
 
 
-REQUESTS_MAX = 100_000
+LAMPORT_REQUESTS_MAX = 100_000
 """Requests of one node, and tickets that wait or hold through it; some 50 MB."""
 
 WELCOME_MAX = 100
@@ -139,7 +139,7 @@ class Requests:
         known = self.stamp(lock, turn.node)
         if known is not None:
             return "" if known == turn.stamp else "lamport.second_request_dropped"
-        if len(self.known.get(turn.node, ())) >= REQUESTS_MAX:
+        if len(self.known.get(turn.node, ())) >= LAMPORT_REQUESTS_MAX:
             return "lamport.request_beyond_limit"
         self.add(lock, turn, now)
         return ""

@@ -7,12 +7,23 @@ from heapq import nsmallest
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.role_request import QUEUES_MAX, Queues, ReadQueues, queue_of
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport.order import (
+    LAMPORT_REQUESTS_MAX,
+    Evidence,
+    LocalTicket,
+    PeerContact,
+    PendingRequests,
+    QueuePlace,
+    Rejoin,
+    Requests,
+    pack_fence,
+)
+from fencelock.actors.lamport.wire import (
     Acknowledge,
     Busy,
     Content,
@@ -27,19 +38,8 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import (
-    REQUESTS_MAX,
-    Evidence,
-    LocalTicket,
-    PeerContact,
-    PendingRequests,
-    QueuePlace,
-    Rejoin,
-    Requests,
-    pack_fence,
-)
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     WAITERS_SHOWN_MAX,
     AcquireLock,
     LockDescription,
@@ -193,8 +193,10 @@ class LockProcess(Role[Received]):
     # Requests of the node for its clients.
 
     def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
-        if self.pending.tickets >= REQUESTS_MAX:
-            text = f"{REQUESTS_MAX} tickets wait or hold through node {self.node}, its limit"
+        if self.pending.tickets >= LAMPORT_REQUESTS_MAX:
+            text = (
+                f"{LAMPORT_REQUESTS_MAX} tickets wait or hold through node {self.node}, its limit"
+            )
             full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=text)
             return [Send(self.proxy, full), Observe("lamport.want_refused")]
         self.pending.queue(

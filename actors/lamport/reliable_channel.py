@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport.wire import (
     Acknowledge,
     AskDue,
     Busy,
@@ -38,7 +38,7 @@ from fencelock.actors.role import Host, Role, Summary
 
 T = TypeVar("T")
 
-WINDOW = 256
+CHANNEL_WINDOW = 256
 """Parcels in flight to one peer, and early ones held back from it: some 64 KiB of requests."""
 
 
@@ -46,8 +46,8 @@ class Outgoing(Generic[T]):
     """Contents that a peer has not confirmed: sent within the window, or waiting for room in it.
 
     Invariants:
-        window-bounds-sent: ``first <= sent <= first + WINDOW``, and ``sent`` exceeds nothing ever
-            pushed.
+        window-bounds-sent: ``first <= sent <= first + CHANNEL_WINDOW``, and ``sent`` exceeds
+            nothing ever pushed.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class Outgoing(Generic[T]):
 
     def fresh(self) -> list[tuple[int, T]]:
         """Return the contents that can be sent for the first time now, and count them as sent."""
-        end = min(self.first + WINDOW, self.first + len(self.contents))
+        end = min(self.first + CHANNEL_WINDOW, self.first + len(self.contents))
         fresh = [(number, self.contents[number - self.first]) for number in range(self.sent, end)]
         self.sent = max(self.sent, end)
-        assert self.first <= self.sent <= self.first + WINDOW  # window-bounds-sent
+        assert self.first <= self.sent <= self.first + CHANNEL_WINDOW  # window-bounds-sent
         return fresh
 
     def unconfirmed(self) -> list[tuple[int, T]]:
@@ -110,7 +110,7 @@ class Incoming(Generic[T]):
         """
         if number < self.expected or number in self.early:
             return "lamport.repeat_dropped", []
-        if number >= self.expected + WINDOW:
+        if number >= self.expected + CHANNEL_WINDOW:
             return "lamport.beyond_dropped", []  # It will be sent again.
         self.early[number] = content
         if number != self.expected:
@@ -168,10 +168,10 @@ class Peer:
 CONFIRM_DELAY_MS = 20
 """Delay of a confirmation until another message can carry it (ms), far below `RESEND_MS`."""
 
-CONFIRM_AT = WINDOW // 4
+CONFIRM_AT = CHANNEL_WINDOW // 4
 """Parcels after which a confirmation is sent at once, so that the window stays open."""
 
-REFILL_AT = 3 * WINDOW // 4
+REFILL_AT = 3 * CHANNEL_WINDOW // 4
 """A busy peer gets requests again once it has fewer unconfirmed requests and releases than this.
 Peers confirm `CONFIRM_AT` at a time, so the window does not run empty."""
 
@@ -335,7 +335,7 @@ class ReliableChannel(Role[Received]):
         while peer.changes and peer.changes[0] < peer.outgoing.first:
             peer.changes.popleft()
         # Acknowledgements do not count: else a peer that requests much would stop our requests.
-        busy = len(peer.changes) >= (REFILL_AT if peer.busy else WINDOW)
+        busy = len(peer.changes) >= (REFILL_AT if peer.busy else CHANNEL_WINDOW)
         if busy is peer.busy:
             return []
         peer.busy = busy

@@ -15,11 +15,11 @@ from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
+    BALLOT_ROUND_MAX,
     GROWTH_MAX,
-    LEASE_MS,
+    LEADER_LEASE_MS,
     NEAR_SLOTS,
     ROUND_JUMP_MAX,
-    ROUND_MAX,
     TIME_JUMP_MS_MAX,
     TOO_FAR,
     VOTES_BYTES_MAX,
@@ -44,7 +44,8 @@ from fencelock.actors.paxos.event import (
     ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.reads import StalenessBound
+from fencelock.actors.paxos.wire import (
     FITTING_BYTES,
     NO_BALLOT,
     Accept,
@@ -67,7 +68,6 @@ from fencelock.actors.paxos.message import (
     page_of,
     shown_ballot,
 )
-from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Facts, Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level
 from fencelock.actors.table.wire import LOG_VERSION
@@ -127,7 +127,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         recovered: Recovered,
         voter: int = 0,
         votes: bool = True,
-        lease_ms: int = LEASE_MS,
+        lease_ms: int = LEADER_LEASE_MS,
         version: str = "",
         **member: Unpack[MemberArguments],
     ) -> None:
@@ -268,7 +268,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         this node is trusted: no other process can send under its name.
         """
         speaker, ballot, promised = node_of(sender), event.ballot, self.promised
-        known = speaker in self.config.members and 1 <= ballot.round <= ROUND_MAX
+        known = speaker in self.config.members and 1 <= ballot.round <= BALLOT_ROUND_MAX
         if not known or ballot.leader != leader_of(speaker):
             return (Observe("paxos.stranger_leads"),)
         highest = max(promised.round, self.floor, self.config.floor)
@@ -525,7 +525,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         promised = max(self.promised, self.kept)
         if promised > NO_BALLOT:
             records.append(Pledged(pledge=Pledge.PROMISED, ballot=promised))
-        if self.recorded_lease_ms != LEASE_MS:
+        if self.recorded_lease_ms != LEADER_LEASE_MS:
             records.append(self._lease_record())
         return (Checkpoint(tuple(records)),)
 

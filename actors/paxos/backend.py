@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Alive,
     Cancel,
     CancellableRequest,
@@ -49,28 +49,28 @@ from fencelock.actors.paxos.event import (
     Skipped,
     SlotOutcomes,
 )
-from fencelock.actors.paxos.in_flight import (
-    BYTES_MAX,
-    CLIENT_BYTES_MAX,
+from fencelock.actors.paxos.log_requests import (
+    CLIENT_COMMANDS_BYTES_MAX,
+    COMMANDS_BYTES_MAX,
     CommandEncoder,
-    InFlightRequest,
-    InFlightRequests,
+    LogRequest,
+    LogRequests,
     QuorumContact,
 )
-from fencelock.actors.paxos.message import Decline, Declined
 from fencelock.actors.paxos.queries import Queries
+from fencelock.actors.paxos.wire import Decline, Declined
 from fencelock.actors.proxy.backend import MembersBackend, Status
 from fencelock.actors.proxy.clients import (
-    REQUESTS_MAX,
+    NODE_REQUESTS_MAX,
     OpenSessions,
     OverQuotaError,
     RemoteClient,
     is_full,
 )
-from fencelock.actors.proxy.message import MembersKnown, eviction_notice
+from fencelock.actors.proxy.event import MembersKnown, eviction_notice
 from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.session.message import Undecided
+from fencelock.actors.session.event import Undecided
 from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.wire import Queued, Result
 from fencelock.actors.timing import TIMING, Timing
@@ -130,7 +130,7 @@ class PaxosBackend(MembersBackend):
         super().__init__(node, members, endpoints)
         replica = replica_of(node)
         self.contact = QuorumContact(self.members)
-        self.in_flight = InFlightRequests(self.proxy, replica, encode, timing.outcome_ms)
+        self.in_flight = LogRequests(self.proxy, replica, encode, timing.outcome_ms)
         self.sessions = OpenSessions()
         self.queries = Queries(node, replica, self.contact, self.clients)
         self.leader = ""
@@ -189,17 +189,17 @@ class PaxosBackend(MembersBackend):
                 return ()
             in_flight.end(known)  # The client has used the number again.
         count = len(by_key)
-        if count >= REQUESTS_MAX and is_full(count, REQUESTS_MAX, eases=request.EASES):
-            raise self._overloaded(f"{REQUESTS_MAX} requests")
+        if count >= NODE_REQUESTS_MAX and is_full(count, NODE_REQUESTS_MAX, eases=request.EASES):
+            raise self._overloaded(f"{NODE_REQUESTS_MAX} requests")
         if not count:
             self._expect_reply(now)
-        if in_flight.bytes >= BYTES_MAX and is_full(
-            in_flight.bytes, BYTES_MAX, eases=request.EASES
+        if in_flight.bytes >= COMMANDS_BYTES_MAX and is_full(
+            in_flight.bytes, COMMANDS_BYTES_MAX, eases=request.EASES
         ):
-            raise self._overloaded(f"{BYTES_MAX >> 20} MiB of requests")
+            raise self._overloaded(f"{COMMANDS_BYTES_MAX >> 20} MiB of requests")
         client = self.clients.latest
         size = 0 if client is None else client.usage.bytes
-        most = CLIENT_BYTES_MAX
+        most = CLIENT_COMMANDS_BYTES_MAX
         if size >= most and client is not None and is_full(size, most, eases=request.EASES):
             raise OverQuotaError(
                 f"{size >> 10} KiB of requests of {client.usage.owner} are under way at node "
@@ -560,7 +560,7 @@ _ENDINGS = {
 """The level of the log line about the end of a session, the event, and the reason."""
 
 
-def _is_untried(known: InFlightRequest) -> bool:
+def _is_untried(known: LogRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
     return known.proposed_at == known.since and isinstance(
         known.request, Open | CancellableRequest | OperatorCommand

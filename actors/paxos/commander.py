@@ -28,7 +28,7 @@ from fencelock.actors.paxos.event import (
     SendHeartbeat,
     SpreadDecisions,
 )
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     Accept,
     Accepted,
     Ballot,
@@ -39,13 +39,13 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.role import Facts, Host, Summary
 
-LATE_MS = 5
+LATE_SLOT_MS = 5
 """Time for which a majority may leave a slot undecided before the other members are asked (ms)."""
 
 NEWS_MS = 20
 """Under load, the interval at which followers are sent which slots are decided, unless an `Accept`
 carries it, and members outside the preferred quorum are sent the slots themselves (ms). After a
-pause they are sent in `LATE_MS`. Each interval costs those members a turn and a sync."""
+pause they are sent in `LATE_SLOT_MS`. Each interval costs those members a turn and a sync."""
 
 EXPLORE = 32
 """At each multiple of this slot all members are asked, to find out which are quickest now."""
@@ -203,7 +203,7 @@ class Commander(MemberRole[CommanderEvent]):
     def _wait(self) -> Wake:
         """Delay the `Commit`: the next `Accept` may report the decision to followers."""
         self.waiting, self.watched = True, self.committed
-        return Wake(LATE_MS, SpreadDecisions())
+        return Wake(LATE_SLOT_MS, SpreadDecisions())
 
     def _on_spread_decisions(self, now: Instant) -> Effects:
         """Report the decision to followers, unless an `Accept` has done so or soon will."""

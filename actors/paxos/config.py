@@ -1,8 +1,8 @@
 """The membership that votes on each slot, and the times and limits that all members share.
 
 The log carries a change of the members as a separate command, alone in its slot. Snapshots end with
-a part for the memberships in force and the highest origin of a batch. Both begin with `CHANGE`,
-which begins no command and no part of a state machine.
+a part for the memberships in force and the highest origin of a batch. Both begin with
+`CHANGE_PREFIX`, which begins no command and no part of a state machine.
 
 Bounds on numbers of other members
 ==================================
@@ -82,7 +82,14 @@ from fencelock.actors.membership import (
     reached_by_majority,
 )
 from fencelock.actors.message import Address, Instant, on_each
-from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, Ballot, Batch, HeartbeatAck, fits
+from fencelock.actors.paxos.wire import (
+    NO_BALLOT,
+    PAXOS_NUMBER_MAX,
+    Ballot,
+    Batch,
+    HeartbeatAck,
+    fits,
+)
 from fencelock.actors.repeated import ImpossibleMessages
 from fencelock.actors.role import E, Host, Role
 from fencelock.actors.table.wire import LOG_VERSION
@@ -100,7 +107,7 @@ LEARNED_SLOTS = 256
 """Maximum number of slots that a learner may lack when it reports, to count as ready. It requests
 what it lacks every 50 ms, while a loaded log may grow by 2,000 slots a second."""
 
-LEASE_MS = TIMING.lease_ms
+LEADER_LEASE_MS = TIMING.lease_ms
 """Duration for which an acceptor follows a leader after its heartbeat (ms): most of a failover."""
 
 VOTES_MAX = 10_000
@@ -126,7 +133,7 @@ LOG_MAX = 10_000
 LOG_BYTES_MAX = 32 << 20
 """The same limit in bytes of commands (32 MiB)."""
 
-ROUND_MAX = (1 << 63) - 1
+BALLOT_ROUND_MAX = (1 << 63) - 1
 """The highest round that the wire can carry."""
 
 ROUND_KEPT_MAX = 3 << 61
@@ -141,20 +148,20 @@ that far apart, unless one was away for 19 days of nothing but elections. A forg
 messages, each of which waits for a disk, to use up all rounds.
 """
 
-NODES_MAX = 256
+ANSWERED_NODES_MAX = 256
 """Maximum nodes that a member answers; members are not limited by it."""
 
 ROUNDS_PER_VIEW = ROUND_JUMP_MAX // 2
 """Rounds below those of candidates that know the next view: ten days of nothing but elections. A
 member that lacks two changes is still within `ROUND_JUMP_MAX`."""
 
-CHANGE = b"members "
+CHANGE_PREFIX = b"members "
 """Beginning of a command that changes the members, and of the part of a snapshot with them."""
 
 TEXT_MAX = 300
 """Maximum length of a member's name or endpoint."""
 
-NUMBERS = range(NUMBER_MAX << 1)
+PAXOS_NUMBERS = range(PAXOS_NUMBER_MAX << 1)
 """Numbers of changes, slots, journals and rounds."""
 
 TERMS_MAX = 2
@@ -363,7 +370,7 @@ class LogConfig:
 
     def meet(self, node: str) -> bool:
         """Answer ``node`` from now on, if there is room for it."""
-        if node not in self.nodes and len(self.nodes) < NODES_MAX:
+        if node not in self.nodes and len(self.nodes) < ANSWERED_NODES_MAX:
             self.nodes[node] = None
         return node in self.nodes
 
@@ -385,7 +392,7 @@ class LogConfig:
         if not any(votes):
             return range(0)
         first = self.first if votes[0] else self.pending
-        return range(first, NUMBER_MAX if votes[-1] else self.pending)
+        return range(first, PAXOS_NUMBER_MAX if votes[-1] else self.pending)
 
     def at(self, slot: int) -> View:
         """Return the view whose members decide ``slot``, which is not applied here."""
@@ -449,16 +456,16 @@ class Term(NamedTuple):
 
 def command_of(membership: Membership) -> bytes:
     """Return the command that puts ``membership`` into force, `WINDOW` slots after its own."""
-    return CHANGE + encode(membership)
+    return CHANGE_PREFIX + encode(membership)
 
 
 def change_in(batch: Batch) -> Membership | None:
     """Return the membership that ``batch`` puts into force, or None for any other batch."""
     commands = batch.commands
-    if len(commands) != 1 or not commands[0].startswith(CHANGE):
+    if len(commands) != 1 or not commands[0].startswith(CHANGE_PREFIX):
         return None
     try:
-        membership = _MEMBERSHIP.decode(commands[0][len(CHANGE) :])
+        membership = _MEMBERSHIP.decode(commands[0][len(CHANGE_PREFIX) :])
     except (MsgspecError, ValueError):
         return None
     return membership if _is_sound(membership) else None
@@ -466,7 +473,7 @@ def change_in(batch: Batch) -> Membership | None:
 
 def log_part(terms: Sequence[Term], origin: Ballot) -> bytes:
     """Return the part of a snapshot that has the memberships, and the highest origin."""
-    return CHANGE + encode((terms, origin))
+    return CHANGE_PREFIX + encode((terms, origin))
 
 
 def split(chunks: Sequence[bytes]) -> tuple[Sequence[bytes], tuple[Term, ...], Ballot]:
@@ -479,14 +486,14 @@ def split(chunks: Sequence[bytes]) -> tuple[Sequence[bytes], tuple[Term, ...], B
         ValueError: the last one, which has the state of the log, cannot be read.
 
     """
-    if not chunks or not chunks[-1].startswith(CHANGE):
+    if not chunks or not chunks[-1].startswith(CHANGE_PREFIX):
         return chunks, (), NO_BALLOT  # A cluster that began with a backup.
     text = "the members or the ballot in the snapshot cannot be read"
     try:
-        terms, origin = _LOG_PART.decode(chunks[-1][len(CHANGE) :])
+        terms, origin = _LOG_PART.decode(chunks[-1][len(CHANGE_PREFIX) :])
     except (MsgspecError, ValueError) as error:
         raise ValueError(f"{text}: {error}") from error
-    sound = all(term.first in NUMBERS and _is_sound(term.membership) for term in terms)
+    sound = all(term.first in PAXOS_NUMBERS and _is_sound(term.membership) for term in terms)
     if not sound or len(terms) > TERMS_MAX or origin.round < 0 or len(origin.leader) > TEXT_MAX:
         raise ValueError(text)
     return chunks[:-1], terms, origin
@@ -500,11 +507,11 @@ def _is_sound(membership: Membership) -> bool:
     """Return whether all numbers and texts are within their limits, and the names in order."""
     number, members = membership
     return (
-        number in NUMBERS
+        number in PAXOS_NUMBERS
         and 1 <= len(members) <= MEMBERS_MAX
         and all(one.name and "/" not in one.name for one in members)
         and all(len(one.name) <= TEXT_MAX and len(one.endpoint) <= TEXT_MAX for one in members)
-        and all(one.journal in NUMBERS for one in members)
+        and all(one.journal in PAXOS_NUMBERS for one in members)
         and all(one.name < other.name for one, other in pairwise(members))
     )
 

@@ -23,9 +23,9 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import Compare, Divergence, Isolate, Withdraw
 from fencelock.actors.paxos.machine import MASK, Fingerprint
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     COUNTER_NAME_BYTES_MAX,
-    COUNTERS_MAX,
+    DIGEST_COUNTERS_MAX,
     SCHEME,
     Diverged,
     TableDigest,
@@ -40,7 +40,7 @@ STEPS = 100
 """Number of parts into which the slots between two agreed ones are divided. A digest is kept at
 the end of each part, so that members can also compare soon after a snapshot or a restart."""
 
-KEPT = 128
+OWN_DIGESTS_KEPT = 128
 """Own digests that are kept: they span slightly more than `AGREED_SLOTS`."""
 
 AGREED_KEPT = 32
@@ -52,7 +52,7 @@ RECEIVED_SLOTS_MAX = 32
 COMPARE_MS = 2_000
 """Timeout after which a member is asked for a digest that it has not sent (ms)."""
 
-ATTEMPTS_MAX = 3
+COMPARE_ATTEMPTS_MAX = 3
 """Maximum number of such requests; after them the next agreed slot must do."""
 
 ADVICE = (
@@ -131,7 +131,7 @@ class DivergenceWatch:
         if found is None or self.why:
             return ()
         missing = self.digests.missing(event.slot)
-        if missing and event.attempt <= ATTEMPTS_MAX:
+        if missing and event.attempt <= COMPARE_ATTEMPTS_MAX:
             asking = replace(found.own, asks=True)
             again = Compare(slot=event.slot, attempt=event.attempt + 1)
             return [
@@ -162,7 +162,7 @@ class DivergenceWatch:
         if slot in self.doubted:
             return []
         self.doubted[slot] = None
-        _forget_above(ATTEMPTS_MAX, self.doubted)
+        _forget_above(COMPARE_ATTEMPTS_MAX, self.doubted)
         return [notice(self.digests.node, level, text), *self._notify(doubt), Observe(mark)]
 
     def _notify(self, why: str) -> list[Effect]:
@@ -299,7 +299,7 @@ class Digests:
             counters=fingerprint.counters,
             asks=False,
         )
-        _forget_above(KEPT, self.own)
+        _forget_above(OWN_DIGESTS_KEPT, self.own)
         agreed = slot % self.every == 0
         if agreed:
             self._since = fingerprint.decided
@@ -314,7 +314,7 @@ class Digests:
         if slot not in self.sent:
             self.sent[slot] = None
             self.due.append(slot)
-            _forget_above(KEPT, self.sent)
+            _forget_above(OWN_DIGESTS_KEPT, self.sent)
 
     def get(self, slot: int) -> TableDigest | None:
         """Return this member's own digest of ``slot``, if it is kept."""
@@ -377,7 +377,7 @@ class Digests:
         return (
             digest.scheme == SCHEME
             and digest.slot % self.step == 0
-            and len(digest.counters) <= COUNTERS_MAX
+            and len(digest.counters) <= DIGEST_COUNTERS_MAX
             and all(_is_short(one.name) for one in digest.counters)
         )
 

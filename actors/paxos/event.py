@@ -13,7 +13,7 @@ from fencelock.actors.effect import Fault
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import Address, Event, Instant, Local, Message, Timer
 from fencelock.actors.paxos.journal import Base
-from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
+from fencelock.actors.paxos.wire import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
 from fencelock.actors.timing import TIMING, Timing
 
 

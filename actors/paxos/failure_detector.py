@@ -53,9 +53,9 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.locator import Locator, LocatorEvent
-from fencelock.actors.paxos.message import NO_BALLOT, NO_REPORT, HeartbeatAck, Locate, TakeOver
 from fencelock.actors.paxos.slow_disk import DiskComparison
-from fencelock.actors.proxy.message import TimesUnfit
+from fencelock.actors.paxos.wire import NO_BALLOT, NO_REPORT, HeartbeatAck, Locate, TakeOver
+from fencelock.actors.proxy.event import TimesUnfit
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, notice
 from fencelock.actors.round_trips import RoundTrips

@@ -17,10 +17,10 @@ from fencelock.actors.paxos.config import (
     split,
     why_impossible,
 )
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     CHUNKS_MAX,
     NO_BALLOT,
-    NUMBER_MAX,
+    PAXOS_NUMBER_MAX,
     Accept,
     Ballot,
     Batch,
@@ -33,7 +33,7 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.actors.timing import TIME_MS_MAX, TIMING
+from fencelock.actors.timing import TIMING, TIMING_MS_MAX
 
 
 class Base(NamedTuple):
@@ -183,8 +183,8 @@ def find_impossible(records: Sequence[Message]) -> list[ImpossibleVote]:
     found: list[ImpossibleVote] = []
     for one in pledged:
         number, why = one.ballot.round, ""
-        if one.pledge is Pledge.LEASE and not 0 <= number <= TIME_MS_MAX:
-            why = f"a lease of {number} ms, and at most {TIME_MS_MAX} ms can be configured"
+        if one.pledge is Pledge.LEASE and not 0 <= number <= TIMING_MS_MAX:
+            why = f"a lease of {number} ms, and at most {TIMING_MS_MAX} ms can be configured"
         if one.pledge is Pledge.APPLIED and not 0 <= number <= first + GROWTH_MAX:
             why = f"slots up to {number} are applied, although the journal has those up to {first}"
         if why:
@@ -215,7 +215,7 @@ def without_votes(records: Sequence[Message], wrong: Sequence[ImpossibleVote]) -
         elif isinstance(record, Accept):
             kept.append(Pledged(pledge=Pledge.PROMISED, ballot=record.ballot))
         elif isinstance(record, Pledged) and record.pledge is Pledge.LEASE:
-            longest = record.ballot._replace(round=TIME_MS_MAX)
+            longest = record.ballot._replace(round=TIMING_MS_MAX)
             kept.append(Pledged(pledge=Pledge.LEASE, ballot=longest))
     return kept
 
@@ -236,11 +236,12 @@ def why_unusable(records: Sequence[Message]) -> str:
                 for slot, batch in enumerate(record.batches, start=record.first):
                     if why := why_impossible(batch, latest_ms(1, 0, slot)):
                         return f"a decision for slot {slot} with {why}"
-                    if not 1 <= slot < NUMBER_MAX:
-                        return f"a decision for slot {slot}, {NUMBER_MAX - 1} is the last possible"
+                    if not 1 <= slot < PAXOS_NUMBER_MAX:
+                        most = PAXOS_NUMBER_MAX - 1
+                        return f"a decision for slot {slot}, {most} is the last possible"
             case SnapshotChunk():
                 chunks = 0 if record.chunk == 0 else chunks
-                sound = 1 <= record.slot < NUMBER_MAX and record.time_ms >= 0
+                sound = 1 <= record.slot < PAXOS_NUMBER_MAX and record.time_ms >= 0
                 in_turn = record.chunk == chunks and 0 <= record.chunk < record.count <= CHUNKS_MAX
                 chunks += 1
                 if not (sound and in_turn) or _is_late(record.slot, record.time_ms):

@@ -92,8 +92,8 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire
 from fencelock.actors.message import Address, Instant, address_of, node_of, role_of
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import (
+    BALLOT_ROUND_MAX,
     ROUND_JUMP_MAX,
-    ROUND_MAX,
     ROUNDS_PER_VIEW,
     TOO_FAR,
     VOTES_MAX,
@@ -129,10 +129,10 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     NO_BALLOT,
     NO_OP,
-    NUMBER_MAX,
+    PAXOS_NUMBER_MAX,
     Ballot,
     Pledge,
     Pledged,
@@ -310,7 +310,7 @@ class Leader(MemberRole[LeaderEvent]):
         if not self.is_voter or not self.config.newest.counts(self.acceptor, self.voter):
             return [*self._give_up(), Observe("paxos.cannot_stand")]
         above = max(self.ballot.round, self.seen.round, self.config.floor)
-        if above >= ROUND_MAX:
+        if above >= BALLOT_ROUND_MAX:
             return [Observe("paxos.rounds_exhausted")]
         before = self._retire()
         self.ballot = Ballot(above + 1, self.address)
@@ -337,7 +337,7 @@ class Leader(MemberRole[LeaderEvent]):
         """Handle a preemption from this node's scout or commander, which check the acceptor."""
         if node_of(sender) != self.node:
             return (Observe("paxos.stranger_preempts"),)
-        if not 0 <= preempted.ballot.round <= ROUND_MAX:
+        if not 0 <= preempted.ballot.round <= BALLOT_ROUND_MAX:
             return (Observe("paxos.impossible_ballot"),)
         highest = max(self.ballot.round, self.seen.round, self.config.floor)
         if preempted.ballot.round - highest > ROUND_JUMP_MAX:
@@ -781,7 +781,7 @@ class Scout(MemberRole[ScoutEvent]):
 def _is_sound(promise: Promise) -> bool:
     """Return whether votes are older than the promise, in order, and within the page."""
     slots = [promise.first - 1, *(vote.slot for vote in promise.votes)]
-    end = promise.more if promise.more is not None else NUMBER_MAX
+    end = promise.more if promise.more is not None else PAXOS_NUMBER_MAX
     in_order = all(a < b for a, b in zip(slots, [*slots[1:], end], strict=True))
     older = all(vote.ballot < promise.ballot for vote in promise.votes)
     return promise.first >= promise.asked and in_order and older

@@ -36,7 +36,7 @@ from fencelock.actors.paxos.event import (
     NodeFacts,
     ReportState,
 )
-from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
+from fencelock.actors.paxos.wire import PAXOS_NUMBER_MAX, UNWILLING, Locate, Located
 from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
@@ -55,7 +55,7 @@ A new member must have reported soon before it is added: see `config.JOIN_SLOTS`
 LEARNERS_MAX = 64
 """Maximum learners of which a node keeps the last report."""
 
-REQUESTS_MAX = 64
+LOCATE_REQUESTS_MAX = 64
 """Requests whose answers still bound the age of the state; older ones would prove little."""
 
 
@@ -177,7 +177,7 @@ class Locator:
     def _ask(self, node: str, now: Instant) -> Send:
         self.number += 1
         self.requests[self.number] = now
-        if len(self.requests) > REQUESTS_MAX:
+        if len(self.requests) > LOCATE_REQUESTS_MAX:
             del self.requests[next(iter(self.requests))]
         locate = replace(
             self.report,
@@ -199,7 +199,7 @@ class Locator:
             return refused
         possible = (
             min(locate.view, locate.journal, locate.life, locate.log_version - 1) >= 0
-            and 0 <= locate.bytes_left < NUMBER_MAX
+            and 0 <= locate.bytes_left < PAXOS_NUMBER_MAX
             and 1 <= locate.priority <= UNWILLING
             and len(locate.version) <= TEXT_MAX
             and len(locate.endpoint) <= TEXT_MAX
@@ -243,7 +243,7 @@ class Locator:
     def _prove(self, located: Located) -> list[Effect]:
         """Bound the age of this node's state once it has applied as much as the other node."""
         asked = self.requests.get(located.number)
-        if asked is None or not 0 <= located.age_ms < NUMBER_MAX:
+        if asked is None or not 0 <= located.age_ms < PAXOS_NUMBER_MAX:
             return []
         age_ns = surely_over(located.age_ms, self.drift_ppm) * NS_PER_MS
         fresh = Fresh(since=Instant(asked - age_ns), slot=located.applied)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fencelock.actors.effect import CheckpointEnd, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import (
-    CHANGE,
+    CHANGE_PREFIX,
     LOG_BYTES_MAX,
     VOTES_BYTES_MAX,
     VOTES_MAX,
@@ -32,7 +32,8 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Base, Recovered
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.snapshots import SharedSnapshots, Snapshots
+from fencelock.actors.paxos.wire import (
     CHUNKS_MAX,
     NO_BALLOT,
     PAGE,
@@ -43,7 +44,6 @@ from fencelock.actors.paxos.message import (
     TableDigest,
     page_of,
 )
-from fencelock.actors.paxos.snapshots import SharedSnapshots, Snapshots
 from fencelock.actors.table.poison import PoisonError
 
 LogEvent = (
@@ -154,7 +154,7 @@ class Log:
         if snapshots.writer is not None:
             snapshots.writer.since.append(batch)
         commands = batch.commands
-        if len(commands) == 1 and commands[0].startswith(CHANGE):
+        if len(commands) == 1 and commands[0].startswith(CHANGE_PREFIX):
             membership = change_in(batch)
             if membership is not None:
                 self.views_changed |= config.change(decided.next - 1, membership)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from fencelock.actors.effect import Fault
 from fencelock.actors.message import Event, Message
-from fencelock.actors.paxos.message import Figure
+from fencelock.actors.paxos.wire import Figure
 
 MASK = (1 << 63) - 1
 """Digests are non-negative integers on the wire."""

@@ -36,10 +36,10 @@ from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import NO_REPORT, UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+from fencelock.actors.paxos.wire import NO_REPORT, UNWILLING
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING, Timing
 

@@ -17,7 +17,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.config import TIME_JUMP_MS_MAX, WINDOW, command_of
 from fencelock.actors.paxos.event import BatchDelay, Gather, Leadership, LogTimeDue, Order
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
     COMMAND_BYTES_MAX,

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.backup_message import BackupPart, LockQuery, ReadBackup
 from fencelock.actors.api.changes import WATCH_AGE_MS, ReadChanges
-from fencelock.actors.api.message import LockStatus, Reason, refused
+from fencelock.actors.api.lock_message import LockStatus, Reason, refused
 from fencelock.actors.api.request import TableReply, is_watch
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.event import Export, Exported, MachineRead, ReadMachine
-from fencelock.actors.paxos.in_flight import QuorumContact
+from fencelock.actors.paxos.log_requests import QuorumContact
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import RemoteClients
 from fencelock.actors.proxy.queries import NextQueries, PendingQueries, PendingQuery, QueryTurns

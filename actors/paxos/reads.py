@@ -83,9 +83,9 @@ Invariants:
 Bounds
 ------
 
-`READS_MAX` reads of each kind wait; a linearizable one is dropped after `READ_MS_MAX` without a
-reply, and the proxy's client asks again. A local read is refused, with the age that is known, after
-one heartbeat and its replies: a client that accepts an older state can say so.
+`WAITING_READS_MAX` reads of each kind wait; a linearizable one is dropped after `READ_MS_MAX`
+without a reply, and the proxy's client asks again. A local read is refused, with the age that is
+known, after one heartbeat and its replies: a client that accepts an older state can say so.
 
 This keeps reads-are-fresh. Source: D. Ongaro: Consensus: Bridging Theory and Practice (2014),
 sections 6.4 (read index, lease), for the leader; the rest is ours.
@@ -100,7 +100,7 @@ from itertools import islice, takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fencelock.actors.api.changes import WATCH_AGE_MS, WATCH_MS, ChangesRead, ReadChanges
+from fencelock.actors.api.changes import CHANGES_WATCH_MS, WATCH_AGE_MS, ChangesRead, ReadChanges
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, ms_between, node_of
@@ -117,9 +117,9 @@ from fencelock.actors.paxos.event import (
     WatchCheck,
 )
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import NO_BALLOT, Heartbeat, ReadIndex, ReadIndexReached
+from fencelock.actors.paxos.wire import NO_BALLOT, Heartbeat, ReadIndex, ReadIndexReached
 
-READS_MAX = 10_000
+WAITING_READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
 
 DUE_MAX = 200
@@ -134,7 +134,7 @@ NOTHING_PROVEN = -1
 BEATS_MAX = 64
 """Heartbeats whose replies may still prove something; see `failure_detector.ASKED_MAX`."""
 
-PENDING_MAX = 64
+PROOFS_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
 
 
@@ -270,7 +270,7 @@ class Reads:
             return self._read_local(read, now)
         if self._is_sure(now):
             return [self._reply(read, 0, now)]
-        if len(self.linear) + len(self.indexes) >= READS_MAX:
+        if len(self.linear) + len(self.indexes) >= WAITING_READS_MAX:
             return (Observe("paxos.reads_full"),)
         self.linear.append(read)
         return self._request(now)
@@ -317,7 +317,7 @@ class Reads:
         reply = self._reply_local(read, now)
         if reply is not None:
             return [reply]
-        if len(self.local) >= READS_MAX:
+        if len(self.local) >= WAITING_READS_MAX:
             return [self._refuse(read, now), Observe("paxos.reads_full")]
         self.local.append(read)
         return [Wake(self.age_wait_ms, AgeCheck())]
@@ -332,7 +332,7 @@ class Reads:
         if self.checking:
             return ()
         self.checking = True
-        return [Wake(CHECK_MS, WatchCheck())]
+        return [Wake(READS_CHECK_MS, WatchCheck())]
 
     def _serve_parked(self, now: Instant) -> list[Effect]:
         before = self.seen
@@ -372,7 +372,7 @@ class Reads:
             for read in self.parked.take_all():
                 effects.append(self._refuse(read, now))
         self.checking = bool(self.parked)
-        return [*effects, Wake(CHECK_MS, WatchCheck())] if self.checking else effects
+        return [*effects, Wake(READS_CHECK_MS, WatchCheck())] if self.checking else effects
 
     def _reply_local(self, read: Read, now: Instant) -> Send | None:
         age_ms = self.age_ms(now)
@@ -455,10 +455,10 @@ class Reads:
         return effects
 
 
-CHECK_MS = 1_000
+READS_CHECK_MS = 1_000
 """Interval between two checks of the waiting reads (ms)."""
 
-Key = tuple[Address, int]
+ReadKey = tuple[Address, int]
 """A role and the number of its read."""
 
 
@@ -479,11 +479,11 @@ class ParkedReads:
     """The reads that wait for a change."""
 
     def __init__(self) -> None:
-        self.by_object: dict[str, dict[str, dict[Key, Read]]] = {}
+        self.by_object: dict[str, dict[str, dict[ReadKey, Read]]] = {}
         """Those that are not due, by object and by the prefix of the keys that they are about."""
-        self.due: dict[Key, int] = {}
+        self.due: dict[ReadKey, int] = {}
         """Those to be looked up, in the order of their turns, and the version seen before that."""
-        self._order: OrderedDict[Key, Read] = OrderedDict()
+        self._order: OrderedDict[ReadKey, Read] = OrderedDict()
         """All reads, in the order of arrival."""
 
     def __len__(self) -> int:
@@ -573,7 +573,7 @@ def _is_news(reply: Event | Fault) -> bool:
 
 
 def _is_late(read: Read, now: Instant) -> bool:
-    return ms_between(read.at, now) >= WATCH_MS
+    return ms_between(read.at, now) >= CHANGES_WATCH_MS
 
 
 class ReadIndexes:
@@ -731,7 +731,7 @@ class Freshness:
     def __init__(self) -> None:
         self.since: Instant | None = None
         """Everything known anywhere to be decided at this instant (own clock) is applied."""
-        self.pending: deque[Fresh] = deque(maxlen=PENDING_MAX)
+        self.pending: deque[Fresh] = deque(maxlen=PROOFS_MAX)
         """Proofs that count as soon as their slots are applied; the last few."""
 
     def take(self, fresh: Fresh, applied: int) -> None:

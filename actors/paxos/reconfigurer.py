@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Unpack
 
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -14,12 +15,11 @@ from fencelock.actors.api.membership_message import (
     NodeRole,
     ReadMembers,
 )
-from fencelock.actors.api.message import Refused
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import Member
 from fencelock.actors.membership_changes import (
-    REQUESTS_MAX,
+    CHANGE_REQUESTS_MAX,
     ClientRequests,
     Learner,
     MemberChanges,
@@ -30,7 +30,7 @@ from fencelock.actors.membership_changes import (
     unchanged,
 )
 from fencelock.actors.membership_target import (
-    CHECK_MS,
+    MEMBERS_CHECK_MS,
     NO_TARGET,
     QUIET_MS,
     MemberTarget,
@@ -54,16 +54,16 @@ from fencelock.actors.paxos.event import (
     TargetDue,
     ViewChanged,
 )
-from fencelock.actors.paxos.message import NO_BALLOT, UNWILLING, Locate
-from fencelock.actors.proxy.message import Relay
+from fencelock.actors.paxos.wire import NO_BALLOT, UNWILLING, Locate
+from fencelock.actors.proxy.event import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
-NEVER = -1
+NEVER_RECEIVED = -1
 """In place of the time since the last message of a node that has sent none."""
 
-VERSION_CHARS_MAX = 64
+PAXOS_VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
 
 
@@ -112,7 +112,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         """Connect to the members, unless they are the nodes of the configuration."""
         view = self.config.newest
         links = self._link() if view.number else [self.requests.known(0, view.seats)]
-        return [*links, Wake(CHECK_MS, TargetDue())]
+        return [*links, Wake(MEMBERS_CHECK_MS, TargetDue())]
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         match event:
@@ -149,7 +149,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
 
     def _on_request(self, sender: Address, request: MembersRequest) -> Effects:
         known = sender == members_of(node_of(sender)) and node_of(sender) in self.config.nodes
-        if not known or len(self.waiting) >= REQUESTS_MAX:
+        if not known or len(self.waiting) >= CHANGE_REQUESTS_MAX:
             return (Observe("paxos.members_request_ignored"),)
         self.waiting.append((sender, request))
         return [Send(self.monitor, DescribeNodes())] if len(self.waiting) == 1 else ()
@@ -185,7 +185,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
     def _on_target_due(self, now: Instant) -> Effects:
         self.keeper.check(now)
         self.checking = True
-        return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
+        return [Send(self.monitor, DescribeNodes()), Wake(MEMBERS_CHECK_MS, TargetDue())]
 
     def _check(self, described: NodesDescribed, now: Instant) -> list[Effect]:
         """Note who is down, and take the next step towards the target, if this node leads."""
@@ -215,7 +215,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             if known is None or facts.last_message_ms < known.last_message_ms:
                 latest[facts.node] = facts
         for member in newest.members:
-            latest.setdefault(member, NodeFacts(member, 1, NEVER, 0, None))
+            latest.setdefault(member, NodeFacts(member, 1, NEVER_RECEIVED, 0, None))
         return MembersRead(
             node=self.node,
             view=self.config.newest.number,
@@ -234,7 +234,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             role = NodeRole.NON_VOTING
         elif seat is not None and node in self.keeper.down:
             role = NodeRole.DOWN
-        known = facts.last_message_ms != NEVER
+        known = facts.last_message_ms != NEVER_RECEIVED
         return NodeReport(
             node=node,
             endpoint=seat.endpoint if seat is not None else learner.endpoint if learner else "",
@@ -243,12 +243,12 @@ class Reconfigurer(MemberRole[MembersEvent]):
             applied=facts.applied - 1,
             lag=max(0, self.config.applied - facts.applied) if known else None,
             last_message_ms=facts.last_message_ms if known else None,
-            version=facts.version[:VERSION_CHARS_MAX],
+            version=facts.version[:PAXOS_VERSION_CHARS_MAX],
             journal=learner.journal if learner else seat.journal if seat else 0,
         )
 
 
-HEARD_MS = 3 * TIMING.lease_ms
+PAXOS_REACHABLE_MS = 3 * TIMING.lease_ms
 """A node that was silent for this long does not count as reachable (ms)."""
 
 CLOSE_SLOTS = 1_000
@@ -267,7 +267,9 @@ class Facts:
     def votes(self, member: str) -> bool:
         """Return whether ``member`` voted recently, under its registered journal."""
         facts = self.members.get(member)
-        return member == self.node or (facts is not None and facts.last_message_ms <= HEARD_MS)
+        return member == self.node or (
+            facts is not None and facts.last_message_ms <= PAXOS_REACHABLE_MS
+        )
 
     def silent_ms(self, member: str, led_ms: int) -> int:
         """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
@@ -303,7 +305,9 @@ class Facts:
     def learner(self, node: str) -> Locate | None:
         """Return the last report of ``node`` as a learner, if it is recent."""
         facts = self.learners.get(node)
-        return None if facts is None or facts.last_message_ms > HEARD_MS else facts.learner
+        return (
+            None if facts is None or facts.last_message_ms > PAXOS_REACHABLE_MS else facts.learner
+        )
 
 
 class LogChanges(MemberChanges):

@@ -54,10 +54,10 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Located, Propose
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import NOTHING_PROVEN, ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.wire import COMMAND_BYTES_MAX, Decline, Declined, Located, Propose
 from fencelock.actors.role import Facts, Host, Summary
 from fencelock.actors.role_message import Level, notice
 

@@ -111,11 +111,11 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Base
 from fencelock.actors.paxos.machine import EncodedPart, Machine, Part
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
-    NUMBER_MAX,
     PAGE,
+    PAXOS_NUMBER_MAX,
     Batch,
     Fetch,
     Slots,
@@ -143,7 +143,7 @@ member may have to make its snapshot first."""
 MAKING_MS = 500
 """A member that is making its snapshot is asked again after this long (ms)."""
 
-SILENT_MS = 10_000
+SILENT_SOURCE_MS = 10_000
 """A member that did not answer a fetch is asked last for this long (ms)."""
 
 SNAPSHOT_KEPT_MS = 60_000
@@ -449,7 +449,7 @@ class Progress:
         """Return how much is left, and a line for the log if one is due."""
         self.target = target
         done, left = self._left(next_slot)
-        size = min(NUMBER_MAX - 1, self.bytes * left // done) if done else 0
+        size = min(PAXOS_NUMBER_MAX - 1, self.bytes * left // done) if done else 0
         effects: list[Effect] = (
             [Send(monitor_of(self.node), Fetched(bytes_left=size))] if size else []
         )
@@ -600,7 +600,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
             return self._ask(self.request)
         self.unanswered += 1
         if self.source not in self.tried:
-            self.silent_until[self.source] = Instant(now + SILENT_MS * NS_PER_MS)
+            self.silent_until[self.source] = Instant(now + SILENT_SOURCE_MS * NS_PER_MS)
         return [*self._ask_another(now), Observe("paxos.fetched_elsewhere")]
 
     def _ask_another(self, now: Instant) -> list[Effect]:
@@ -713,7 +713,7 @@ def pages_of(first: int, batches: Sequence[Batch]) -> list[Slots]:
 
 def _is_sound(part: SnapshotChunk) -> bool:
     return (
-        0 <= part.time_ms < NUMBER_MAX
+        0 <= part.time_ms < PAXOS_NUMBER_MAX
         and 0 <= part.chunk < part.count <= CHUNKS_MAX
         and len(part.content) <= CHUNK_BYTES_MAX
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.api.name import NAME_END, plain_name, quoted
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe

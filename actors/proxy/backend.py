@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import ProbeReply, Watch
-from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Alive,
     Elected,
@@ -22,6 +21,7 @@ from fencelock.actors.api.message import (
     LockStatus,
     NodeAddress,
 )
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import (
     CloseSession,
@@ -37,7 +37,7 @@ from fencelock.actors.error import UnsupportedError
 from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.proxy.clients import RemoteClients
-from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed, TimesUnfit
+from fencelock.actors.proxy.event import MembersKnown, Relay, Relayed, TimesUnfit
 
 ANNOUNCED_MAX = 500
 """Maximum clients that are sent new members per tick: it takes a few milliseconds."""

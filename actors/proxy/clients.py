@@ -6,17 +6,17 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.name import SESSION_BYTES_MAX, client_of
-from fencelock.actors.api.request import Key, Query, Request
+from fencelock.actors.api.request import Query, Request, RequestKey
 from fencelock.actors.api.role_request import AskRole
 from fencelock.actors.error import InvalidRequestError, OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import DEFAULT_QUOTAS
 
-CLIENTS_MAX = 100_000
+KNOWN_CLIENTS_MAX = 100_000
 """Clients that a proxy knows; a new one replaces the one silent for longest."""
 
-REQUESTS_MAX = 100_000
+NODE_REQUESTS_MAX = 100_000
 """Maximum requests in flight through one node; further ones are refused, to bound memory."""
 
 ASKERS_MAX = 1_024
@@ -98,7 +98,7 @@ class RemoteClient:
     """Its requests are charged to this."""
     assigned: str = ""
     """The id of the last session that it used."""
-    keeps: tuple[Key, ...] = ()
+    keeps: tuple[RequestKey, ...] = ()
     """Keys of its keep-alives in flight, the oldest and the newest."""
 
 
@@ -239,7 +239,7 @@ class RemoteClients:
         else:
             usage = self._taken_from_askers(name, owner)
         client = self.by_id[name] = RemoteClient(sender, session, now, usage)
-        if len(self.by_id) > CLIENTS_MAX:
+        if len(self.by_id) > KNOWN_CLIENTS_MAX:
             self.by_id.popitem(last=False)
         return client
 

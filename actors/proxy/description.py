@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
+from fencelock.actors.api.lock_message import Describe, LockStatus, NodeStatus
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.proxy.access import AccessControl
 from fencelock.actors.proxy.backend import Status
-from fencelock.actors.proxy.message import Reported
+from fencelock.actors.proxy.event import Reported
 
 DESCRIBES_MAX = 16
 """Clients' requests that one description answers: it takes two milliseconds to send each."""

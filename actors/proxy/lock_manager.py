@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     HOLDER_UNKNOWN,
     Acquire,
     Cancel,
@@ -49,8 +49,8 @@ from fencelock.actors.message import (
     ms_between,
 )
 from fencelock.actors.proxy.backend import Backend, Status
-from fencelock.actors.proxy.clients import REQUESTS_MAX
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.clients import NODE_REQUESTS_MAX
+from fencelock.actors.proxy.event import (
     STARTING,
     WAITERS_SHOWN_MAX,
     AcquireLock,
@@ -97,7 +97,7 @@ CONFIRM_AFTER_MS = 2_000
 CONFIRMS_MAX = 100
 """Maximum holds that are confirmed with their clients in one tick; each takes its turn."""
 
-QUERIES_MAX = 100
+HOLDER_QUERIES_MAX = 100
 """Maximum number of awaited locks whose holder elsewhere is requested for a description."""
 
 UNCONFIRMED_MAX = 100_000
@@ -107,7 +107,7 @@ that still waits for its reply repeats it."""
 REPLIES_MAX = 100_000
 """Maximum number of last replies kept for repeated requests; the oldest is dropped first."""
 
-LOCKS_SHOWN_MAX = 1_000
+STATUS_LOCKS_MAX = 1_000
 """Maximum locks in one `NodeStatus`."""
 
 LOCKS_BYTES_MAX = 1 << 19
@@ -361,8 +361,8 @@ class LockManager(Backend):
         if acquire.request < max(request, claim.request if claim is not None else 0):
             return [Observe("proxy.late_request_dropped")]
         if claim is None:
-            if len(self.claims.by_key) >= REQUESTS_MAX:
-                text = f"node {self.node} serves {REQUESTS_MAX} waits and holds, its limit"
+            if len(self.claims.by_key) >= NODE_REQUESTS_MAX:
+                text = f"node {self.node} serves {NODE_REQUESTS_MAX} waits and holds, its limit"
                 raise OverloadedError(text)
             return self._add(key, sender, acquire, now)
         if claim.phase is Phase.HELD:
@@ -656,7 +656,7 @@ class LockManager(Backend):
     def gather_status(self, now: Instant) -> Effects:
         self.descriptions, self.looking = {}, set()
         effects: list[Effect] = []
-        for lock in self.claims.awaited()[:QUERIES_MAX]:
+        for lock in self.claims.awaited()[:HOLDER_QUERIES_MAX]:
             number = self.queries.next_number()
             self.looking.add(number)
             effects.append(Send(self.granter, QueryLock(lock=lock, query=number)))
@@ -744,7 +744,7 @@ def locks_of(
                 shown.append(_contender_of(node, claim, now))
     statuses: list[LockStatus] = []
     left = LOCKS_BYTES_MAX
-    for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
+    for lock in sorted(waiters)[:STATUS_LOCKS_MAX]:
         held, known = claims.holder.get(lock), described.get(lock)
         holder = known.holder if known is not None else None
         status = LockStatus(

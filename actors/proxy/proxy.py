@@ -16,7 +16,7 @@ node.
     queries.py, description.py        reads in flight; the description of the node
     role_asks.py                      requests of other processes to roles of the node
     lock_manager.py                   the backend of `lamport` and `central`: who waits, who holds
-    message.py                        events between the proxy and other roles of its node
+    event.py                          events between the proxy and other roles of its node
 
 *The log* (`paxos/backend.py`). The backend keeps a request only until its outcome is known;
 everything else is in the table of locks. It proposes the request unchanged to its node's replica: a
@@ -47,8 +47,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fencelock.actors.api.cluster_message import Probe
-from fencelock.actors.api.message import (
-    REASONS,
+from fencelock.actors.api.lock_message import (
+    ERROR_REASONS,
     Describe,
     KeepAlive,
     Reason,
@@ -77,13 +77,13 @@ from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
 from fencelock.actors.proxy.clients import OverQuotaError
 from fencelock.actors.proxy.description import Description
-from fencelock.actors.proxy.message import AskReplied, Report, Reported
+from fencelock.actors.proxy.event import AskReplied, Report, Reported
 from fencelock.actors.proxy.role_asks import RoleAsks
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkUp
 
-REASONS[OverQuotaError] = Reason.OVERLOADED
+ERROR_REASONS[OverQuotaError] = Reason.OVERLOADED
 
 K = TypeVar("K", bound=Event)
 H = TypeVar("H")

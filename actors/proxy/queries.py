@@ -6,15 +6,15 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
 from fencelock.actors.api.backup_message import LockQuery
-from fencelock.actors.api.changes import WATCH_MS
+from fencelock.actors.api.changes import CHANGES_WATCH_MS
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, ms_between, node_of
 from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
 
-QUERIES_MAX = 10_000
+NODE_QUERIES_MAX = 10_000
 """Maximum unanswered queries of one node."""
 
-READ_MS = 10_000
+QUERY_MS = 10_000
 """Timeout of a query (ms). A caller inside the node is then refused; a client in another process
 has sent it again meanwhile, or has given up by its own timeout."""
 
@@ -54,7 +54,7 @@ class PendingQueries:
         self.node = node
         self._clients = clients
         self._watches = watches
-        self._limit_ms = WATCH_MS + READ_MS if watches else READ_MS
+        self._limit_ms = CHANGES_WATCH_MS + QUERY_MS if watches else QUERY_MS
         self._of_owner: Counter[str] = Counter()
         """Number of queries of each client or, with keys, of each key."""
         self.number = 0
@@ -87,7 +87,7 @@ class PendingQueries:
                 f"{self._of_owner[owner]} queries of {owner} wait for {wait} at node "
                 f"{self.node}, and its quota {name} is {quota}"
             )
-        most = WATCHES_MAX if self._watches else QUERIES_MAX
+        most = WATCHES_MAX if self._watches else NODE_QUERIES_MAX
         if len(self.by_number) >= most:
             text = f"node {self.node} has {most} unanswered queries, its limit"
             raise OverloadedError(text)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Reason, Refused, refused
+from fencelock.actors.api.lock_message import Reason, Refused, refused
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
 from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
-from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
+from fencelock.actors.proxy.event import AskReplied, DropAsk, PassAsk
 from fencelock.actors.role_message import LinkDown, LinkUp
 
 CLIENT_MAX = 64

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Cancel, Refused
+from fencelock.actors.api.lock_message import Cancel, Refused
 from fencelock.actors.api.redis import AwaitKey, ChangeKeys, KeyAction, KeysChanged, lock_in
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address

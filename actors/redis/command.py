@@ -18,12 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeVar
 
-from fencelock.actors.api.lock_all import LOCKS_MAX
-from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, PAGE_MAX
+from fencelock.actors.api.lock_all import CLAIM_LOCKS_MAX
+from fencelock.actors.api.lock_message import Reason, Refused
+from fencelock.actors.api.name import LIST_PAGE_MAX, LOCK_NAME_BYTES_MAX
 from fencelock.actors.api.redis import (
+    KEY_TTL_MS_MAX,
     TOKEN,
-    TTL_MS_MAX,
     AwaitKey,
     ChangeKeys,
     Expiry,
@@ -42,13 +42,13 @@ from fencelock.actors.api.redis import (
 from fencelock.actors.message import MS_PER_S
 from fencelock.actors.redis.resp import Nothing, Reply
 
-LISTED_MAX = 10_000
+KEYS_LISTED_MAX = 10_000
 """The most names in one reply to KEYS."""
 
 COMPARED_MAX = 5_000
 """Names on a page, times the bytes of the pattern with which they are compared: 5 ms at most."""
 
-ATTEMPTS_MAX = 10_000
+REMEMBERED_VALUES_MAX = 10_000
 """Limit of the values that a door remembers of clients that may wait."""
 
 CURSORS_MAX = 1_024
@@ -115,7 +115,7 @@ class Attempts:
 
     def _bound(self) -> None:
         for noted in (self._values, self._failed, self._turns):
-            while len(noted) > ATTEMPTS_MAX:
+            while len(noted) > REMEMBERED_VALUES_MAX:
                 noted.popitem(last=False)
 
     def value_of(self, connection: int, key: str) -> bytes | None:
@@ -172,10 +172,12 @@ def shown(argument: bytes) -> str:
 
 
 def keys_of(arguments: list[bytes]) -> tuple[str, ...]:
-    """Return the names of several keys, each once; at most `LOCKS_MAX`."""
+    """Return the names of several keys, each once; at most `CLAIM_LOCKS_MAX`."""
     keys = tuple(dict.fromkeys(map(key_of, arguments)))
-    if len(keys) > LOCKS_MAX:
-        raise CommandError(f"ERR {len(keys)} keys, at most {LOCKS_MAX} are allowed in one command")
+    if len(keys) > CLAIM_LOCKS_MAX:
+        raise CommandError(
+            f"ERR {len(keys)} keys, at most {CLAIM_LOCKS_MAX} are allowed in one command"
+        )
     return keys
 
 
@@ -200,7 +202,7 @@ def _ttl_of(call: Call, number: int, unit: str) -> int:
     ms = number if unit.startswith("p") else number * MS_PER_S
     if number > 0 and unit.endswith("at"):
         ms -= call.date_ms
-    if number <= 0 or not 0 < ms <= TTL_MS_MAX:
+    if number <= 0 or not 0 < ms <= KEY_TTL_MS_MAX:
         raise CommandError(f"ERR invalid expire time in '{call.name}' command")
     return ms
 
@@ -395,7 +397,7 @@ def _expire(call: Call) -> Steps:
             )
         when = _WHEN[option.lower()]
     ttl_ms = number if call.name == "pexpire" else number * MS_PER_S
-    if ttl_ms > TTL_MS_MAX:
+    if ttl_ms > KEY_TTL_MS_MAX:
         raise CommandError(f"ERR invalid expire time in '{call.name}' command")
     if ttl_ms <= 0 and when is When.LATER:
         return 0
@@ -456,11 +458,11 @@ def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
             continue
         after, more = "", True
         while more:
-            request = ListKeys(prefix=wanted, after=after, most=_page_of(pattern, PAGE_MAX))
+            request = ListKeys(prefix=wanted, after=after, most=_page_of(pattern, LIST_PAGE_MAX))
             page = yield from ask(request, KeyList)
             names += filter(matches, page.keys)
-            if len(names) > LISTED_MAX:
-                raise CommandError(f"ERR more than {LISTED_MAX} keys match: use SCAN")
+            if len(names) > KEYS_LISTED_MAX:
+                raise CommandError(f"ERR more than {KEYS_LISTED_MAX} keys match: use SCAN")
             more = page.more and bool(page.keys)
             after = page.keys[-1] if page.keys else ""
     return list(dict.fromkeys(names))
@@ -468,7 +470,7 @@ def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
 
 def _page_of(pattern: bytes, count: int) -> int:
     """Return how many names are compared at a time: ``count``, or fewer with a long pattern."""
-    return min(count, PAGE_MAX, max(10, COMPARED_MAX // max(1, len(pattern))))
+    return min(count, LIST_PAGE_MAX, max(10, COMPARED_MAX // max(1, len(pattern))))
 
 
 def _keys(call: Call) -> Steps:
@@ -542,7 +544,7 @@ def delete_all(prefix: str) -> Generator[Asked, Answer, int]:
     """Delete all keys of the door that begin with ``prefix``; return their number."""
     count, after = 0, ""
     while True:
-        page = yield from ask(ListKeys(prefix=prefix, after=after, most=LOCKS_MAX), KeyList)
+        page = yield from ask(ListKeys(prefix=prefix, after=after, most=CLAIM_LOCKS_MAX), KeyList)
         if page.keys:
             request = ChangeKeys(keys=page.keys, action=KeyAction.DELETE, states=HELD, each=True)
             changed = yield from change(request)
@@ -561,7 +563,7 @@ def _blpop(call: Call) -> Steps:
     seconds = float(call.arguments[1])
     if seconds < 0:
         raise CommandError("ERR timeout is negative")
-    if not seconds * MS_PER_S <= TTL_MS_MAX:
+    if not seconds * MS_PER_S <= KEY_TTL_MS_MAX:
         raise CommandError("ERR timeout is out of range")
     signal = call.key()
     key = SIGNALLED + signal.removeprefix(SIGNAL)
@@ -582,7 +584,7 @@ def _blpop(call: Call) -> Steps:
     return [signal.encode(), b"1"]
 
 
-COMMANDS: dict[str, tuple[int, Callable[[Call], Steps]]] = {
+KEY_COMMANDS: dict[str, tuple[int, Callable[[Call], Steps]]] = {
     "blpop": (-3, _blpop),
     "dbsize": (1, _dbsize),
     "del": (-2, _delete),

@@ -30,7 +30,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Cancelled, Reason, Refused
+from fencelock.actors.api.lock_message import Cancelled, Reason, Refused
 from fencelock.actors.api.name import LABEL_BYTES_MAX, NAME_END, forbidden_in
 from fencelock.actors.api.redis import (
     AwaitKey,
@@ -47,7 +47,7 @@ from fencelock.actors.message import Address, Instant, Timer, address_of, ms_bet
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.redis.channels import UNLOCKED, Channels, awaiting, cancel_of
 from fencelock.actors.redis.command import (
-    COMMANDS,
+    KEY_COMMANDS,
     Answer,
     Asked,
     Attempts,
@@ -57,7 +57,7 @@ from fencelock.actors.redis.command import (
     Steps,
     integer,
 )
-from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
+from fencelock.actors.redis.event import Disconnected, HalfClosed, Opened, Received, Transmit
 from fencelock.actors.redis.resp import (
     VERSION_2,
     Failure,
@@ -80,20 +80,20 @@ HELD_BYTES_MAX = 32 << 20
 SLOW_MS = 30_000
 """Time within which a request must be complete, and a client authenticated (ms)."""
 
-TICK_MS = 5_000
+DOOR_TICK_MS = 5_000
 """Interval of looks for connections that exceed it (ms)."""
 
 SCRIPTS_MAX = 1_024
 """Limit of the SHA1s of loaded scripts that a door remembers; it forgets the oldest."""
 
-LISTED_MAX = 1_000
+CLIENTS_LISTED_MAX = 1_000
 """Limit of connections in one reply to CLIENT LIST."""
 
 TURN_REQUESTS = 64
 """Requests that begin in one turn of the node, of clients that just sent some, and again so many of
 those that have waited. So a client that sends one at a time does not wait for long pipelines."""
 
-SHARE = 8
+REQUESTS_AT_ONCE = 8
 """Requests of one connection that begin one after the other, while others wait."""
 
 COSTS = {"client": 16, "command": 16, "script": 16, "eval": 16, "eval_ro": 16, "info": 4}
@@ -244,7 +244,7 @@ class RedisDoor(Role[DoorEvent]):
         effects: list[Effect] = [Observe("redis.connected")]
         if not self.ticking:
             self.ticking = True
-            effects.append(Wake(TICK_MS, DoorTick()))
+            effects.append(Wake(DOOR_TICK_MS, DoorTick()))
         return effects
 
     def _on_received(self, event: Received, now: Instant) -> Effects:
@@ -317,7 +317,7 @@ class RedisDoor(Role[DoorEvent]):
         """
         effects: list[Effect] = []
         closes = False
-        share = SHARE
+        share = REQUESTS_AT_ONCE
         while connection.steps is None and not closes:
             if self.left <= 0 or share <= 0:
                 if connection.parser.held:
@@ -520,7 +520,7 @@ class RedisDoor(Role[DoorEvent]):
         self.ticking = bool(self.connections)
         if not self.ticking:
             return ()
-        effects: list[Effect] = [Wake(TICK_MS, DoorTick()), *self.channels.retry()]
+        effects: list[Effect] = [Wake(DOOR_TICK_MS, DoorTick()), *self.channels.retry()]
         for one in list(self.connections.values()):
             trusted = one.parser.trusted
             since = one.incomplete_at if trusted else one.opened_at
@@ -545,7 +545,7 @@ class RedisDoor(Role[DoorEvent]):
         if name in SCRIPTED:
             _check_count(name, SCRIPTED[name], arguments)
             return scripted(self._operation(name, arguments[0]), call)
-        known = COMMANDS.get(name)
+        known = KEY_COMMANDS.get(name)
         if known is None:
             raise CommandError(
                 f"ERR fencelock serves locks, not data: {_word(name)} is not supported; see "
@@ -681,7 +681,7 @@ class RedisDoor(Role[DoorEvent]):
                 return _shown(connection).encode()
             case b"list", []:
                 own = [one for one in self.connections.values() if one.key == connection.key]
-                return "".join(map(_shown, own[:LISTED_MAX])).encode()
+                return "".join(map(_shown, own[:CLIENTS_LISTED_MAX])).encode()
             case word, _:
                 raise _unsupported("CLIENT", word)
 
@@ -704,7 +704,7 @@ class RedisDoor(Role[DoorEvent]):
             **{name: one[0] for name, one in self.ABOUT_CONNECTIONS.items()},
             **SUBSCRIBING,
             **SCRIPTED,
-            **{name: one[0] for name, one in COMMANDS.items()},
+            **{name: one[0] for name, one in KEY_COMMANDS.items()},
         }
         words = [argument.lower().decode(errors="replace") for argument in arguments]
         match words:
@@ -765,11 +765,11 @@ class RedisDoor(Role[DoorEvent]):
         "script": (-2, _on_script),
         "select": (2, _on_select),
     }
-    """Commands that are not about keys, as in `COMMANDS`."""
+    """Commands that are not about keys, as in `KEY_COMMANDS`."""
 
 
 SUBSCRIBING = {"subscribe": -2, "unsubscribe": -1}
-"""Commands about channels, with the number of their arguments as in `COMMANDS`."""
+"""Commands about channels, with the number of their arguments as in `KEY_COMMANDS`."""
 
 SCRIPTED = dict.fromkeys(("eval", "evalsha", "eval_ro", "evalsha_ro"), -3)
 """Commands that name a script, likewise."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 BULK_BYTES_MAX = 64 << 10
 """Limit of one argument (bytes): scripts are the longest, and have a few KiB."""
 
-REQUEST_BYTES_MAX = 128 << 10
+RESP_REQUEST_BYTES_MAX = 128 << 10
 """Limit of one request (bytes)."""
 
 ARGUMENTS_MAX = 1_024
@@ -137,8 +137,8 @@ class RequestParser:
             raise ProtocolError("invalid bulk length")
         if length > STRANGER_BULK_BYTES_MAX and not self.trusted:
             raise ProtocolError("unauthenticated bulk length")
-        if length + self._bytes > REQUEST_BYTES_MAX:
-            raise ProtocolError(f"the request is above the limit of {REQUEST_BYTES_MAX} bytes")
+        if length + self._bytes > RESP_REQUEST_BYTES_MAX:
+            raise ProtocolError(f"the request is above the limit of {RESP_REQUEST_BYTES_MAX} bytes")
         return length
 
     def _line(self, most: int, text: str) -> bytes | None:

@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_all import LOCKS_MAX
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.lock_all import CLAIM_LOCKS_MAX
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.redis import (
+    KEY_TTL_MS_MAX,
     RECEIPT,
-    TTL_MS_MAX,
     ChangeKeys,
     Expiry,
     KeyAction,
@@ -147,7 +147,7 @@ def _extending(operation: Operation, call: Call) -> Steps:
     codes = operation in (Operation.EXTEND_CODES, Operation.EXTEND_CODES_TIME_FIRST)
     in_seconds = (Operation.COMPARE_EXPIRE, Operation.COMPARE_EXPIRE_INVERTED)
     ttl_ms = time * MS_PER_S if codes or operation in in_seconds else time
-    if ttl_ms > TTL_MS_MAX:
+    if ttl_ms > KEY_TTL_MS_MAX:
         raise CommandError("ERR invalid expire time in 'pexpire' command")
     if operation is Operation.ALL_PEXPIRE:
         changed = yield from change(expiring(call.keys, MINE, ttl_ms, expected=token))
@@ -192,7 +192,7 @@ _SETTING: dict[Operation, tuple[tuple[KeyState, ...], Reply, Reply]] = {
 def _ttl_ms(argument: bytes, command: str = "pexpire") -> int:
     """Return a time to live (ms), or refuse it as Redis' ``command`` does."""
     ttl_ms = integer(argument)
-    if not 0 < ttl_ms <= TTL_MS_MAX:
+    if not 0 < ttl_ms <= KEY_TTL_MS_MAX:
         raise CommandError(f"ERR invalid expire time in '{command}' command")
     return ttl_ms
 
@@ -360,8 +360,8 @@ def _renewing_each(operation: Operation, call: Call) -> Steps:
     renewed: set[tuple[str, bytes]] = set()
     for value, names in by_value.items():
         distinct = list(dict.fromkeys(names))
-        for at in range(0, len(distinct), LOCKS_MAX):
-            some = tuple(distinct[at : at + LOCKS_MAX])
+        for at in range(0, len(distinct), CLAIM_LOCKS_MAX):
+            some = tuple(distinct[at : at + CLAIM_LOCKS_MAX])
             request = replace(expiring(some, MINE, ttl_ms, expected=value), each=True)
             changed = yield from change(request)
             pairs = zip(some, changed.keys, strict=True)

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.message import ERRORS, REASONS, Abandon, Reason, Refused
+from fencelock.actors.api.lock_message import ERROR_REASONS, ERRORS, Abandon, Reason, Refused
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import FencelockError, UnavailableError
@@ -45,7 +45,7 @@ from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 FIND_MS = 2_000
 """Longest wait for the names of nodes (ms): a node that lives replies to a probe at once."""
 
-TICK_MS = 100
+ASK_TICK_MS = 100
 """Resolution of time limits (ms): they may be late by this much."""
 
 ASKS_MAX = 1_000
@@ -66,7 +66,7 @@ class AskTimeoutError(FencelockError, pykka.Timeout, TimeoutError):
 
 # Not declared there: the table of locks needs no Pykka.
 ERRORS[Reason.GONE] = RoleGoneError
-REASONS[RoleGoneError] = Reason.GONE
+ERROR_REASONS[RoleGoneError] = Reason.GONE
 
 
 class AskNode(Local):
@@ -171,7 +171,7 @@ class Asker(Role[Event | AskTick]):
                 effects = self._on_tick(now)
         if self.open and not self.ticking:
             self.ticking = True
-            effects.append(Wake(TICK_MS, AskTick()))
+            effects.append(Wake(ASK_TICK_MS, AskTick()))
         return effects
 
     def _on_ask(self, user: Address, ask: AskNode, now: Instant) -> list[Effect]:

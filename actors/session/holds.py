@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     AcquireRequest,
     Granted,
     Reason,
@@ -64,6 +64,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import SessionExpiredError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.session.endpoints import note_life
+from fencelock.actors.session.event import Loss
 from fencelock.actors.session.lease import (
     Ending,
     SessionLease,
@@ -71,7 +72,6 @@ from fencelock.actors.session.lease import (
     end_sessions,
     open_session,
 )
-from fencelock.actors.session.message import Loss
 from fencelock.actors.session.refusals import HOLDS_MAX, lost, unfinished
 from fencelock.actors.session.requests import LockKey, Pending
 

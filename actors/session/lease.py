@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fencelock.actors.api.message import KeepAlive
+from fencelock.actors.api.lock_message import KeepAlive
 from fencelock.actors.api.session_message import End, Open, Opened
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.lease import relied_ns
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
-from fencelock.actors.session.message import Suspected
-from fencelock.actors.session.requests import RETRY_MS, RETRY_MS_MAX, paused
+from fencelock.actors.session.event import Suspected
+from fencelock.actors.session.requests import FIRST_REPEAT_MS, RETRY_MS_MAX, paused
 
 if TYPE_CHECKING:
     from fencelock.actors.session.state import SessionState
@@ -113,7 +113,7 @@ class SessionLease:
     used_at: Instant = EPOCH
     due_at: Instant = EPOCH
     """Time of the next attempt to open, or the next keep-alive."""
-    step_ms: int = RETRY_MS
+    step_ms: int = FIRST_REPEAT_MS
     suspected: bool = False
     pinned: bool = False
     """Whether the cluster has something that ends with this session, so that it is kept alive."""
@@ -157,7 +157,7 @@ class SessionLease:
         if not self.ready and self.stage is Stage.NONE:
             self.enter(Stage.OPENING)
             self.count += 1
-            self.due_at, self.step_ms = now, RETRY_MS
+            self.due_at, self.step_ms = now, FIRST_REPEAT_MS
             self.sent.clear()
 
     def note_sent(self, number: int, now: Instant) -> None:
@@ -241,7 +241,7 @@ class Ending(Struct):
 
     gives_up_at: Instant
     resend_at: Instant
-    step_ms: int = RETRY_MS
+    step_ms: int = FIRST_REPEAT_MS
 
 
 def greet(state: SessionState, endpoints: Iterable[Address], now: Instant) -> list[Effect]:
@@ -328,7 +328,7 @@ def end_sessions(state: SessionState, now: Instant) -> list[Effect]:
 def hasten(state: SessionState, now: Instant) -> list[Effect]:
     """Open the session or keep it alive at once: the endpoint in use has changed."""
     state.session_lease.due_at = now
-    state.session_lease.step_ms = RETRY_MS
+    state.session_lease.step_ms = FIRST_REPEAT_MS
     return [*open_session(state, now), *keep_session(state, now)]
 
 

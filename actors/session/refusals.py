@@ -1,7 +1,7 @@
 """Refusals that a session makes itself, without asking an endpoint, and their texts.
 
 Each is the error that the user gets in the end. The session raises it before it changes anything,
-or ends a request with it. `fencelock.actors.api.message.refused_by` makes the reply.
+or ends a request with it. `fencelock.actors.api.lock_message.refused_by` makes the reply.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.backup_message import LockQuery, ReadBackup
-from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     AcquireRequest,
     CancellableRequest,
     Describe,
@@ -22,6 +21,7 @@ from fencelock.actors.api.message import (
     Refused,
     ReleaseRequest,
 )
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Reply
@@ -186,7 +186,7 @@ def is_reply_to(pending: Pending, reply: Reply) -> bool:
     return True
 
 
-PENDING_MAX = 10_000
+PENDING_REQUESTS_MAX = 10_000
 """Maximum unanswered requests and cancels; each is repeated, and an endpoint reads them all."""
 
 
@@ -258,8 +258,8 @@ def _check_sendable(state: SessionState, now: Instant) -> None:
     endpoints, in_flight = state.endpoints, state.in_flight
     if endpoints.table[endpoints.current].state is REFUSED and endpoints.all_refused():
         raise wrong_cluster(endpoints, now)
-    if len(in_flight.pending) + len(in_flight.cancels) >= PENDING_MAX:
-        text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
+    if len(in_flight.pending) + len(in_flight.cancels) >= PENDING_REQUESTS_MAX:
+        text = f"{PENDING_REQUESTS_MAX} requests of this client are unanswered, the limit"
         raise OverloadedError(text)
 
 

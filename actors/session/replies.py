@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ReadChanges
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     ERRORS,
     AcquireRequest,
     Alive,

@@ -12,14 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.backup_message import LockQuery, ReadBackup
-from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Cancel,
     CancellableRequest,
     Cancelled,
     Describe,
     ReleaseRequest,
 )
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.request import Request, TableQuery, is_watch
 from fencelock.actors.api.session_message import OperatorCommand, Renew
 from fencelock.actors.effect import Effect, Observe, Send
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fencelock.actors.session.endpoints import Endpoint, Endpoints
     from fencelock.actors.session.lease import SessionLease
 
-RETRY_MS = PROBE_AFTER_MS
+FIRST_REPEAT_MS = PROBE_AFTER_MS
 """First pause before a request is repeated (ms); it doubles from there."""
 
 RETRY_MS_MAX = 4_000
@@ -58,7 +58,7 @@ DECISION_MS = 1_500
 It is long enough for a new leader to be elected, if the others are idle.
 """
 
-ANSWER_MS = 10_000
+UNANSWERED_MS = 10_000
 """Timeout of a release or a query, after which the user is refused (ms)."""
 
 JITTER = 0.5
@@ -131,7 +131,7 @@ class Pending(Struct):
     refused."""
     resend_at: Instant | None = None
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
-    step_ms: int = RETRY_MS
+    step_ms: int = FIRST_REPEAT_MS
     times_sent: int = 0
     """Number of times it was sent, under this number and in this session."""
     sent_at: Instant | None = None
@@ -150,7 +150,7 @@ class PendingCancel(Struct):
     number: int
     sent_at: Instant
     resend_at: Instant
-    step_ms: int = RETRY_MS
+    step_ms: int = FIRST_REPEAT_MS
     last_sent_at: Instant | None = None
     """Time of the last repetition; None before the first."""
 
@@ -334,7 +334,9 @@ class SessionRequests:
             return []  # A kept wait may have been elsewhere before.
         cancel_key = self._cancel_key(pending.endpoint, lock_key)
         assert cancel_key not in self.cancels
-        pending_cancel = PendingCancel(pending.number, now, paused(self.random, RETRY_MS, now))
+        pending_cancel = PendingCancel(
+            pending.number, now, paused(self.random, FIRST_REPEAT_MS, now)
+        )
         self.cancels[cancel_key] = pending_cancel
         return [self.cancel(cancel_key, pending_cancel, now)]
 
@@ -360,7 +362,10 @@ class SessionRequests:
         for window in self.windows:
             while (number := window.next()) is not None:
                 pending = self.pending[number]
-                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                pending.resend_at, pending.step_ms = (
+                    paused(self.random, FIRST_REPEAT_MS, now),
+                    FIRST_REPEAT_MS,
+                )
                 effects += self._send(pending, now)
         return effects
 
@@ -382,7 +387,10 @@ class SessionRequests:
                 continue
             if self.session_lease.kept:
                 pending.endpoint = other.address
-                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                pending.resend_at, pending.step_ms = (
+                    paused(self.random, FIRST_REPEAT_MS, now),
+                    FIRST_REPEAT_MS,
+                )
                 effects += self._send(pending, now)
             elif not isinstance(pending.request, ReleaseRequest):
                 effects += self.again(pending, other.address, now)
@@ -391,8 +399,8 @@ class SessionRequests:
             effects.append(Observe("client.request_moved"))
         for cancel_key, pending_cancel in self.cancels.items():
             if cancel_key.endpoint == ANY_ENDPOINT:
-                pending_cancel.resend_at = paused(self.random, RETRY_MS, now)
-                pending_cancel.step_ms = RETRY_MS
+                pending_cancel.resend_at = paused(self.random, FIRST_REPEAT_MS, now)
+                pending_cancel.step_ms = FIRST_REPEAT_MS
                 effects.append(self.cancel(cancel_key, pending_cancel, now))
         return effects
 
@@ -409,7 +417,10 @@ class SessionRequests:
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if pending.sent_at is None:
-                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                pending.resend_at, pending.step_ms = (
+                    paused(self.random, FIRST_REPEAT_MS, now),
+                    FIRST_REPEAT_MS,
+                )
                 effects += self._send(pending, now)
         return effects
 
@@ -433,10 +444,10 @@ class SessionRequests:
         """Make everything unanswered at ``endpoint`` due: its link is new."""
         for pending in self.pending.values():
             if pending.endpoint == endpoint:
-                pending.resend_at, pending.step_ms = now, RETRY_MS
+                pending.resend_at, pending.step_ms = now, FIRST_REPEAT_MS
         for cancel_key, pending_cancel in self.cancels.items():
             if cancel_key.endpoint in (ANY_ENDPOINT, endpoint):
-                pending_cancel.resend_at, pending_cancel.step_ms = now, RETRY_MS
+                pending_cancel.resend_at, pending_cancel.step_ms = now, FIRST_REPEAT_MS
 
     def send(
         self,
@@ -505,7 +516,7 @@ class SessionRequests:
             endpoint,
             pending.requested_at,
             pending.ends_at,
-            resend_at=paused(self.random, RETRY_MS, now),
+            resend_at=paused(self.random, FIRST_REPEAT_MS, now),
             survey=pending.survey,
             owed=pending.owed,
         )

@@ -73,12 +73,12 @@ What must hold is in `RETAINED_INVARIANTS`. The other rules:
   the cluster, and all owners that wait here are diverted to it at once. With a cohort, owners that
   are still waiting stay here: the session acquires the lock again as soon as the release is
   confirmed, and each of its turns serves several owners.
-- After a recall the lock is not retained again for a while: `PAUSE_MS`, doubling up to
+- After a recall the lock is not retained again for a while: `RECALL_PAUSE_MS`, doubling up to
   `PAUSE_MS_MAX` while recalls go on, forgotten after `PEACE_MS` without one. Meanwhile owners are
   diverted. With a ``cohort`` there is no such pause: the clients take turns, and each turn serves
   several owners.
 - Idle locks are given back after ``retain_ms``, and the least recently used first if the session
-  has more than `LOCKS_MAX` locks of this kind.
+  has more than `RETAINED_LOCKS_MAX` locks of this kind.
 
 Source: Gray and Cheriton, "Leases", SOSP 1989; Dice, Marathe and Shavit, "Lock Cohorting", PPoPP
 2012; for the pause after a recall, RFC 8881 (NFS version 4.1), section 10.4.
@@ -104,7 +104,7 @@ SPAN = 1_024
 COHORT_MS = 10
 """Total time after a recall for which further local owners may have the lock (ms)."""
 
-PAUSE_MS = 1_000
+RECALL_PAUSE_MS = 1_000
 """First time after a recall for which the lock is not retained (ms)."""
 
 PAUSE_MS_MAX = 30_000
@@ -113,7 +113,7 @@ PAUSE_MS_MAX = 30_000
 PEACE_MS = 60_000
 """Time without a recall after which earlier ones are forgotten (ms)."""
 
-LOCKS_MAX = 10_000
+RETAINED_LOCKS_MAX = 10_000
 """Number of locks, idle or not, above which idle ones go back."""
 
 RETAINED_INVARIANTS = {
@@ -165,7 +165,7 @@ MOVES: dict[RetainedState, tuple[RetainedState, ...]] = {
     RetainedState.RELEASING: (RetainedState.FREE,),
 }
 
-KEPT = (RetainedState.HELD, RetainedState.IDLE, RetainedState.RECALLED)
+WITH_LOCK = (RetainedState.HELD, RetainedState.IDLE, RetainedState.RECALLED)
 """The states in which the session has the lock."""
 
 
@@ -225,7 +225,7 @@ class Recalls(Struct):
     """The recalls of one lock, and what follows from them."""
 
     last_at: Instant
-    pause_ms: int = PAUSE_MS
+    pause_ms: int = RECALL_PAUSE_MS
     """Time after that for which the lock is not retained (ms)."""
     budget: int = 0
     """The number of local owners that may still have the lock after the last one."""
@@ -292,7 +292,7 @@ class RetainedLock(Struct, gc=False):
         An owner that does not wait is refused while others of this client have or want the lock.
         """
         assert token not in (self.users or ()), "a local owner has one ownership for each token"
-        if self.state in KEPT and self._is_over(now):
+        if self.state in WITH_LOCK and self._is_over(now):
             acts = self._disown()
             return [*acts, *self.acquire(token, now, waits=waits)]
         match self.state:
@@ -396,7 +396,11 @@ class RetainedLock(Struct, gc=False):
         """Give the hold under ``fence`` back, now or with the release of its local owner."""
         if self.state is RetainedState.ACQUIRING:
             self.recalled_fence = max(fence, self.recalled_fence)
-        if self.state not in KEPT or fence != self.fence or self.state is RetainedState.RECALLED:
+        if (
+            self.state not in WITH_LOCK
+            or fence != self.fence
+            or self.state is RetainedState.RECALLED
+        ):
             return []  # It is of an earlier hold, or it is repeated.
         self._note_recall(now)
         if self.state is RetainedState.IDLE:
@@ -558,7 +562,7 @@ class RetainedLock(Struct, gc=False):
     def _wait(self, token: int, now: Instant) -> list[Act]:
         """Let ``token`` wait for the lock, or divert it if it could not be retained then."""
         leaves = self.state is RetainedState.RECALLED and not self._has_turns(now)
-        if leaves or (not self.queue and self.state not in KEPT and self._is_paused(now)):
+        if leaves or (not self.queue and self.state not in WITH_LOCK and self._is_paused(now)):
             return [Divert(token)]
         self._enqueue(token)
         return []
@@ -608,7 +612,7 @@ class RetainedLocks:
     client's threads call `acquire`, `release` and `withdraw`; the `Retainer` calls the rest.
     """
 
-    def __init__(self, locks_max: int = LOCKS_MAX) -> None:
+    def __init__(self, locks_max: int = RETAINED_LOCKS_MAX) -> None:
         self.by_key: OrderedDict[LockKey, RetainedLock] = OrderedDict()
         """The locks, of which the idle ones are in order: the least recently used first."""
         self.due_at: Instant | None = None

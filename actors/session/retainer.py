@@ -22,15 +22,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from fencelock.actors.api.message import Cancel, Cancelled, Granted, Refused, Release, Released
+from fencelock.actors.api.lock_message import Cancel, Cancelled, Granted, Refused, Release, Released
 from fencelock.actors.api.retained import READERS, RETAINER, WRITERS, AcquireRetained, Recall
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.session.event import HoldsLost, Loss, ReleaseUnawaited
 from fencelock.actors.session.holds import UNCONFIRMED, ClientHold
 from fencelock.actors.session.lease import EPOCH, SessionTrust
-from fencelock.actors.session.message import HoldsLost, Loss, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
     SPAN,
@@ -47,7 +47,7 @@ from fencelock.actors.session.retained import (
     Withdraw,
 )
 
-TICK_MS = 100
+IDLE_TICK_MS = 100
 """Shortest time between two looks at the idle locks (ms)."""
 
 _AMOUNTS = {
@@ -211,7 +211,7 @@ class Retainer(Role[Event]):
         due_at = self.locks.due_at
         if due_at is None:
             return []
-        after_ms = max(TICK_MS, -((now - due_at) // NS_PER_MS))
+        after_ms = max(IDLE_TICK_MS, -((now - due_at) // NS_PER_MS))
         at = Instant(now + after_ms * NS_PER_MS)
         if self.wake_at is not None and self.wake_at <= at:
             return []

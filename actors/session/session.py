@@ -65,9 +65,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.changes import WATCH_MS
+from fencelock.actors.api.changes import CHANGES_WATCH_MS
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, ProbeReply
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Abandon,
     Alive,
     Cancel,
@@ -100,16 +100,7 @@ from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints, holds, replies, upkeep
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, Endpoint, Endpoints
-from fencelock.actors.session.holds import ClientHold, HoldState, judge_belief
-from fencelock.actors.session.lease import (
-    Ending,
-    SessionLease,
-    Stage,
-    end_sessions,
-    greet,
-    open_session,
-)
-from fencelock.actors.session.message import (
+from fencelock.actors.session.event import (
     Close,
     Closed,
     EndpointChanged,
@@ -120,9 +111,18 @@ from fencelock.actors.session.message import (
     Undecided,
     WatchCluster,
 )
+from fencelock.actors.session.holds import ClientHold, HoldState, judge_belief
+from fencelock.actors.session.lease import (
+    Ending,
+    SessionLease,
+    Stage,
+    end_sessions,
+    greet,
+    open_session,
+)
 from fencelock.actors.session.refusals import check_claim, check_release, check_request, unfinished
 from fencelock.actors.session.requests import (
-    ANSWER_MS,
+    UNANSWERED_MS,
     CancelKey,
     LockKey,
     PendingCancel,
@@ -138,10 +138,10 @@ if TYPE_CHECKING:
 TTL_MS = 15_000
 """Default time for which the holds of a dead client stay taken (ms)."""
 
-TICK_MS = 100
+SESSION_TICK_MS = 100
 """Resolution of the session's timers (ms): they may be late by this much."""
 
-_TICK_NS = TICK_MS * NS_PER_MS
+_TICK_NS = SESSION_TICK_MS * NS_PER_MS
 
 Event = (
     UserRequest
@@ -256,7 +256,7 @@ class ClientSession(Role[Event | SessionTick]):
             return ()  # The proxy of its own node does.
         return [
             *greet(self.session_state, self.session_state.endpoints.table, now),
-            *self._rearm(TICK_MS, now),
+            *self._rearm(SESSION_TICK_MS, now),
         ]
 
     def summary(self) -> Summary:
@@ -285,7 +285,7 @@ class ClientSession(Role[Event | SessionTick]):
         if lost:
             effects = [*lost, *effects]
         if (self.wake_at is None or self.wake_at > now + _TICK_NS) and state.busy():
-            effects += self._rearm(TICK_MS, now)
+            effects += self._rearm(SESSION_TICK_MS, now)
         return effects
 
     def _on_tick(self, tick: SessionTick, now: Instant) -> Effects:
@@ -301,7 +301,7 @@ class ClientSession(Role[Event | SessionTick]):
         due = self.session_state.next_at(now)
         if due is None:
             return effects
-        return [*effects, *self._rearm(max(TICK_MS, -((now - due) // NS_PER_MS)), now)]
+        return [*effects, *self._rearm(max(SESSION_TICK_MS, -((now - due) // NS_PER_MS)), now)]
 
     def _endpoint_news(self) -> list[Effect]:
         """Notify the watcher if another endpoint is used than at the last tick."""
@@ -354,7 +354,7 @@ def on_claim(
     lock_key = check_claim(state, user, claim, now)
     state.session_lease.need(now)
     in_flight, endpoint = state.in_flight, state.endpoints.choose().address
-    limit_ms = claim.wait_ms if claim.WAITS else ANSWER_MS
+    limit_ms = claim.wait_ms if claim.WAITS else UNANSWERED_MS
     effects = in_flight.ask(user, claim, lock_key, endpoint, now, limit_ms=limit_ms)
     return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
@@ -366,7 +366,7 @@ def on_request(
     if not user.startswith(state.home):
         return [STRANGER]
     lock_key = check_request(state, request, now)
-    limit_ms = WATCH_MS + ANSWER_MS if is_watch(request) else ANSWER_MS
+    limit_ms = CHANGES_WATCH_MS + UNANSWERED_MS if is_watch(request) else UNANSWERED_MS
     if isinstance(request, ReadBackup):
         endpoint = state.endpoints.choose_on(request.node)
     else:
@@ -381,7 +381,7 @@ def on_release(
     release: ReleaseRequest,
     now: Instant,
     *,
-    limit_ms: int | None = ANSWER_MS,
+    limit_ms: int | None = UNANSWERED_MS,
 ) -> list[Effect]:
     """Refuse a release, or file it and send it to an endpoint.
 
@@ -498,7 +498,7 @@ def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant)
     return [*effects, *state.in_flight.send_held_back(now)]
 
 
-CLOSE_MS = 2_000
+SESSION_CLOSE_MS = 2_000
 """Timeout for confirmations of releases and cancels, or of the session's end (ms)."""
 
 
@@ -517,7 +517,7 @@ def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> 
         return []
     closing.begun = True
     state.cluster_poll.wanted = False
-    closing.due_at = later(now, CLOSE_MS)
+    closing.due_at = later(now, SESSION_CLOSE_MS)
     kept = state.session_lease.kept
     effects: list[Effect] = []
     no = AcquireCancelledError("the client was closed")

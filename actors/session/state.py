@@ -5,15 +5,21 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import LockReply, NodeStatus, Release, ReleaseRequest, refused_by
+from fencelock.actors.api.lock_message import (
+    LockReply,
+    NodeStatus,
+    Release,
+    ReleaseRequest,
+    refused_by,
+)
 from fencelock.actors.api.request import Reply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Address, Instant, later
 from fencelock.actors.session.endpoints import BROKEN, REFUSED, Endpoints
+from fencelock.actors.session.event import HoldsLost, Loss, Surveyed
 from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
-from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
 from fencelock.actors.session.requests import LockKey, Pending, SessionRequests, lock_key_named
 from fencelock.actors.session.upkeep import ClusterPoll
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.message import AcquireRequest, Alive
+from fencelock.actors.api.lock_message import AcquireRequest, Alive
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
@@ -21,6 +21,7 @@ from fencelock.actors.session.endpoints import (
     note_life,
     prefer_leader,
 )
+from fencelock.actors.session.event import ClusterState, Wait, Waiting, WatchCluster
 from fencelock.actors.session.lease import (
     end_sessions,
     greet,
@@ -29,13 +30,12 @@ from fencelock.actors.session.lease import (
     open_over,
     open_session,
 )
-from fencelock.actors.session.message import ClusterState, Wait, Waiting, WatchCluster
 from fencelock.actors.session.refusals import silence, wrong_cluster
 
 if TYPE_CHECKING:
     from fencelock.actors.session.state import SessionState
 
-WATCH_MS = 5_000
+ENDPOINT_WATCH_MS = 5_000
 """Interval of requests to an endpoint without a change (ms): it forgets silent clients."""
 
 FIRST_MS = 500
@@ -112,7 +112,7 @@ def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
             poll.unsure_since = now
     effects: list[Effect] = []
     if poll.due_at <= now:
-        poll.due_at = later(now, WATCH_MS if poll.known else FIRST_MS)
+        poll.due_at = later(now, ENDPOINT_WATCH_MS if poll.known else FIRST_MS)
         if endpoint != NOBODY:
             poll.request += 1
             watch = Watch(known=poll.known, session=session_lease.assigned, request=poll.request)

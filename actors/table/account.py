@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ENTRIES_MAX = 100_000
 """Maximum number of entries of all maps of a group. A put of one more is refused."""
 
-BYTES_MAX = 256 << 20
+ENTRIES_BYTES_MAX = 256 << 20
 """Maximum size of the names, keys and values of all entries (bytes, 256 MiB). Each member has all
 entries in memory, and while it makes a snapshot also those that have been replaced since."""
 
@@ -47,13 +47,13 @@ CLAIMS_MAX = 1_000_000
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
 
-WHOLE = Amounts(ENTRIES_MAX, BYTES_MAX, OBJECTS_MAX, CLAIMS_MAX, SESSIONS_MAX)
+WHOLE = Amounts(ENTRIES_MAX, ENTRIES_BYTES_MAX, OBJECTS_MAX, CLAIMS_MAX, SESSIONS_MAX)
 """The limit of all accounts together, and by default of the account without a key."""
 
 SHARES = 4
 """A key may have the whole divided by this by default, so that one key leaves room for others."""
 
-SHARE = Amounts(*(most // SHARES for most in WHOLE))
+KEY_SHARE = Amounts(*(most // SHARES for most in WHOLE))
 """The limits of a key by default."""
 
 
@@ -135,7 +135,7 @@ class Accounts:
 
     def limits(self, name: str) -> Amounts:
         """Return what the key ``name`` may have: by its own quota, else by that of every key."""
-        shares = WHOLE if name == NO_KEY else SHARE
+        shares = WHOLE if name == NO_KEY else KEY_SHARE
         own, every = self.quotas.get(name, Quota()), self.quotas.get(EVERY_KEY, Quota())
         if name == NO_KEY:
             every = Quota()

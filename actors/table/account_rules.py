@@ -22,15 +22,15 @@ from fencelock.actors.api.account import (
     SetQuota,
     UsageRead,
 )
+from fencelock.actors.api.lock_message import Contender, Reason
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Contender, Reason
 from fencelock.actors.api.name import REDIS_KEY, account_of, object_name, plain_name
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.map import Entry
-from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
+from fencelock.actors.table.report import LIST_PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.requests import record
 from fencelock.actors.table.resource import TableObject, Wait
 from fencelock.actors.table.state import TableState
@@ -216,7 +216,7 @@ def read_usage(table: TableState, query: ReadUsage) -> UsageRead:
     accounts = table.accounts
     names = sorted({*accounts.by_name, *accounts.quotas, EVERY_KEY})
     later = (name for name in names if query.after is None or name > query.after)
-    found, more = page_of(later, PAGE_BYTES_MAX, _line_bytes, query.most)
+    found, more = page_of(later, LIST_PAGE_BYTES_MAX, _line_bytes, query.most)
     usages = tuple(_usage(accounts.by_name.get(name), name, table) for name in found)
     return UsageRead(accounts=usages, more=more, session=query.session, request=query.request)
 
@@ -233,6 +233,6 @@ def _usage(account: Account | None, name: str, table: TableState) -> AccountUsag
 
 def list_maps(table: TableState, query: ListMaps) -> MapList:
     by_name, names = table.maps.by_name, table.maps.names.within(query.prefix, query.after)
-    found, more = page_of(names, PAGE_BYTES_MAX, _line_bytes, query.most)
+    found, more = page_of(names, LIST_PAGE_BYTES_MAX, _line_bytes, query.most)
     maps = tuple(ListedMap(one, len(by_name[one].entries), by_name[one].bytes) for one in found)
     return MapList(maps=maps, more=more, session=query.session, request=query.request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.table.requests import (

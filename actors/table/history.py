@@ -20,20 +20,20 @@ object again."""
 OBJECT_BYTES_MAX = 4 << 20
 """Maximum size of the changes kept for one object (bytes)."""
 
-BYTES_MAX = 32 << 20
+HISTORY_BYTES_MAX = 32 << 20
 """Maximum size of all kept changes (bytes), which each member has in memory and in snapshots."""
 
 HISTORIES_MAX = 10_000
 """Maximum number of objects whose changes are kept."""
 
-KEEP_MS = 600_000
+HISTORY_KEEP_MS = 600_000
 """Time without a change (ms) after which the changes of an object are dropped. A client that waits
 for the next change does not need them, since each reply takes it to the newest version."""
 
 FORGOTTEN_MAX = 1_000
 """Changes after which a step drops no more objects: 495,000 that are due at once took 0.6 s."""
 
-RECORD_BYTES = 32 << 10
+HISTORY_RECORD_BYTES = 32 << 10
 """Size above which a record of a snapshot takes no more changes (bytes)."""
 
 
@@ -182,8 +182,8 @@ class Histories:
         by_object, dropped = self.by_object, 0
         while len(by_object) > 1 and dropped < FORGOTTEN_MAX:
             lock, history = next(iter(by_object.items()))
-            old = history.time_ms + KEEP_MS <= time_ms
-            if not old and len(by_object) <= HISTORIES_MAX and self.size <= BYTES_MAX:
+            old = history.time_ms + HISTORY_KEEP_MS <= time_ms
+            if not old and len(by_object) <= HISTORIES_MAX and self.size <= HISTORY_BYTES_MAX:
                 return
             dropped += len(history.changes)
             while history.changes:
@@ -198,7 +198,7 @@ def records_of(
         first = size = 0
         for number, change in enumerate(changes, 1):
             size += change.size
-            if size > RECORD_BYTES or number == len(changes):
+            if size > HISTORY_RECORD_BYTES or number == len(changes):
                 yield HistoryRecord(lock, since, time_ms, changes[first:number])
                 first, size = number, 0
 

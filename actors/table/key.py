@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fencelock.actors.api.handover import Attach, Detach, digest_of
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import KeyOutcome, KeyState
 from fencelock.actors.api.refusal import Cause, Why
@@ -33,7 +33,7 @@ from fencelock.actors.table.requests import (
     lock_details,
 )
 from fencelock.actors.table.resource import ClaimDetails
-from fencelock.actors.table.session import Key, OwnerState, Session
+from fencelock.actors.table.session import OwnerKey, OwnerState, Session
 from fencelock.actors.table.wire import KeyRecord, Result
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PRINTABLE = range(0x20, 0x7F)
 
-SHOWN_MAX = 200
+KEY_SHOWN_CHARS_MAX = 200
 """Characters of a value that people see, as the owner."""
 
 
@@ -58,7 +58,7 @@ class KeySession(Session):
 
     names: SortedKeys = field(default_factory=SortedKeys)
 
-    def retire(self, key: Key, now_ms: int) -> None:
+    def retire(self, key: OwnerKey, now_ms: int) -> None:
         del self.owner_states[key]
         self.account.owners -= 1
         self.losses.pop(key, None)
@@ -100,7 +100,7 @@ class KeyHold(DatedHold, eq=False, kw_only=True):
             return self.key.detached_by
         plain = all(byte in PRINTABLE for byte in value)
         text = value.decode("ascii") if plain else f"0x{value.hex()}"
-        return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+        return text if len(text) <= KEY_SHOWN_CHARS_MAX else f"{text[:KEY_SHOWN_CHARS_MAX]}..."
 
     @property
     def account(self) -> Account:

@@ -13,10 +13,11 @@ from zlib import crc32
 
 from msgspec import Struct, field
 
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.map import (
+    ENTRY_VALUE_BYTES_MAX,
     KEY_BYTES_MAX,
     MAP,
-    VALUE_BYTES_MAX,
     DeleteEntry,
     EntryChanged,
     EntryList,
@@ -26,7 +27,6 @@ from fencelock.actors.api.map import (
     ListEntries,
     PutEntry,
 )
-from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import (
     SESSION_BYTES_MAX,
     check_lock_size,
@@ -36,7 +36,7 @@ from fencelock.actors.api.name import (
     without_secret,
 )
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.table.account import BYTES_MAX, ENTRIES_MAX, Account
+from fencelock.actors.table.account import ENTRIES_BYTES_MAX, ENTRIES_MAX, Account
 from fencelock.actors.table.report import page_of
 from fencelock.actors.table.requests import conclude, deny, holds_guard
 from fencelock.actors.table.session import OwnerState, Session
@@ -82,7 +82,7 @@ class Entry(Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Its size, as counted for `BYTES_MAX` (bytes)."""
+        """Its size, as counted for `ENTRIES_BYTES_MAX` (bytes)."""
         return utf8_size(self.name) + utf8_size(self.key) + len(self.value)
 
     def record(self) -> EntryRecord:
@@ -286,8 +286,8 @@ class Maps:
             size -= before.size
         elif self.count >= ENTRIES_MAX:
             return Why(Cause.ENTRIES, (self.count, ENTRIES_MAX))
-        if size > 0 and self.bytes + size > BYTES_MAX:
-            return Why(Cause.MAP_BYTES, (self.bytes, BYTES_MAX))
+        if size > 0 and self.bytes + size > ENTRIES_BYTES_MAX:
+            return Why(Cause.MAP_BYTES, (self.bytes, ENTRIES_BYTES_MAX))
         return None
 
     def in_order(self) -> list[Entry]:
@@ -315,17 +315,17 @@ def fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Se
         raise ValueError(f"the snapshot has {what} that expires at {due_ms}")
     check_lock_size(name, MAP)
     check_size("key", key, KEY_BYTES_MAX)
-    if len(value) > VALUE_BYTES_MAX:
+    if len(value) > ENTRY_VALUE_BYTES_MAX:
         raise ValueError(f"the snapshot has {what} of {len(value)} bytes")
     check_size("key name", charged, SESSION_BYTES_MAX)
     session, account = sessions.get(number), table.accounts.of(charged)
     table.maps.add(table, Entry(name, key, value, version, account, session, ticket, due_ms))
 
 
-PAGE_BYTES_MAX = 128 << 10
+MAP_PAGE_BYTES_MAX = 128 << 10
 """Maximum size of a page of entries (bytes, 128 KiB). A page with one entry may be larger."""
 
-ENTRY_BYTES = 64
+ENTRY_SEEN_BYTES = 64
 """Upper bound on the encoded size of an `EntrySeen` without its texts and its value (bytes)."""
 
 
@@ -398,7 +398,9 @@ def read_entry(table: TableState, query: GetEntry) -> EntryList:
 def read_entries(table: TableState, query: ListEntries) -> EntryList:
     known = table.maps.by_name.get(query.map)
     entries = () if known is None else known.page(query.prefix, query.after)
-    found, more = page_of(entries, PAGE_BYTES_MAX, lambda one: one.size + ENTRY_BYTES, query.most)
+    found, more = page_of(
+        entries, MAP_PAGE_BYTES_MAX, lambda one: one.size + ENTRY_SEEN_BYTES, query.most
+    )
     seen = tuple(_see(entry, table.time_ms) for entry in found)
     return EntryList(entries=seen, more=more, session=query.session, request=query.request)
 

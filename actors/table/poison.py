@@ -25,7 +25,7 @@ So does an `InvalidRequestError` while `changing` is true: a rule has checked to
 from __future__ import annotations
 
 from fencelock.actors.api.name import titled
-from fencelock.actors.api.request import Command, Key
+from fencelock.actors.api.request import Command, RequestKey
 from fencelock.actors.api.session_message import Evicted
 
 LOCAL_ERRORS = (MemoryError, RecursionError, OSError)
@@ -85,7 +85,7 @@ def named(command: Command | None) -> str:
     return f"{type(command).__name__}{about} (request {request})"
 
 
-def skipped_in(entry: Evicted) -> tuple[str, Key] | None:
+def skipped_in(entry: Evicted) -> tuple[str, RequestKey] | None:
     """Return the class and the key of the command that an entry of the audit says was skipped."""
     if not entry.operator.startswith(SKIPPER):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.pool import (
     POOL,

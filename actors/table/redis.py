@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.name import utf8_size, without_secret
 from fencelock.actors.api.redis import (
-    TTL_MS_MAX,
+    KEY_TTL_MS_MAX,
     AwaitKey,
     ChangeKeys,
     Expiry,
@@ -41,7 +41,7 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
-from fencelock.actors.table.report import PAGE_BYTES_MAX, page_of
+from fencelock.actors.table.report import LIST_PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
@@ -205,7 +205,7 @@ def _deadline_of(table: TableState, hold: TableHold | None, command: ChangeKeys)
         case Expiry.AFTER:
             return table.time_ms + command.ttl_ms + ROUNDING_MS
         case Expiry.FURTHER:
-            latest = table.time_ms + TTL_MS_MAX
+            latest = table.time_ms + KEY_TTL_MS_MAX
             return min(latest, (now or table.time_ms + ROUNDING_MS) + command.ttl_ms)
 
 
@@ -327,6 +327,6 @@ def read_keys(table: TableState, query: ReadKeys) -> KeysRead:
 
 def list_keys(table: TableState, query: ListKeys) -> KeyList:
     names = table.key_session.names.within(query.prefix, query.after)
-    keys, more = page_of(names, PAGE_BYTES_MAX, utf8_size, query.most)
+    keys, more = page_of(names, LIST_PAGE_BYTES_MAX, utf8_size, query.most)
     total = len(table.key_session.owner_states)
     return KeyList(keys=keys, more=more, total=total, session=query.session, request=query.request)

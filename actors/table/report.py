@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change, ChangesRead, ReadChanges
+from fencelock.actors.api.lock_message import Contender, Inspect, LockStatus
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Contender, Inspect, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.session_message import ListedLock, ListedObject, ListLocks, LockList
 from fencelock.actors.message import Local
@@ -24,10 +24,10 @@ CONTENDERS_SHOWN_MAX = 1_000
 SHOWN_BYTES_MAX = 1 << 19
 """Size above which a status, or a description, takes no more of them (bytes): half of a frame."""
 
-LOCKS_SHOWN_MAX = 100
+TABLE_LOCKS_SHOWN_MAX = 100
 """Locks and other objects in a description; `ListLocks` has all of them."""
 
-PAGE_BYTES_MAX = 64 << 10
+LIST_PAGE_BYTES_MAX = 64 << 10
 """Size above which a page of a list takes no more lines (bytes): to make one takes some 3 ms, in
 which others wait."""
 
@@ -117,7 +117,7 @@ def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
     names = merge(table.held_names.within("", ""), table.unheld_names.within("", ""))
     statuses: list[LockStatus] = []
     left = SHOWN_BYTES_MAX
-    for name in islice(names, LOCKS_SHOWN_MAX):
+    for name in islice(names, TABLE_LOCKS_SHOWN_MAX):
         if left <= 0:
             break
         status = _status(table, name, left)
@@ -133,13 +133,13 @@ def list_locks(table: TableState, query: ListLocks) -> LockList:
         names = table.unheld_names.within(query.prefix, query.after)
         found = (_listed_object(table.objects[name]) for name in names)
         objects, more = page_of(
-            found, PAGE_BYTES_MAX, lambda one: len(one.lock.encode()) + 16, query.most
+            found, LIST_PAGE_BYTES_MAX, lambda one: len(one.lock.encode()) + 16, query.most
         )
         return LockList(lines=(), objects=objects, more=more)
     held = table.key_session.names if query.clientless else table.held_names
     lines, more = page_of(
         (_listed_lock(table, name) for name in held.within(query.prefix, query.after)),
-        PAGE_BYTES_MAX,
+        LIST_PAGE_BYTES_MAX,
         lambda one: size_of(one.holder) + len(one.lock.encode()) + 16,
         query.most,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     AcquireRequest,
     Cancel,

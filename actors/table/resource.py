@@ -13,7 +13,7 @@ from msgspec import Struct, StructMeta
 from msgspec.structs import replace
 
 from fencelock.actors.api.election import ELECTION
-from fencelock.actors.api.message import Contender, Granted, Reason
+from fencelock.actors.api.lock_message import Contender, Granted, Reason
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS

@@ -20,8 +20,7 @@ from fencelock.actors.api.election import Lead
 from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Alive,
     Cancel,
@@ -32,6 +31,7 @@ from fencelock.actors.api.message import (
     Release,
     refused,
 )
+from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
 from fencelock.actors.api.name import account_of, client_of, without_secret
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import AwaitKey, ChangeKeys, ListKeys, ReadKeys
@@ -69,7 +69,7 @@ from fencelock.actors.table.map import delete_entry, put_entry, read_entries, re
 from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
 from fencelock.actors.table.redis import await_key, change_keys, list_keys, read_keys
 from fencelock.actors.table.report import (
-    PAGE_BYTES_MAX,
+    LIST_PAGE_BYTES_MAX,
     DescribeLocks,
     LocksDescribed,
     describe_locks,
@@ -227,7 +227,7 @@ def list_records(table: TableState, query: ListRecords) -> RecordList:
                 )
                 for one in islice(known.by_id.values(), skip, None)
             ),
-            PAGE_BYTES_MAX,
+            LIST_PAGE_BYTES_MAX,
             lambda one: len(one.id.encode()) + len(one.label.encode()) + 48,
             query.most,
         )
@@ -243,7 +243,7 @@ def list_records(table: TableState, query: ListRecords) -> RecordList:
             )
             for one in islice(table.audit.values(), skip, None)
         ),
-        PAGE_BYTES_MAX,
+        LIST_PAGE_BYTES_MAX,
         lambda one: size_of(one.holder) + len(one.lock.encode()) + len(one.operator.encode()) + 32,
         query.most,
     )
@@ -292,7 +292,7 @@ RULES: dict[type[Command], Rule] = {
 }
 """The rule of each command: it applies the command to the table, and appends the outcomes."""
 
-QUERIES: dict[type[Event], Callable[[TableState, Any], TableReply | LocksDescribed]] = {
+TABLE_QUERIES: dict[type[Event], Callable[[TableState, Any], TableReply | LocksDescribed]] = {
     Inspect: read_lock,
     ListLocks: list_locks,
     ListRecords: list_records,
@@ -308,7 +308,7 @@ QUERIES: dict[type[Event], Callable[[TableState, Any], TableReply | LocksDescrib
 """The reply to each query that a member answers from its table. The proxy adds the session and the
 number of a client's request, and the age of the state."""
 
-OBJECTS: dict[str, type[TableObject]] = {
+OBJECT_RECORDS: dict[str, type[TableObject]] = {
     "latches": Latch,
     "barriers": Barrier,
     "counters": Counter,
@@ -316,4 +316,4 @@ OBJECTS: dict[str, type[TableObject]] = {
 }
 """The objects that nobody can hold, by the field of `TablePart` that has their records."""
 
-COMMANDS: tuple[type[LogCommand], ...] = (*RULES, ExtendSessions)
+LOG_COMMANDS: tuple[type[LogCommand], ...] = (*RULES, ExtendSessions)

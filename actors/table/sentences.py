@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach
-from fencelock.actors.api.message import Acquire, Refused
+from fencelock.actors.api.lock_message import Acquire, Refused
 from fencelock.actors.api.name import kind_of, quoted, titled, without_secret
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Request
@@ -22,14 +22,14 @@ from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fault import INTERNAL_TEXT
 from fencelock.actors.table.deadline import check_duration, durations_of
 from fencelock.actors.table.retained import check_retained
-from fencelock.actors.table.rules import OBJECTS
+from fencelock.actors.table.rules import OBJECT_RECORDS
 
 SKIPPED = (
     "an operator skipped this command, because a bug in fencelock makes it damage the table: "
     "nothing was done. Sending it again gives the same result"
 )
 
-_LISTED = " and ".join((", ".join([*OBJECTS][:-1]), [*OBJECTS][-1]))
+_LISTED = " and ".join((", ".join([*OBJECT_RECORDS][:-1]), [*OBJECT_RECORDS][-1]))
 """The kinds of objects that nobody can hold."""
 
 CHARGED = {
@@ -89,7 +89,7 @@ SENTENCES = {
 }
 """The sentences that follow the name of the object. Numbers are those of `Why.numbers`."""
 
-CLOSED = {
+WHY_CLOSED = {
     CloseReason.GRACEFUL: "its client ended it",
     CloseReason.EXPIRED: "nothing was received from its client for its TTL",
     CloseReason.FORCED: "an operator ended it",
@@ -113,7 +113,7 @@ ARGUMENTS: dict[Cause, tuple[int, int, bool]] = {
 }
 """The number of numbers and texts of a refusal by its cause, and whether it has an obstacle."""
 
-_KINDS = {one.KIND: one for one in OBJECTS.values()}
+_KINDS = {one.KIND: one for one in OBJECT_RECORDS.values()}
 
 Worded = TypeVar("Worded", bound=Refused | HoldLost | Ended)
 
@@ -136,7 +136,7 @@ def worded(outcome: Worded, request: Request | None = None) -> Worded:
     """
     if isinstance(outcome, Ended):
         handle = quoted(without_secret(outcome.session))
-        text = f"session {handle} has ended: {CLOSED[outcome.reason]}"
+        text = f"session {handle} has ended: {WHY_CLOSED[outcome.reason]}"
         text = f"{text}: {quoted(outcome.operator)}" if outcome.operator else text
         return replace(outcome, detail=text)
     if outcome.why is None:

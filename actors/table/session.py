@@ -12,7 +12,7 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
+from fencelock.actors.api.lock_message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.refusal import Why
@@ -56,7 +56,7 @@ _RELEASED = Released(session="", owner="", request=0, lock="")
 
 Kept = Released | Refused | UpdateReply
 
-Key = tuple[str, str]
+OwnerKey = tuple[str, str]
 """An owner and a lock."""
 
 
@@ -75,7 +75,7 @@ class OwnerState(Struct, eq=False):
     """
 
     session: Session
-    key: Key
+    key: OwnerKey
     request: int = 0
     releasing: bool = False
     outcome: Kept | None = None
@@ -164,10 +164,10 @@ class Session:
     floor: int = 0
     claims: int = 0
     waits: int = 0
-    owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
+    owner_states: dict[OwnerKey, OwnerState] = field(default_factory=dict[OwnerKey, OwnerState])
     kept_ms: int = -1
-    idle: OrderedDict[Key, int] = field(default_factory=OrderedDict[Key, int])
-    losses: dict[Key, int] = field(default_factory=dict[Key, int])
+    idle: OrderedDict[OwnerKey, int] = field(default_factory=OrderedDict[OwnerKey, int])
+    losses: dict[OwnerKey, int] = field(default_factory=dict[OwnerKey, int])
     attached: dict[int, Entry] = field(default_factory=dict[int, "Entry"])
     retained: int = 0
     awaited: list[TableHold] | None = None
@@ -176,7 +176,7 @@ class Session:
     def mark(self) -> int:
         return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
 
-    def enter(self, key: Key) -> OwnerState:
+    def enter(self, key: OwnerKey) -> OwnerState:
         assert key not in self.owner_states
         self.account.owners += 1
         owner_state = self.owner_states[key] = OwnerState(session=self, key=key)
@@ -192,7 +192,7 @@ class Session:
         for _ in range(min(len(self.idle) - most + 1, IDLE_MAX)):
             self._forget_first()
 
-    def loss(self, key: Key, fence: int, why: Why) -> HoldLost:
+    def loss(self, key: OwnerKey, fence: int, why: Why) -> HoldLost:
         """Return the notice that a hold was taken from its owner."""
         owner, lock = key
         return HoldLost(
@@ -205,7 +205,7 @@ class Session:
             why=why,
         )
 
-    def retire(self, key: Key, now_ms: int) -> None:
+    def retire(self, key: OwnerKey, now_ms: int) -> None:
         """Note that the owner of ``key`` neither holds nor waits any more."""
         losses = self.losses
         if key not in losses:

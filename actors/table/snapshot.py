@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.account import Quota
 from fencelock.actors.api.lock_all import SEVERAL
-from fencelock.actors.api.message import Refused, Released
+from fencelock.actors.api.lock_message import Refused, Released
 from fencelock.actors.api.name import (
     OWNER_BYTES_MAX,
     REDIS_KEY,
-    TTL_MS_MAX,
+    SESSION_TTL_MS_MAX,
     account_of,
     check_lock_size,
     check_size,
@@ -33,7 +33,7 @@ from fencelock.actors.api.name import (
     titled,
     utf8_size,
 )
-from fencelock.actors.api.redis import TTL_MS_MAX as KEY_TTL_MS_MAX
+from fencelock.actors.api.redis import KEY_TTL_MS_MAX
 from fencelock.actors.api.retained import SPAN_MAX
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.table.account import Account
@@ -53,12 +53,12 @@ from fencelock.actors.table.resource import (
     Wait,
 )
 from fencelock.actors.table.retained import add_span, note_awaited
-from fencelock.actors.table.rules import OBJECTS
+from fencelock.actors.table.rules import OBJECT_RECORDS
 from fencelock.actors.table.sentences import is_sound
 from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 from fencelock.actors.table.wire import (
     DUE_MS_MAX,
-    TIME_MS_MAX,
+    LOG_TIME_MS_MAX,
     ClaimantRecord,
     EntryRecord,
     HistoryRecord,
@@ -77,7 +77,7 @@ from fencelock.actors.table.wire import (
 if TYPE_CHECKING:
     from fencelock.actors.table.state import TableState
 
-PART_BYTES_MAX = 128 * 1024
+SNAPSHOT_PART_BYTES_MAX = 128 * 1024
 """Size at which a part ends (bytes). To encode one takes two milliseconds, for which requests wait;
 with the last record and its frame it is below 256 KiB."""
 
@@ -87,11 +87,11 @@ STEP_RECORDS = 250
 SORTED_RECORDS = 2_000
 """Records that it sorts per step; the sorted runs are merged as they are needed."""
 
-COUNTER_MAX = 3 << 61
+SNAPSHOT_NUMBER_MAX = 3 << 61
 """The highest fence, version, ticket and number of a session in a snapshot. No member gets there,
 even if a leader raises the fences to `FENCE_FLOOR_MAX`; above it they could soon be used up."""
 
-RECORD_BYTES = 80
+RECORD_EXTRA_BYTES = 80
 """Size that counts for each record besides its own (bytes): many small ones take longer to encode
 than few large ones."""
 
@@ -170,7 +170,7 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Froz
             continue
         size += bytes_of(record)
         cuts[-1].append(record)
-        if size > PART_BYTES_MAX:
+        if size > SNAPSHOT_PART_BYTES_MAX:
             cuts.append([])
             size = 0
     for index, cut in enumerate(cuts):
@@ -185,7 +185,7 @@ def bytes_of(record: Record) -> int:
     if isinstance(record, HistoryRecord):
         size = sum(change.size for change in record.changes)
         return size + len(record.lock.encode()) + HISTORY_BYTES
-    return len(spell(record)) + RECORD_BYTES
+    return len(spell(record)) + RECORD_EXTRA_BYTES
 
 
 spell = Encoder().encode
@@ -354,7 +354,7 @@ def _fill_hold(
         if lease.watched_ms > lease.deadline_ms:
             raise ValueError(f"the snapshot has a wrong deadline of {titled(owner_state.lock)}")
     owner_state.hold = hold
-    if hold.amount < 1 or not 1 <= hold.count <= COUNTER_MAX:
+    if hold.amount < 1 or not 1 <= hold.count <= SNAPSHOT_NUMBER_MAX:
         raise ValueError(f"the snapshot has a wrong hold of {titled(owner_state.lock)}")
     for fence, name in enumerate(hold.objects, hold.fence):
         resource = _resource(table, name, record.capacity)
@@ -414,7 +414,7 @@ def _fill_reply(session: Session | None, reply: KeptReply) -> None:
 
 
 def _fill_objects(table: TableState, part: TablePart) -> None:
-    for field, kind in OBJECTS.items():
+    for field, kind in OBJECT_RECORDS.items():
         for record in getattr(part, field):
             if record.lock in table.objects or kind_of(record.lock) != kind.KIND:
                 raise ValueError(f"the snapshot has a wrong or second {titled(record.lock)}")
@@ -466,8 +466,8 @@ def _check_whole(parts: Sequence[TablePart]) -> None:
 def _check_head(head: TableHead) -> None:
     counters = head.fence, head.tickets, head.opened, head.version
     if (
-        not 0 <= head.extended_ms <= head.time_ms <= TIME_MS_MAX
-        or not all(0 <= counter <= COUNTER_MAX for counter in counters)
+        not 0 <= head.extended_ms <= head.time_ms <= LOG_TIME_MS_MAX
+        or not all(0 <= counter <= SNAPSHOT_NUMBER_MAX for counter in counters)
         or not (0 <= head.forgotten <= head.version and 0 <= head.origin <= head.version)
     ):
         raise ValueError(f"the snapshot has wrong counters: {head}")
@@ -551,7 +551,7 @@ def _fill_session(
     latest_ms = table.time_ms + record.ttl_ms
     if (
         not 1 <= record.number <= table.sessions.opened
-        or not 1 <= record.ttl_ms <= TTL_MS_MAX
+        or not 1 <= record.ttl_ms <= SESSION_TTL_MS_MAX
         or not (record.deadline_ms == DEPARTED or 0 <= record.deadline_ms <= latest_ms)
     ):
         raise ValueError(f"the snapshot has a wrong session {session.id!a}")

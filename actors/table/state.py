@@ -9,11 +9,11 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.redis import KeysChanged, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.api.request import Key
+from fencelock.actors.api.request import RequestKey
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
@@ -135,7 +135,7 @@ class TableState:
         self.unserved: dict[int, Wait] = {}
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
         self.purges: dict[tuple[str, int], None] = {}
-        self.skipped: set[tuple[str, Key]] = set()
+        self.skipped: set[tuple[str, RequestKey]] = set()
         self.faults: list[Fault] = []
         self.begun: OwnerState | None = None
         self.changing = False

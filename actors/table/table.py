@@ -71,7 +71,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fencelock.actors.api.message import Contender, Reason, Refused, refused
+from fencelock.actors.api.lock_message import Contender, Reason, Refused, refused
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
@@ -87,7 +87,7 @@ from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.state import ENDS_MAX, SERVED_MAX, TableState
 from fencelock.actors.table.wire import (
-    TIME_MS_MAX,
+    LOG_TIME_MS_MAX,
     ExtendSessions,
     LogCommand,
     Result,
@@ -173,7 +173,7 @@ class LockTable(TableState):
         out: list[Result] = []
         if time_ms <= self.time_ms:
             return out  # All that was due by then is done, and no command adds to it.
-        self.time_ms = now = min(time_ms, TIME_MS_MAX)
+        self.time_ms = now = min(time_ms, LOG_TIME_MS_MAX)
         if len(self.held_names.recent) > RECENT_MAX:
             self.held_names.settle()  # So that no read has to sort so many.
         items, sessions = self.timeouts.heap, self.sessions.heap
@@ -223,7 +223,7 @@ class LockTable(TableState):
 
         The log time until then does not count for the deadlines of holds.
         """
-        now_ms = max(self.time_ms, min(time_ms, TIME_MS_MAX))
+        now_ms = max(self.time_ms, min(time_ms, LOG_TIME_MS_MAX))
         self.sessions.extend(now_ms)
         self.deadlines.skipped_ms += now_ms - self.time_ms
 

@@ -16,8 +16,8 @@ from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.counter import CounterChanged
 from fencelock.actors.api.latch import CountedDown, LatchPassed
+from fencelock.actors.api.lock_message import LockReply, Reason
 from fencelock.actors.api.map import EntryChanged
-from fencelock.actors.api.message import LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.pool import PermitsGiven, PermitsTaken
 from fencelock.actors.api.redis import KeysChanged
@@ -31,10 +31,10 @@ from fencelock.actors.message import Int64, Message
 FENCE_FLOOR_MAX = 1 << 62
 """Half of all fences: even a wrong floor does not use them up."""
 
-TIME_MS_MAX = 1 << 53
+LOG_TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
 
-DUE_MS_MAX = 2 * TIME_MS_MAX
+DUE_MS_MAX = 2 * LOG_TIME_MS_MAX
 """No deadline is later: each is at most a hundred years after the log time at which it was set."""
 
 

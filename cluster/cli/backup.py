@@ -18,12 +18,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say
 from fencelock.cluster.cli.screen import confirm
-from fencelock.cluster.cli.serve import CONFIG, ConfigOption, NodeIdOption
+from fencelock.cluster.cli.serve import CONFIG_PATH, ConfigOption, NodeIdOption
 from fencelock.cluster.cli.target import ASK, AskOptions, connected_to
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
-    from fencelock.actors.api.message import NodeStatus
+    from fencelock.actors.api.lock_message import NodeStatus
     from fencelock.cluster.client.client import Client
     from fencelock.cluster.node.journal_rules import Impossible
     from fencelock.cluster.node.storage.backup import BackupHeader
@@ -194,7 +194,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `fencelock backup` wrote.")],
     config: Annotated[
         Path, typer.Option(help="The configuration of the NEW cluster: another cluster id.")
-    ] = CONFIG,
+    ] = CONFIG_PATH,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the file and describe it.")
     ] = False,
@@ -271,7 +271,7 @@ def _check_replaceable(
     confirm("Replace the folders?", declined="Nothing was changed.")
 
 
-SHOWN_MAX = 20
+SHOWN_VOTES_MAX = 20
 
 SENT = (
     "A member that was broken or forged sent them, or this disk was altered: find out which node "
@@ -297,7 +297,7 @@ WHY = {
 
 def repair(
     node_id: NodeIdOption,
-    config: ConfigOption = CONFIG,
+    config: ConfigOption = CONFIG_PATH,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     skip: Annotated[
         int | None,
@@ -357,8 +357,8 @@ def repair(
 
 def _explain(node: str, wrong: Sequence[Impossible], why: str) -> None:
     typer.echo(f"The journal of {node} has {len(wrong)} votes that no honest member can have:")
-    for one in wrong[:SHOWN_MAX]:
+    for one in wrong[:SHOWN_VOTES_MAX]:
         typer.echo(f"  {one.why}")
-    if len(wrong) > SHOWN_MAX:
-        typer.echo(f"  and {len(wrong) - SHOWN_MAX} more")
+    if len(wrong) > SHOWN_VOTES_MAX:
+        typer.echo(f"  and {len(wrong) - SHOWN_VOTES_MAX} more")
     typer.echo(why)

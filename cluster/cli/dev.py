@@ -20,8 +20,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from fencelock.actors.api.lock_message import Describe, LockStatus, NodeStatus
 from fencelock.actors.api.membership_message import PORT_MAX
-from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bootstrap_message import Founding
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     from fencelock.cluster.node.config import Config
     from fencelock.cluster.node.node import Node
 
-NODE = "dev"
+SINGLE_NODE = "dev"
 """The id of a single node. Several are n1, n2 and so on."""
 PAXOS, BAKERY = "paxos", "bakery"
 """Protocols; the first unless the user says another."""
 
-NODES_MAX = 9
-SEVERAL = 3
+DEV_NODES_MAX = 9
+DEV_NODES = 3
 """The number of nodes of protocols that need several, unless the user says another."""
 DESCRIBE_S = 5
 """Time limit for a node's own status (s)."""
 
-LOOK_S = 0.5
+NODE_LOOK_S = 0.5
 """Pause between two looks at the node (s)."""
 
 RATES = {"acquires": "proxy.granted", "releases": "proxy.released", "refusals": "proxy.refused"}
@@ -90,7 +90,7 @@ def dev(
             help="The number of nodes, at ports in a row. Default: 1, or 3 if the protocol is not "
             "paxos.",
             min=1,
-            max=NODES_MAX,
+            max=DEV_NODES_MAX,
         ),
     ] = None,
     protocol: Annotated[
@@ -144,7 +144,7 @@ def dev(
         raise ConfigError(f"--log-level is {log_level}, and must be one of {', '.join(LOG_LEVELS)}")
     if protocol not in PROMISES:
         raise ConfigError(f"--protocol is {protocol}, and must be one of {', '.join(PROMISES)}")
-    count = nodes or (1 if protocol == PAXOS else SEVERAL)
+    count = nodes or (1 if protocol == PAXOS else DEV_NODES)
     check_ports("--port", port, count)
     check_ports("--redis-port", redis_port if redis else 1, count)
     console = Console(highlight=False)
@@ -179,7 +179,7 @@ def dev(
             show = live if console.is_terminal and not prompts else plain
             for _ in show(console, Looks(running), next(iter(config.nodes.values()))):
                 try:
-                    stops.get(timeout=LOOK_S)
+                    stops.get(timeout=NODE_LOOK_S)
                     break
                 except queue.Empty:
                     check_running([*running.values()])
@@ -257,7 +257,7 @@ def config_of(port: int, data: Path | None, count: int = 1, protocol: str = PAXO
     from fencelock.cluster.node.config import Config  # noqa: PLC0415 (pydantic: not for --help)
     from fencelock.cluster.node.topology import ProtocolSettings  # noqa: PLC0415 (as the last)
 
-    names = [NODE] if count == 1 else [f"n{number}" for number in range(1, count + 1)]
+    names = [SINGLE_NODE] if count == 1 else [f"n{number}" for number in range(1, count + 1)]
     return Config(
         cluster=DEFAULT_CLUSTER,
         protocol=protocol,
@@ -293,13 +293,13 @@ def facts_of(status: NodeStatus, role: str) -> dict[str, str]:
 
 
 def greeting(config: Config, data: Path | None) -> Iterator[str]:
-    from fencelock.cluster.client.settings import CONFIG, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
+    from fencelock.cluster.client.settings import CONFIG_FILE, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
 
     address = next(iter(config.nodes.values()))
     keeps = "in memory" if data is None else f"in {data}"
     how = "connect()" if address == DEFAULT_ADDRESS else f'connect("{address}")'
-    if Path(CONFIG).exists():
-        how = f'connect("{address}"), since connect() reads ./{CONFIG} here'
+    if Path(CONFIG_FILE).exists():
+        how = f'connect("{address}"), since connect() reads ./{CONFIG_FILE} here'
     where = " to ".join([*config.nodes.values()][:: max(1, len(config.nodes) - 1)])
     yield f"fencelock dev serves at {where}, locks are {keeps}. Your program: fencelock.{how}"
     if config.redis:
@@ -332,7 +332,7 @@ class Looks:
         assert isinstance(status, NodeStatus)
         counters = {counted.name: counted.times for counted in status.counters}
         now = time.monotonic()
-        since, before = self._before or (now - LOOK_S, counters)
+        since, before = self._before or (now - NODE_LOOK_S, counters)
         self._before = now, counters
         rates = {
             what: (counters.get(name, 0) - before.get(name, 0)) / max(now - since, 0.001)

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.lock_all import SEVERAL
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, REDIS_KEY, kind_of, object_name, plain_name
 from fencelock.actors.api.object_request import ObjectRequest, PermitRequest, UpdateRequest
 from fencelock.actors.api.rwlock import RWLOCK

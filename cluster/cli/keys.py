@@ -18,7 +18,7 @@ from fencelock.cluster.cli.formatting import counted_objects, unheld_kinds
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.objects import confirm_deletion
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present
-from fencelock.cluster.cli.serve import CONFIG, ConfigOption
+from fencelock.cluster.cli.serve import CONFIG_PATH, ConfigOption
 from fencelock.cluster.cli.target import (
     DO,
     FORCE,
@@ -42,7 +42,9 @@ FolderOption = Annotated[
 KEYS = Path("keys")
 NameArgument = Annotated[str, typer.Argument(help="The key's name.")]
 
-RELOAD = "Copy keys.toml to the folder of each node, and send each node SIGHUP: it reads it again."
+RELOAD_ADVICE = (
+    "Copy keys.toml to the folder of each node, and send each node SIGHUP: it reads it again."
+)
 
 DEFAULT = "default"
 """The value of an option that gives up a limit of one's own."""
@@ -86,7 +88,7 @@ def keys() -> None:
 
 
 @app.command()
-def init(config: ConfigOption = CONFIG, folder: FolderOption = KEYS) -> None:
+def init(config: ConfigOption = CONFIG_PATH, folder: FolderOption = KEYS) -> None:
     """Make the keys of a cluster: [bold]one for each node[/bold] of its configuration.
 
     Each node needs keys.toml, _server.key and the file of its own id. Give no node
@@ -142,7 +144,7 @@ def add(
 
     path = files.add_key(folder, Rights(name, role, tuple(prefix or ())), out)
     say(f"Wrote {path}: the secret key of {name}, with the role {role}.")
-    say(RELOAD)
+    say(RELOAD_ADVICE)
     if role != NODE:
         say(f"It may have a quarter of what stays in the cluster: fencelock keys quota {name}")
 
@@ -160,7 +162,7 @@ def remove(name: NameArgument, folder: FolderOption = KEYS) -> None:
 
     files.remove_key(folder, name)
     say(f"Removed {name} from {folder / files.LIST}.")
-    say(RELOAD)
+    say(RELOAD_ADVICE)
 
 
 @app.command("list")

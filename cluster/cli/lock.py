@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
-from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
+from fencelock.actors.api.map import ENTRY_TTL_MS_MAX, ONCE, PERIOD_PERCENT
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import (
     FencelockError,
@@ -125,8 +125,8 @@ def seconds_of(name: str, text: str) -> float:
     if match is None or not float(match[1]):
         raise WrongUsageError(f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", name)
     seconds = float(match[1]) * UNIT_S[match[2]]
-    if seconds > TTL_MS_MAX / 1000:
-        most = f"{TTL_MS_MAX // 86_400_000}d"
+    if seconds > ENTRY_TTL_MS_MAX / 1000:
+        most = f"{ENTRY_TTL_MS_MAX // 86_400_000}d"
         raise WrongUsageError(f"{text[:40]} is longer than {most}", name)
     return seconds
 

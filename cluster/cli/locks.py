@@ -11,8 +11,8 @@ from rich.console import RenderableType
 
 from fencelock.actors.api.account import QUOTA
 from fencelock.actors.api.election import ELECTION
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import NO_CLIENT, kind_of, plain_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import (

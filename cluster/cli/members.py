@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
 
 
-PAUSE_S = 0.25
+CHANGE_RETRY_S = 0.25
 """Pause before a change that is not done is asked for again (s)."""
 
 LINE_S = 2.0
 """Shortest interval between lines of progress (s)."""
 
-REPLY_S = 3.0
+CHANGE_REPLY_S = 3.0
 """How long a reply may take until the nodes are asked why there is none (s)."""
 
-SILENT_MS = 2_000
+SILENT_MEMBER_MS = 2_000
 """A member that was silent for this long is assumed not to run (ms)."""
 
 VOTELESS = (NodeRole.OBSERVER, NodeRole.NON_VOTING)
@@ -84,7 +84,7 @@ class ChangeOptions(NamedTuple):
             carry_out(operator, change, self.wait, as_json=self.as_json)
 
 
-CHANGE = ChangeOptions()
+CHANGE_OPTIONS = ChangeOptions()
 
 
 def members(
@@ -175,7 +175,7 @@ def advice_without_leader(read: MembersRead) -> Iterator[str]:
         one.node
         for one in read.nodes
         if one.role in (NodeRole.MEMBER, NodeRole.DOWN)
-        and (one.last_message_ms is None or one.last_message_ms > SILENT_MS)
+        and (one.last_message_ms is None or one.last_message_ms > SILENT_MEMBER_MS)
     ]
     yield "No node leads, so the members cannot be changed now. An election takes a second."
     voteless = [one.node for one in read.nodes if one.role is NodeRole.NON_VOTING]
@@ -195,7 +195,7 @@ def _role(role: NodeRole) -> str:
     return "no vote" if role is NodeRole.NON_VOTING else role.name.lower()
 
 
-def join(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
+def join(node: NodeArgument, how: ChangeOptions = CHANGE_OPTIONS) -> None:
     """Make a running node [bold]a member[/bold], which votes.
 
     First start the node with the address of one that runs: it fetches the
@@ -215,7 +215,7 @@ def join(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
     how.carry_out(MemberAction.JOIN, node)
 
 
-def leave(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
+def leave(node: NodeArgument, how: ChangeOptions = CHANGE_OPTIONS) -> None:
     """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
@@ -232,7 +232,7 @@ def leave(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
 
 def remove(
     node: NodeArgument,
-    how: ChangeOptions = CHANGE,
+    how: ChangeOptions = CHANGE_OPTIONS,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove it even if it runs, as `fencelock leave` does.")
     ] = False,
@@ -260,7 +260,7 @@ def remove(
         carry_out(operator, change, how.wait, as_json=how.as_json)
 
 
-def transfer(node: NodeArgument, how: ChangeOptions = CHANGE) -> None:
+def transfer(node: NodeArgument, how: ChangeOptions = CHANGE_OPTIONS) -> None:
     """Make another member [bold]the leader[/bold], without a pause for clients.
 
     For example, before maintenance of the leader's machine:
@@ -279,7 +279,7 @@ def replace(
     replacement: Annotated[
         str | None, typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself.")
     ] = None,
-    how: ChangeOptions = CHANGE,
+    how: ChangeOptions = CHANGE_OPTIONS,
 ) -> None:
     """Give the place of a member [bold]to another node[/bold], or to itself after its disk died.
 
@@ -382,7 +382,7 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
         waited_ms = progress.waited_s() * MS_PER_S
         if last_ms is not None and last_ms < waited_ms:
             return True
-        if leads and (waited_ms if last_ms is None else last_ms) > SILENT_MS:
+        if leads and (waited_ms if last_ms is None else last_ms) > SILENT_MEMBER_MS:
             return False
         text = f"it is not known yet whether {node} runs"
         progress.pause(unknown or text, shown=not leads)
@@ -427,11 +427,11 @@ def promptly(operator: Client, ask: Callable[[], R]) -> R | str:
 
     Perhaps a new leader is being elected, or the cluster is not founded.
     """
-    operator.reply_by(time.monotonic() + REPLY_S)
+    operator.reply_by(time.monotonic() + CHANGE_REPLY_S)
     try:
         return ask()
     except UnavailableError as error:
-        operator.reply_by(time.monotonic() + REPLY_S)
+        operator.reply_by(time.monotonic() + CHANGE_REPLY_S)
         return why_unserved(operator, error)
 
 
@@ -456,7 +456,7 @@ class ChangeProgress:
             raise typer.Exit(ExitStatus.FAILED)
         if shown:
             self.show(text)
-        time.sleep(PAUSE_S)
+        time.sleep(CHANGE_RETRY_S)
 
     def described(self, reached: MembersChanged, now: float | None = None) -> str:
         """Return the condition that ``reached`` waits for, and the rest to fetch."""

@@ -23,7 +23,7 @@ from fencelock.actors.api.barrier import BARRIER
 from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
-from fencelock.actors.api.map import MAP, TTL_MS_MAX
+from fencelock.actors.api.map import ENTRY_TTL_MS_MAX, MAP
 from fencelock.actors.api.name import INT_MAX, REDIS_KEY, object_name, plain_name
 from fencelock.actors.api.pool import POOL
 from fencelock.actors.api.rwlock import RWLOCK
@@ -655,7 +655,7 @@ def put_entry(
         typer.Option(
             "--ttl",
             min=0.001,
-            max=TTL_MS_MAX / 1000,
+            max=ENTRY_TTL_MS_MAX / 1000,
             help="How long the entry lives (s). Default: forever.",
         ),
     ] = None,

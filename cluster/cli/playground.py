@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROMPT = "fencelock> "
 KILL_S = 5.0
 """Timeout for a node to end (s)."""
-REPLY_S = 5.0
+PLAYGROUND_REPLY_S = 5.0
 """Timeout for replies of nodes, and for clients to connect (s)."""
 
 HELP = """\
@@ -168,7 +168,7 @@ class Playground:
         traced = self._traced
         level = self._level if traced is None else "TRACE"
         for node in nodes:
-            node.ref("log").ask(SetLog(level=level, roles=traced or ()), timeout=REPLY_S)
+            node.ref("log").ask(SetLog(level=level, roles=traced or ()), timeout=PLAYGROUND_REPLY_S)
 
     def _watch(self, node: Node) -> None:
         former = self._cuts.get(node.id)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 """Pause between two looks at the traces of nodes (s)."""
 
-KEEP_MS = 10_000
+TRACE_KEEP_MS = 10_000
 """Time for which nodes keep lines after each look (ms)."""
 
-SHOWN_MAX = 400
+SHOWN_EVENTS_MAX = 400
 """Events of a diagram, unless the user says another number."""
 
 
@@ -173,7 +173,7 @@ def trace(
     ] = None,
     most: Annotated[
         int, typer.Option(min=1, max=10_000, help="The most events in the diagram.")
-    ] = SHOWN_MAX,
+    ] = SHOWN_EVENTS_MAX,
     given: AskOptions = ASK,
 ) -> None:
     """Print the [bold]messages[/bold] between nodes, and with clients, by logical time.
@@ -213,7 +213,7 @@ def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: flo
         for node in nodes:
             more = True
             while more:
-                request = ReadTrace(after=after.get(node, 0), keep_ms=KEEP_MS, roles=roles)
+                request = ReadTrace(after=after.get(node, 0), keep_ms=TRACE_KEEP_MS, roles=roles)
                 try:
                     page = client.ref(f"{node}/log").ask(request, timeout=POLL_S * 4)
                 except FencelockError as error:

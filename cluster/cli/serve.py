@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
 
-CONFIG = Path("cluster.toml")
+CONFIG_PATH = Path("cluster.toml")
 ConfigOption = Annotated[Path, typer.Option(help="The cluster's configuration.")]
 
-RELOAD = signal.SIGHUP.name
+RELOAD_SIGNAL = signal.SIGHUP.name
 """The signal on which a node reads its list of keys again."""
 
 Stops = SimpleQueue[str]
@@ -49,7 +49,7 @@ def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     try:
-        nodes = load(Path(ctx.params.get("config") or CONFIG)).nodes
+        nodes = load(Path(ctx.params.get("config") or CONFIG_PATH)).nodes
     except ConfigError:
         return []
     return [node for node in nodes if node.startswith(incomplete)]
@@ -138,7 +138,7 @@ def serve(
             autocompletion=_complete_id,
         ),
     ] = None,
-    config: ConfigOption = CONFIG,
+    config: ConfigOption = CONFIG_PATH,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object per line.")
     ] = False,
@@ -198,7 +198,7 @@ def serve(
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
         _greet(settings, node, as_json=log_json)
-        while (why := stops.get()) == RELOAD:
+        while (why := stops.get()) == RELOAD_SIGNAL:
             _reload(node)
         note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
         stopped = node.stop()
@@ -323,7 +323,7 @@ def _reload(node: Node) -> None:
     try:
         node.reload_keys()
     except Exception as error:  # noqa: BLE001 (whatever is in the list, the node serves on)
-        note(node.id, "ERROR", f"{RELOAD}: nothing changes: {error}", event="keys_unread")
+        note(node.id, "ERROR", f"{RELOAD_SIGNAL}: nothing changes: {error}", event="keys_unread")
 
 
 def _watch(node: Node, stops: Stops) -> None:
@@ -348,7 +348,7 @@ def stops_on_signals(*others: signal.Signals) -> Generator[Stops]:
             signal.signal(each, former)
 
 
-PROTOCOLS = " or ".join(PROMISES)
+PROTOCOL_NAMES = " or ".join(PROMISES)
 
 SAFE_FROM = 3
 """The fewest members of which one may die."""
@@ -361,12 +361,12 @@ def init(
             help="Number of nodes, named n1, n2, ...; 3 survive the loss of one, 5 of two.", min=1
         ),
     ] = 3,
-    protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOLS}.")] = "paxos",
+    protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOL_NAMES}.")] = "paxos",
     cluster: Annotated[
         str,
         typer.Option(help="The cluster's name. Nodes and clients of other clusters are refused."),
     ] = "fencelock",
-    config: Annotated[Path, typer.Option(help="The file to write.")] = CONFIG,
+    config: Annotated[Path, typer.Option(help="The file to write.")] = CONFIG_PATH,
     port: Annotated[
         int, typer.Option(help="n1 listens on the port after this one, n2 on the next, and so on.")
     ] = 4040,
@@ -407,7 +407,7 @@ def init(
         typer.echo(_survives(protocol, nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
     first = " --found" if protocol in VOTING else ""
-    found = config == CONFIG  # The commands find it in this folder.
+    found = config == CONFIG_PATH  # The commands find it in this folder.
     for node in addresses:
         typer.echo(f"  fencelock serve {'' if found else f'--config {config} '}--id {node}{first}")
     if first:

@@ -23,14 +23,14 @@ from fencelock.actors.api.account import (
     UsageRead,
 )
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.lock_message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
     MembersRead,
     ReadMembers,
 )
-from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.name import PAGE_MAX
+from fencelock.actors.api.name import LIST_PAGE_MAX
 from fencelock.actors.api.session_message import (
     CloseSession,
     ListedEviction,
@@ -46,7 +46,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Message
-from fencelock.actors.session.message import SURVEY_MS, Survey, Surveyed
+from fencelock.actors.session.event import SURVEY_MS, Survey, Surveyed
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.operation import Operation, operation
 from fencelock.cluster.client.owner import operator_named
@@ -217,7 +217,7 @@ class Administration(BaseClient):
         return self._all(
             UsageRead,
             lambda page: page.accounts,
-            lambda known: ReadUsage(after=known[-1].account if known else None, most=PAGE_MAX),
+            lambda known: ReadUsage(after=known[-1].account if known else None, most=LIST_PAGE_MAX),
         )
 
     @operation
@@ -247,7 +247,7 @@ class Administration(BaseClient):
     @operation
     def maps(self, prefix: str = "") -> Operation[tuple[ListedMap, ...]]:
         """Return the maps that have entries and whose names begin with ``prefix``, by name."""
-        asked = checked(ListMaps(prefix=prefix, most=PAGE_MAX))
+        asked = checked(ListMaps(prefix=prefix, most=LIST_PAGE_MAX))
         return self._all(
             MapList,
             lambda page: page.maps,
@@ -340,7 +340,7 @@ class Administration(BaseClient):
         age_ms = self._connection.age_ms(read, max_age)
         check_text_type("prefix", prefix)
         asked = ListLocks(
-            prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld, clientless=clientless
+            prefix=prefix, most=LIST_PAGE_MAX, age_ms=age_ms, unheld=unheld, clientless=clientless
         )
 
         return self._all(
@@ -353,7 +353,7 @@ class Administration(BaseClient):
         return self._all(
             RecordList,
             items,
-            lambda known: ListRecords(kind=kind, skip=len(known), most=PAGE_MAX),
+            lambda known: ListRecords(kind=kind, skip=len(known), most=LIST_PAGE_MAX),
         )
 
     def _all(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any
 
+from fencelock.actors.session.event import ClusterState
 from fencelock.actors.session.holds import HoldState
-from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.client.callback_executor import (
     Callback,
     ClusterCallback,

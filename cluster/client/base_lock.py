@@ -13,7 +13,7 @@ import pykka
 from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach
-from fencelock.actors.api.message import AcquireRequest, Contender, Granted, LockStatus
+from fencelock.actors.api.lock_message import AcquireRequest, Contender, Granted, LockStatus
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.retained import RETAINER, RETAINERS
 from fencelock.actors.error import (
@@ -26,8 +26,8 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
+from fencelock.actors.session.event import EndWait
 from fencelock.actors.session.holds import HOLDING, ClientHold, HoldState
-from fencelock.actors.session.message import EndWait
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.client.base_client import BaseClient

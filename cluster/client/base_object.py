@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import SEVERAL
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.api.name import check_new_lock_name, kind_of, object_name, plain_name, titled
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.error import NotHeldError, RefusedError

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.error import FencelockError
+from fencelock.actors.session.event import ClusterState
 from fencelock.actors.session.holds import HoldState
-from fencelock.actors.session.message import ClusterState
 from fencelock.actors.session.upkeep import unknown
 from fencelock.cluster.log import report
 

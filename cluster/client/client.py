@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
-from fencelock.actors.api.latch import KEEP_MS
+from fencelock.actors.api.latch import LATCH_KEEP_MS
 from fencelock.cluster.client.administration import Administration
 from fencelock.cluster.client.barrier import AsyncBarrier, Barrier, BaseBarrier
 from fencelock.cluster.client.base_client import BaseClient, check_template, namer
@@ -92,7 +92,7 @@ class ObjectFactory(BaseClient, Generic[LockAllT, ElectionT, MapT, LatchT, Barri
         """
         return self._map_type(self._given, name)
 
-    def latch(self, name: str, count: int, *, keep_s: float = KEEP_MS / 1000) -> LatchT:
+    def latch(self, name: str, count: int, *, keep_s: float = LATCH_KEEP_MS / 1000) -> LatchT:
         """Return the count-down latch called ``name``; sends nothing yet.
 
         A lock of the same name is another object. The first request about a latch creates it. It

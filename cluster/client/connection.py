@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import pykka
 
-from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
+from fencelock.actors.api.lock_message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
     NAME_END,
@@ -38,8 +38,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.message import Event, address_of
 from fencelock.actors.session.asker import Asker
-from fencelock.actors.session.holds import ClientHold
-from fencelock.actors.session.message import (
+from fencelock.actors.session.event import (
     Close,
     ClusterState,
     EndpointChanged,
@@ -47,9 +46,10 @@ from fencelock.actors.session.message import (
     Waiting,
     WatchCluster,
 )
+from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
 from fencelock.actors.session.retainer import Retainer
-from fencelock.actors.session.session import CLOSE_MS, ClientSession
+from fencelock.actors.session.session import SESSION_CLOSE_MS, ClientSession
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive
@@ -71,7 +71,7 @@ from fencelock.cluster.client.settings import (
     term_ms_of,
     wait_ms_of,
 )
-from fencelock.cluster.client.waiting import LOOK_S, LocalWaits, looking, report
+from fencelock.cluster.client.waiting import CONNECT_ALL_S, LocalWaits, looking, report
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
@@ -224,7 +224,7 @@ class Connection:
         clock = Spawn(address_of(self.session, "clock"), Clock)
         return RoleSet(
             (session, retainer, asker, clock),
-            closings=(Closing(session.address, Close(), 2 * CLOSE_MS),),
+            closings=(Closing(session.address, Close(), 2 * SESSION_CLOSE_MS),),
         )
 
     def present(self) -> Connection:
@@ -277,14 +277,14 @@ class Connection:
     def _tried(self) -> Operation[str]:
         """End with the addresses that were tried, and why each failed, as far as that is known."""
         survey = AskReply()
-        self.line.submit(Survey(within_ms=round(LOOK_S * 500)), survey)
+        self.line.submit(Survey(within_ms=round(CONNECT_ALL_S * 500)), survey)
         reached = looking(self.endpoints)
         refused: tuple[str, ...] = ()
         with suppress(TimeoutError, FencelockError, pykka.ActorDeadError):
-            surveyed = yield AwaitReply(survey, LOOK_S)
+            surveyed = yield AwaitReply(survey, CONNECT_ALL_S)
             refused = tuple(one for one in surveyed.silent if " " in one)  # With a reason.
         try:
-            tried = yield AwaitReply(reached, 2 * LOOK_S)
+            tried = yield AwaitReply(reached, 2 * CONNECT_ALL_S)
         except TimeoutError:  # The machine is busy.
             tried = ", ".join(self.endpoints)
         return f"{tried}; refused: {'; '.join(refused)}" if refused else tried

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import object_name
 from fencelock.cluster.client.base_lock import BaseLock, H
 from fencelock.cluster.client.base_object import BaseObject

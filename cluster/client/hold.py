@@ -18,7 +18,7 @@ from zlib import crc32
 import pykka
 
 from fencelock.actors.api.handover import Detach, digest_of
-from fencelock.actors.api.message import Cancel, Release
+from fencelock.actors.api.lock_message import Cancel, Release
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.session_message import HAVE_DEADLINES, Renew
 from fencelock.actors.error import (
@@ -29,9 +29,9 @@ from fencelock.actors.error import (
     UnsupportedError,
 )
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.event import ReleaseUnawaited
 from fencelock.actors.session.holds import HOLDING, ClientHold, HoldState
-from fencelock.actors.session.message import ReleaseUnawaited
-from fencelock.actors.session.requests import ANSWER_MS
+from fencelock.actors.session.requests import UNANSWERED_MS
 from fencelock.cluster.client.callback_executor import Callback, Listeners, Notifying
 from fencelock.cluster.client.hold_registry import HoldRegistry, Ownership, ReleaseCall
 from fencelock.cluster.client.operation import AwaitReply, Operation, operation
@@ -458,7 +458,7 @@ def confirming(
         if not leaving.sent:
             channel.submit(leaving.request(), leaving)
             leaving.sent = True
-    reply_s = ANSWER_MS / 1000 if limit_s is None and leaving.unlimited else limit_s
+    reply_s = UNANSWERED_MS / 1000 if limit_s is None and leaving.unlimited else limit_s
     try:
         yield leaving if reply_s is None else AwaitReply(leaving, reply_s)
     except TimeoutError:

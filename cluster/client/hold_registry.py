@@ -79,13 +79,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from fencelock.actors.api.handover import Detach
-from fencelock.actors.api.message import Release, Released, ReleaseRequest
+from fencelock.actors.api.lock_message import Release, Released, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Event, Instant
+from fencelock.actors.session.event import HoldsLost, Suspected
 from fencelock.actors.session.holds import ClientHold, HoldState
-from fencelock.actors.session.message import HoldsLost, Suspected
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
@@ -109,7 +109,7 @@ held"."""
 UNREPORTED_MAX = 64
 """Limit of lost holds that one lock object remembers until an error reports them."""
 
-NAMED_MAX = 3
+NAMED_HOLDS_MAX = 3
 """Limit of holds that one line of the log names."""
 
 tokens = itertools.count(1)
@@ -684,9 +684,11 @@ class HoldRegistry:
         if not owns:
             return
         named = ", ".join(
-            f"{titled(own.lock)} (fence {own.hold.fence})" for own in owns[:NAMED_MAX] if own.hold
+            f"{titled(own.lock)} (fence {own.hold.fence})"
+            for own in owns[:NAMED_HOLDS_MAX]
+            if own.hold
         )
-        more = f" and {len(owns) - NAMED_MAX} more" if len(owns) > NAMED_MAX else ""
+        more = f" and {len(owns) - NAMED_HOLDS_MAX} more" if len(owns) > NAMED_HOLDS_MAX else ""
         self._executor.call(warn, f"{state}: {named}{more}: {reason}")
 
     def _notice_losses(self, owns: list[Ownership], reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.api.name import titled
 from fencelock.cluster.client.base_lock import BaseLock, BaseRLock, H
 from fencelock.cluster.client.hold import BaseHold, renewing

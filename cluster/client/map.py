@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from fencelock.actors.api.account import ListMaps, MapList
 from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.map import (
+    ENTRY_TTL_MS_MAX,
     MAP,
-    TTL_MS_MAX,
     DeleteEntry,
     EntryChanged,
     EntryList,
@@ -21,7 +21,7 @@ from fencelock.actors.api.map import (
     ListEntries,
     PutEntry,
 )
-from fencelock.actors.api.name import PAGE_MAX, object_name, titled
+from fencelock.actors.api.name import LIST_PAGE_MAX, object_name, titled
 from fencelock.actors.error import InvalidRequestError, VersionMismatchError
 from fencelock.cluster.client.base_object import BaseObject, guard_of
 from fencelock.cluster.client.connection import Connection
@@ -227,7 +227,7 @@ class BaseMap(BaseObject):
         entries: list[tuple[str, Entry]] = []
         more = limit != 0
         while more:
-            most = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(entries))
+            most = LIST_PAGE_MAX if limit is None else min(LIST_PAGE_MAX, limit - len(entries))
             query = ListEntries(map=self.name, prefix=prefix, after=after, most=most, age_ms=age_ms)
             page = yield from self._channel.ask(checked(query))
             entries += [(seen.key, _entry_of(seen)) for seen in page.entries]
@@ -308,7 +308,7 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
             check_int("after", after, "an int of at least 0, or None", lambda n: n >= 0)
         super().__init__(channel, object_name(MAP, name), prefix, after)
         checked(replace(self._question, after=after))
-        self._pages = ListEntries(map=name, prefix=prefix, most=PAGE_MAX)
+        self._pages = ListEntries(map=name, prefix=prefix, most=LIST_PAGE_MAX)
         self._listed: dict[str, int] = {}
         """The entries of the last listing with versions above that of the listing.
 
@@ -338,7 +338,7 @@ def _entry_of(seen: EntrySeen) -> Entry:
 def _ttl_ms_of(ttl: float | None) -> int | None:
     if ttl is None:
         return None
-    most_s = TTL_MS_MAX // 1000
+    most_s = ENTRY_TTL_MS_MAX // 1000
     allowed = f"a number of seconds above 0 and at most {most_s}, or None for no end"
     check_number("ttl", ttl, allowed, lambda s: 0 < s < math.inf)
     check_number("ttl", ttl, allowed, lambda s: s <= most_s, InvalidRequestError)
@@ -389,10 +389,10 @@ class Map(BaseMap, InThreads):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        page = self.items(limit=PAGE_MAX)
+        page = self.items(limit=LIST_PAGE_MAX)
         while page:
             yield from (key for key, _ in page)
-            page = self.items(after=page[-1][0], limit=PAGE_MAX)
+            page = self.items(after=page[-1][0], limit=LIST_PAGE_MAX)
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:
         """Return an iterator over the changes of entries whose keys begin with ``prefix``.

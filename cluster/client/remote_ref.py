@@ -10,7 +10,7 @@ import pykka
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.api.role_request import (
     ASK_MS_MAX,
-    REQUEST_BYTES_MAX,
+    ROLE_REQUEST_BYTES_MAX,
     RoleDescribed,
     RoleReply,
     RoleRequest,
@@ -72,10 +72,10 @@ class BaseRemoteRef:
                 "process; requests about locks go to client.proxy"
             )
         body = encode(message)
-        if len(body) > REQUEST_BYTES_MAX:
+        if len(body) > ROLE_REQUEST_BYTES_MAX:
             raise InvalidRequestError(
-                f"{type(message).__name__} has {len(body)} bytes, at most {REQUEST_BYTES_MAX} are "
-                "sent to a role"
+                f"{type(message).__name__} has {len(body)} bytes, at most {ROLE_REQUEST_BYTES_MAX} "
+                "are sent to a role"
             )
         node, role = node_of(self.address), role_of(self.address)
         return AskNode(node=node, role=role, body=body, wait_ms=wait_ms)

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.retained import READERS, WRITERS
 from fencelock.actors.api.rwlock import NO_DEADLINES, RWLOCK, AcquireReadWrite, Downgrade

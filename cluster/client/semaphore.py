@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.semaphore import (
     PERMITS_MAX,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import pykka
 
-from fencelock.actors.api.message import Inspect, LockStatus
+from fencelock.actors.api.lock_message import Inspect, LockStatus
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.error import ClosedError, OverloadedError, UnavailableError

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.api.membership_message import PORT_MAX
-from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.name import LABEL_BYTES_MAX, WAIT_MS_MAX, forbidden_in, is_allowed, shown
 from fencelock.actors.api.request import Request
 from fencelock.actors.error import ConfigError, InvalidRequestError
@@ -42,7 +42,7 @@ TTL_S = 15.0
 AGE_S_MAX = 3_600.0
 """The greatest age of a local read (s): an older answer would be of no use."""
 
-CONFIG = "cluster.toml"
+CONFIG_FILE = "cluster.toml"
 """The file in the working folder that names a cluster and its nodes."""
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:4040"
@@ -81,8 +81,8 @@ class Target(NamedTuple):
         """Return the target that the arguments name, or the environment, or the file here.
 
         The first of these that names addresses decides: ``addresses``, ``FENCELOCK_CONNECT``,
-        `CONFIG` in the working folder; without any it is `DEFAULT_ADDRESS`. The cluster's id is
-        ``cluster``, ``FENCELOCK_CLUSTER``, the file's if that named the addresses, or
+        `CONFIG_FILE` in the working folder; without any it is `DEFAULT_ADDRESS`. The cluster's id
+        is ``cluster``, ``FENCELOCK_CLUSTER``, the file's if that named the addresses, or
         `DEFAULT_CLUSTER`. The file of the client's key is ``key``, or ``FENCELOCK_KEY``.
         """
         if key is None:
@@ -96,14 +96,14 @@ class Target(NamedTuple):
         named = os.environ.get("FENCELOCK_CONNECT")
         if named:
             return cls(named, cluster or DEFAULT_CLUSTER, "from FENCELOCK_CONNECT", own)
-        if not os.path.exists(CONFIG):
-            source = f"the default: neither FENCELOCK_CONNECT nor ./{CONFIG} names any"
+        if not os.path.exists(CONFIG_FILE):
+            source = f"the default: neither FENCELOCK_CONNECT nor ./{CONFIG_FILE} names any"
             return cls(DEFAULT_ADDRESS, cluster or DEFAULT_CLUSTER, source, own)
         from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic)
 
-        known = load(CONFIG)
+        known = load(CONFIG_FILE)
         endpoints = tuple(known.nodes.values())[:ENDPOINTS_MAX]
-        return cls(",".join(endpoints), cluster or known.cluster, f"from ./{CONFIG}", own)
+        return cls(",".join(endpoints), cluster or known.cluster, f"from ./{CONFIG_FILE}", own)
 
 
 class Settings(Struct, frozen=True):

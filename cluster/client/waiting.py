@@ -18,10 +18,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fencelock.actors.api.lock_all import SEVERAL
-from fencelock.actors.api.message import HOLDER_UNKNOWN, Inspect, LockStatus
+from fencelock.actors.api.lock_message import HOLDER_UNKNOWN, Inspect, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.error import FencelockError
-from fencelock.actors.session.message import Wait, Waiting
+from fencelock.actors.session.event import Wait, Waiting
 from fencelock.actors.session.upkeep import SPEAK_AGAIN_MS, SPEAK_MS
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.operation import AwaitReply, Operation
@@ -31,7 +31,7 @@ from fencelock.cluster.log import inform, warn
 
 UNANSWERED = "accepts connections, but no node of the cluster answered"
 
-LOOK_S = 1.0
+CONNECT_ALL_S = 1.0
 """Time limit for connecting to all addresses (s)."""
 
 
@@ -127,7 +127,7 @@ class LocalWaits:
 
 
 def looking(endpoints: tuple[str, ...]) -> AskReply:
-    """Begin to connect to ``endpoints``; the reply is a line about them, after `LOOK_S` at most.
+    """Begin to connect to ``endpoints``; after `CONNECT_ALL_S` at most it has a line about them.
 
     ZeroMQ does not tell why a connection fails, so this asks the system.
     """
@@ -139,7 +139,7 @@ def looking(endpoints: tuple[str, ...]) -> AskReply:
 def _look(endpoints: tuple[str, ...]) -> str:
     found: dict[str, str] = {}
     lookers = [_begin(lambda at=at: found.update({at: why_unreached(at)})) for at in endpoints]  # type: ignore[misc]
-    ends = time.monotonic() + LOOK_S
+    ends = time.monotonic() + CONNECT_ALL_S
     for looker in lookers:
         looker.join(max(0.0, ends - time.monotonic()))
     late = "its host is not found in time"
@@ -156,10 +156,10 @@ def why_unreached(endpoint: str, reached: str = UNANSWERED) -> str:
     """Return why no node answers at ``endpoint``; ``reached`` if it accepts connections."""
     try:
         parts = urlsplit(endpoint)
-        with socket.create_connection((parts.hostname or "", parts.port or 0), LOOK_S * 0.9):
+        with socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_ALL_S * 0.9):
             return reached
     except TimeoutError:
-        return f"its host does not answer within {LOOK_S:g} s"
+        return f"its host does not answer within {CONNECT_ALL_S:g} s"
     except socket.gaierror as error:
         return f"its host is not known ({error.strerror})"
     except ValueError:  # Such as a..b or [::1::].

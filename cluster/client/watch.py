@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 NOTHING = "no change came in time"
 
-PAUSE_S = 1.0
+WATCH_RETRY_S = 1.0
 """Time between two attempts while no node answers (s)."""
 
 
@@ -153,7 +153,7 @@ class BaseWatch(Generic[T]):
 
     def _pausing(self, ends_at: float | None) -> Operation[None]:
         """Wait until the next attempt; raise TimeoutError at ``ends_at``."""
-        resumes_at = time.monotonic() + PAUSE_S
+        resumes_at = time.monotonic() + WATCH_RETRY_S
         early = ends_at is not None and ends_at <= resumes_at
         try:
             yield from self._wait_for(AskReply(), ends_at if early else resumes_at)

@@ -26,7 +26,7 @@ FRAME_MESSAGES_MAX = 256
 TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
 
-FRAMES_MAX = 128
+TURN_FRAMES_MAX = 128
 """Frames taken from the sockets in one turn: more than a turn decodes of clients (`CLIENTS_NS`).
 With half as many, p99 of a pair beside a flood of frames was three times as high."""
 
@@ -36,10 +36,10 @@ TURN_NS = 10_000_000
 CLIENTS_NS = 2_000_000
 """Time for decoding frames of clients in one turn (ns, 2 ms)."""
 
-CLIENTS_MAX = 256
+CLIENT_ENVELOPES_MAX = 256
 """The most envelopes of clients in one turn."""
 
-CLIENTS_MIN = 4
+CLIENT_ENVELOPES_MIN = 4
 """The lower bound of that limit: any turn may take so many envelopes of clients."""
 
 
@@ -84,15 +84,15 @@ class Pace:
 
     def __init__(self, clock: Callable[[], int] = thread_time_ns) -> None:
         self.clock = clock
-        self.most = CLIENTS_MAX
+        self.most = CLIENT_ENVELOPES_MAX
 
     def end(self, began_ns: int, taken: int) -> None:
         """Adapt the limit to a turn that began at ``began_ns`` and took ``taken`` envelopes."""
         took_ns = self.clock() - began_ns
         if took_ns > TURN_NS:
-            self.most = max(CLIENTS_MIN, min(taken, self.most) // 2)
-        elif self.most < CLIENTS_MAX and took_ns < TURN_NS // 2:
-            self.most = min(CLIENTS_MAX, 2 * self.most)
+            self.most = max(CLIENT_ENVELOPES_MIN, min(taken, self.most) // 2)
+        elif self.most < CLIENT_ENVELOPES_MAX and took_ns < TURN_NS // 2:
+            self.most = min(CLIENT_ENVELOPES_MAX, 2 * self.most)
 
 
 class Gateway:
@@ -245,7 +245,7 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
     asks = scheduler.asks
     if links.has_events:
         gateway.tell_events()
-    if arrivals := links.receive_members(FRAMES_MAX):
+    if arrivals := links.receive_members(TURN_FRAMES_MAX):
         gateway.arrive(arrivals)
     if scheduler.timers and scheduler.timers[0][0] <= scheduler.now():
         scheduler.ring_alarms()

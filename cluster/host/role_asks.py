@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from fencelock.actors.api.message import REASONS, Reason
+from fencelock.actors.api.lock_message import ERROR_REASONS, Reason
 from fencelock.actors.api.role_request import (
     REPLY_BYTES_MAX,
     DescribeRole,
@@ -23,7 +23,7 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import RefusedError, UnavailableError
 from fencelock.actors.message import Message, address_of
-from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
+from fencelock.actors.proxy.event import AskReplied, DropAsk, PassAsk
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.admission import message_in
 from fencelock.transport.cbor import MalformedFrameError
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from fencelock.cluster.host.role_set import RoleSlot
     from fencelock.cluster.host.scheduler import Scheduler
 
-NOBODY = "nobody"
+NO_ROLE = "nobody"
 """The role that a request seems to come from if its sender wants no reply: there is none."""
 
-NAMED_MAX = 50
+NAMED_ROLES_MAX = 50
 """Roles, or requests of a role, that the text of a refusal names."""
 
 
@@ -53,7 +53,7 @@ class RoleAsks:
         scheduler = self._scheduler
         role_slot = scheduler.roles.get(address_of(scheduler.node, ask.role))
         if role_slot is None:
-            names = ", ".join([slot.name for slot in scheduler.roles.values()][:NAMED_MAX])
+            names = ", ".join([slot.name for slot in scheduler.roles.values()][:NAMED_ROLES_MAX])
             text = f"node {scheduler.node} has no role {ask.role!r}; it has {names}"
             self._refuse(proxy, ask.number, Reason.GONE, text)
             return
@@ -75,7 +75,7 @@ class RoleAsks:
             text = f"{self._inbox_max} events wait on node {scheduler.node}; nothing was done"
             self._refuse(proxy, ask.number, Reason.OVERLOADED, text)
         elif not ask.number:
-            scheduler.post(role_slot, address_of(scheduler.node, NOBODY), message)
+            scheduler.post(role_slot, address_of(scheduler.node, NO_ROLE), message)
         else:
             reply = AskReply(partial(self._settled, proxy, ask.number))
             self._open[ask.number] = reply
@@ -101,7 +101,7 @@ class RoleAsks:
         elif isinstance(error, pykka.ActorDeadError):
             self._refuse(proxy, number, Reason.GONE, str(error))
         elif isinstance(error, RefusedError | UnavailableError):
-            self._refuse(proxy, number, REASONS.get(type(error), Reason.INTERNAL), str(error))
+            self._refuse(proxy, number, ERROR_REASONS.get(type(error), Reason.INTERNAL), str(error))
         else:
             self._refuse(proxy, number, Reason.INTERNAL, f"{reply.role}: {error!r}")
 
@@ -135,4 +135,4 @@ class RoleAsks:
 def requests_of(role_slot: RoleSlot) -> str:
     """Return the names of the requests that a role takes from other processes."""
     own = [kind.__name__ for kind in role_slot.accepts if issubclass(kind, RoleRequest)]
-    return ", ".join(sorted([DescribeRole.__name__, ReadState.__name__, *own])[:NAMED_MAX])
+    return ", ".join(sorted([DescribeRole.__name__, ReadState.__name__, *own])[:NAMED_ROLES_MAX])

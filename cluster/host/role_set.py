@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.role_request import (
-    COUNTERS_MAX,
     FACT_CHARS_MAX,
     FACTS_MAX,
+    ROLE_COUNTERS_MAX,
     ROLES_MAX,
     SUMMARY_MAX,
     VALUE_CHARS_MAX,
@@ -105,7 +105,7 @@ def describe(role_slot: RoleSlot, waiting: int, note_fault: NoteFault) -> RoleDe
             Fact(name[:VALUE_CHARS_MAX], _in_words(value)[:VALUE_CHARS_MAX])
             for name, value in summary[:SUMMARY_MAX]
         ),
-        counters=counted(role_slot.counters)[:COUNTERS_MAX],
+        counters=counted(role_slot.counters)[:ROLE_COUNTERS_MAX],
     )
 
 

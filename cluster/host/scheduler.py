@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
-from fencelock.actors.api.message import Abandon
+from fencelock.actors.api.lock_message import Abandon
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleDescription, RoleState
 from fencelock.actors.effect import (
@@ -45,7 +45,7 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.proxy.message import DropAsk, PassAsk, Report, Reported
+from fencelock.actors.proxy.event import DropAsk, PassAsk, Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleNotice
 from fencelock.actors.table.poison import PoisonError
@@ -81,7 +81,7 @@ SLOW_NS = 100_000_000
 BACKLOG_MAX = 1_000_000
 """Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
 
-PARTS_MAX = 4
+WAITING_PARTS_MAX = 4
 """Parts of a checkpoint that may wait for a sync of other records; with the last, one is due.
 A sync of 512 KiB takes hardly longer than one of 128."""
 
@@ -404,7 +404,7 @@ class Scheduler:
     def _write_part(self, role_slot: RoleSlot, part: CheckpointPart) -> None:
         name = role_slot.name
         self._parts += 1
-        if self._parts >= PARTS_MAX:
+        if self._parts >= WAITING_PARTS_MAX:
             self.sync_due = True
         if part.first:
             self.records.append((name, _marks().BEGIN))

@@ -36,10 +36,10 @@ from fencelock.actors.api.membership_message import NODE_ID, PORT_MAX, is_endpoi
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bakery.config import (
+    BAKERY_LEASE_MS,
     GRACE_MS,
     HOLD_MS,
     LEADERS_MAX,
-    LEASE_MS,
     OBTENTION_MS,
     OFF,
     PRIORITY,
@@ -53,7 +53,7 @@ from fencelock.actors.membership_target import NO_TARGET, MemberTarget
 from fencelock.actors.message import MS_PER_S
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
-from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIME_MS_MAX, TIMING, Timing, derived
+from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIMING, TIMING_MS_MAX, Timing, derived
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.log import LogFile
 from fencelock.cluster.node.topology import ProtocolSettings
@@ -170,7 +170,7 @@ Metrics = Annotated[
     _says('where this machine is scraped, like "127.0.0.1:9404"'),
 ]
 Time = Annotated[
-    Annotated[int, Field(ge=1, le=TIME_MS_MAX)] | None, _says(f"1 to {TIME_MS_MAX} ms")
+    Annotated[int, Field(ge=1, le=TIMING_MS_MAX)] | None, _says(f"1 to {TIMING_MS_MAX} ms")
 ]
 Term = Annotated[float, _between(TERM_S_MIN, TERM_S_MAX, "s")]
 RoundTrip = Annotated[int, _between(1, ROUND_TRIP_MS_MAX, "ms")]
@@ -207,7 +207,7 @@ class _Node(Strict):
     redis: Door = None
 
 
-NODE = (
+NODE_EXPECTED = (
     "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - that begins with a letter "
     'or digit, like "n1"'
 )
@@ -231,7 +231,9 @@ class _Bakery(_Growing):
     duration: Term = HOLD_MS / MS_PER_S
     grace: Term = GRACE_MS / MS_PER_S
     least: Term = TERM_MS_MIN / MS_PER_S
-    max_hold: Annotated[float, _between(2 * TERM_S_MIN, 2 * TERM_S_MAX, "s")] = LEASE_MS / MS_PER_S
+    max_hold: Annotated[float, _between(2 * TERM_S_MIN, 2 * TERM_S_MAX, "s")] = (
+        BAKERY_LEASE_MS / MS_PER_S
+    )
     obtention: Annotated[
         float | Literal["unlimited"],
         _word_or_number(UNLIMITED, float, TERM_S_MIN, TERM_S_MAX),
@@ -251,7 +253,7 @@ class _Paxos(_Growing):
         JOURNAL_BYTES
     )
     round_trip_ms: RoundTrip = TIMING.round_trip_ms
-    heartbeat_ms: Annotated[int, _between(HEARTBEAT_MS_MIN, TIME_MS_MAX, "ms")] = (
+    heartbeat_ms: Annotated[int, _between(HEARTBEAT_MS_MIN, TIMING_MS_MAX, "ms")] = (
         TIMING.heartbeat_ms
     )
     lease_ms: Time = None
@@ -337,7 +339,7 @@ def _key_at(path: Sequence[str]) -> tuple[Any, str]:
     allowed = ""
     for place, step in enumerate(path):
         if path[0] == "nodes" and place == 1:
-            kind, allowed = _Node, NODE
+            kind, allowed = _Node, NODE_EXPECTED
         elif _is_table(kind):
             field = kind.model_fields[step]
             kind, allowed = field.annotation, field.description or ""

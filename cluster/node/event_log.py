@@ -12,7 +12,7 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.leader_selection import names_of
 from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import GroupConfig, JoinAck, StopVoting, Superseded
-from fencelock.actors.central.watch import ServerWatch
+from fencelock.actors.central.server_watch import ServerWatch
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Event, Instant, node_of
@@ -27,8 +27,8 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.message import Preempted
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
+from fencelock.actors.paxos.wire import Preempted
 from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.actors.role import Role
 from fencelock.actors.trace import LogBook, shown, state_after

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import pykka
 from msgspec.structs import replace
 
+from fencelock.actors.api.lock_message import Describe, NodeStatus, Refused
 from fencelock.actors.api.membership_message import (
     NODE_ID,
     PORT_MAX,
@@ -33,7 +34,6 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
     is_endpoint,
 )
-from fencelock.actors.api.message import Describe, NodeStatus, Refused
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.role_request import AskRole, ReadConfig, RoleReply, SharedConfig
 from fencelock.actors.error import ConfigError, UnavailableError
@@ -56,7 +56,7 @@ R = TypeVar("R", bound=Reply)
 SEED = "seed"
 """The name of the link to the node, whose own is not known before it replies."""
 
-FRAMES_MAX = 100
+JOIN_FRAMES_MAX = 100
 
 WAIT_S = 5.0
 """Time for all replies of the node (s)."""
@@ -388,7 +388,7 @@ class _Seed:
                 if isinstance(event, LinkRefused):
                     self._on_refused(event)
                 due = 0.0
-            for _, frame in self._hub.receive_members(FRAMES_MAX):
+            for _, frame in self._hub.receive_members(JOIN_FRAMES_MAX):
                 for _, _, message in frame.envelopes:
                     if getattr(message, "request", None) != self._number:
                         continue

@@ -30,7 +30,7 @@ class JournalRules(NamedTuple):
     """Returns what cannot be mended, empty if there is nothing."""
 
 
-RULES = {
+JOURNAL_RULES = {
     "paxos": JournalRules(
         role_of(acceptor_of("n1")), paxos.find_impossible, paxos.without_votes, paxos.why_unusable
     ),
@@ -45,7 +45,7 @@ RULES = {
 
 def check_possible(protocol: str, folder: Path, node: str, records: Sequence[Message]) -> None:
     """Check that the journal of ``node`` has only what an honest member can have."""
-    rules = RULES.get(protocol)
+    rules = JOURNAL_RULES.get(protocol)
     if rules is None:
         return
     check_usable(rules, folder, node, records)

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, Union
 
 from msgspec import ValidationError, convert, defstruct
 
-from fencelock.actors.api.message import AcquireRequest, Granted, Refused, Released
+from fencelock.actors.api.lock_message import AcquireRequest, Granted, Refused, Released
 from fencelock.actors.api.request import Command
 from fencelock.actors.effect import Fault
 from fencelock.actors.message import Event, Message
 from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
-from fencelock.actors.paxos.message import Figure
+from fencelock.actors.paxos.wire import Figure
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.requests import keeps_waiting
-from fencelock.actors.table.rules import COMMANDS, QUERIES
+from fencelock.actors.table.rules import LOG_COMMANDS, TABLE_QUERIES
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, TablePart, TableSnapshot
@@ -130,7 +130,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, query: Event) -> Event:
-        return QUERIES[type(query)](self.table, query)
+        return TABLE_QUERIES[type(query)](self.table, query)
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
         histories = self.table.histories
@@ -215,7 +215,7 @@ def read_command(command: bytes) -> LogCommand | None:
     return read[0] if read else None
 
 
-_AnyCommand: Any = Union[COMMANDS]  # noqa: UP007
+_AnyCommand: Any = Union[LOG_COMMANDS]  # noqa: UP007
 _Commands: Any = defstruct("_Commands", [("each", list[_AnyCommand])], array_like=True)
 prepare(_Commands)
 

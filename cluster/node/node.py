@@ -22,10 +22,10 @@ from fencelock.actors.bootstrap_message import Founding, GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import ConfigError, FencelockError
-from fencelock.actors.message import PART_BYTES_MAX, Message, address_of, is_part
+from fencelock.actors.message import ADDRESS_PART_BYTES_MAX, Message, address_of, is_part
 from fencelock.actors.proxy.access import RightsChanged
 from fencelock.actors.role import Role
-from fencelock.actors.session.message import Close
+from fencelock.actors.session.event import Close
 from fencelock.actors.trace import LogBook
 from fencelock.cluster.client.connection import close_all
 from fencelock.cluster.guarantee import VOTING
@@ -45,12 +45,12 @@ from fencelock.cluster.node.storage.journal import (
     JournalId,
     claim,
 )
-from fencelock.cluster.node.topology import CLOSE_MS, NodeContext, keeps_journal, make_roles_of
+from fencelock.cluster.node.topology import NODE_CLOSE_MS, NodeContext, keeps_journal, make_roles_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.log import note
-from fencelock.transport.posix import NODE, posix
+from fencelock.transport.posix import A_NODE, posix
 
 if TYPE_CHECKING:
     from fencelock.cluster.host.scheduler import Scheduler
@@ -151,7 +151,7 @@ class Node:
     ) -> Self:
         """Start a node, as `start` does, with any kind of ``founding``."""
         check_assertions()
-        posix("fcntl", NODE)
+        posix("fcntl", A_NODE)
         if node_id not in config.nodes:
             known = ", ".join(config.nodes)
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
@@ -287,7 +287,7 @@ class Node:
         name = name or role.__name__.lower()
         if not is_part(name):
             raise ValueError(
-                f"name is {name!a}, and must have 1 to {PART_BYTES_MAX} bytes, without '/'"
+                f"name is {name!a}, and must have 1 to {ADDRESS_PART_BYTES_MAX} bytes, without '/'"
             )
         address = address_of(self.id, name)
         return self._dispatcher.add(role(address, self._dispatcher, **arguments))
@@ -306,7 +306,7 @@ class Node:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
         The node first gives back what callers inside this process hold; on `paxos` a leader then
-        lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
+        lets another node lead. That may take `NODE_CLOSE_MS` and `RESIGN_MS` longer (see
         ``cluster/node/topology.py``). `pykka.ActorRegistry.stop_all` does the same. With
         ``at_once`` the node does none of that, as if it had crashed.
         """
@@ -341,7 +341,7 @@ def _stop_all() -> None:
     closing = [node.proxy.ask(Close(), block=False) for node in nodes]
     for closed in closing:
         with suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
-            closed.get(timeout=CLOSE_MS / 1000)
+            closed.get(timeout=NODE_CLOSE_MS / 1000)
     for node in nodes:
         node.stop()
 

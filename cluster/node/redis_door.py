@@ -9,7 +9,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Local, address_of
 from fencelock.actors.proxy.access import RightsChanged
 from fencelock.actors.redis.door import RedisDoor
-from fencelock.actors.redis.message import Opened, Received, Transmit
+from fencelock.actors.redis.event import Opened, Received, Transmit
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
 from fencelock.cluster.keys import KeyList, Passwords, read_list

@@ -14,10 +14,10 @@ from fencelock.actors.api.request import Command
 from fencelock.actors.bakery.journal import why_implausible
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.message import Skip
+from fencelock.actors.paxos.wire import Skip
 from fencelock.actors.table.poison import named
 from fencelock.cluster.node.config import Config
-from fencelock.cluster.node.journal_rules import RULES, Impossible, check_usable, unusable
+from fencelock.cluster.node.journal_rules import JOURNAL_RULES, Impossible, check_usable, unusable
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.cluster.node.node import records_of
 from fencelock.cluster.node.storage.directory import JournalDamagedError, name_beside
@@ -44,7 +44,7 @@ def remove_votes(
     ``confirm`` is called with the votes before anything changes; it raises to leave them. Return
     None if there are none.
     """
-    folder, rules = _folder_of(config, node, *RULES), RULES[config.protocol]
+    folder, rules = _folder_of(config, node, *JOURNAL_RULES), JOURNAL_RULES[config.protocol]
     with closing(Journal.open(folder)) as journal:
         records, _ = records_of(journal, config, node)
         stream = rules.stream

@@ -22,9 +22,9 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import NodeInfo
 from fencelock.actors.bakery.reconfigurer import Reconfigurer as BakeryReconfigurer
 from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.wire import NodeInfo
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, greet_time_ms
 from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, vote_id
 from fencelock.actors.central.broker import Broker
@@ -32,9 +32,9 @@ from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Send, Spawn
 from fencelock.actors.error import UnsupportedError
-from fencelock.actors.lamport.message import Neighbors
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import ReliableChannel
+from fencelock.actors.lamport.wire import Neighbors
 from fencelock.actors.membership import Member
 from fencelock.actors.membership_target import NO_TARGET, MemberTarget
 from fencelock.actors.message import Address, Message, address_of
@@ -48,7 +48,7 @@ from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
-from fencelock.actors.session.message import Close
+from fencelock.actors.session.event import Close
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.wire import ExtendSessions
 from fencelock.actors.timing import TIMING, Timing
@@ -58,7 +58,7 @@ from fencelock.transport.codec import encode
 
 US_PER_MS = 1_000
 
-CLOSE_MS = 1_000
+NODE_CLOSE_MS = 1_000
 """Time limit for releasing what callers inside the process hold when a node stops (ms)."""
 
 RESIGN_MS = 2_000
@@ -426,7 +426,7 @@ def _session(context: NodeContext) -> Spawn:
 
 
 def _closing(context: NodeContext) -> Closing:
-    return Closing(address_of(context.node, "session"), Close(), CLOSE_MS)
+    return Closing(address_of(context.node, "session"), Close(), NODE_CLOSE_MS)
 
 
 PROTOCOLS: dict[str, MakeRoles] = {

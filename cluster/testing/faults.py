@@ -28,7 +28,7 @@ from fencelock.transport.listener import Arrival
 PATIENCE_S = 10.0
 """Time within which a fault must have its effect (s); it needs milliseconds."""
 
-LOOK_S = 0.001
+EFFECT_LOOK_S = 0.001
 """Pause between two looks at the effect (s)."""
 
 
@@ -180,4 +180,4 @@ def _wait_until(done: Callable[[], bool], what: str) -> None:
     while not done():
         if time.monotonic() > ends:
             raise TimeoutError(f"{what}, after {PATIENCE_S:g} s")
-        time.sleep(LOOK_S)
+        time.sleep(EFFECT_LOOK_S)

@@ -23,7 +23,7 @@ For example::
 
 # ruff: noqa: PLC0414 (a name that is imported as itself is public)
 
-from fencelock.actors.api.message import Abandon as Abandon
+from fencelock.actors.api.lock_message import Abandon as Abandon
 from fencelock.actors.api.role_request import RoleRequest as RoleRequest
 from fencelock.actors.effect import Effects as Effects
 from fencelock.actors.effect import Observe as Observe

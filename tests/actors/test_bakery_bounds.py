@@ -27,14 +27,14 @@ from support.leader_trio import (
 from support.role_harness import HOST, T0, at, only_sent, sent
 from support.samples import Row, cases, demand_bounds, demand_honest, errors, variants
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
-from fencelock.actors.bakery import message as messages
+from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.bounds import (
-    DETAIL_CHARS_MAX,
-    PARTS_MAX,
+    REFUSAL_CHARS_MAX,
+    TABLE_PARTS_MAX,
     WAITING_MS_MAX,
     is_possible_end,
     is_possible_record,
@@ -54,13 +54,12 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.event import BeatContents
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import EPOCH_MAX, Chosen, Seating
-from fencelock.actors.bakery.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
+from fencelock.actors.bakery.reconfigurer import BAKERY_VERSION_CHARS_MAX, Reconfigurer
 from fencelock.actors.bakery.ticket import (
-    COUNTER_MAX,
+    FENCE_COUNTER_MAX,
     LEASE_MS_MAX,
-    ROUND_MAX,
     TERM_MS_MAX,
+    TICKET_ROUND_MAX,
     EndedRequests,
     Record,
     Ticket,
@@ -68,10 +67,11 @@ from fencelock.actors.bakery.ticket import (
     Who,
     pack_fence,
 )
+from fencelock.actors.bakery.wire import EPOCH_MAX, Chosen, Seating
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Message
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX
+from fencelock.actors.proxy.event import WAITERS_SHOWN_MAX
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 
@@ -194,7 +194,7 @@ def tickets(number: int) -> tuple[Ticket, ...]:
     """Return tickets with one field that no honest leader sends."""
     one = ticket(number)
     turns = variants(
-        one.turn, number=(-1, COUNTER_MAX, INT), leader=("", "x" * 10_000), serial=(0,)
+        one.turn, number=(-1, FENCE_COUNTER_MAX, INT), leader=("", "x" * 10_000), serial=(0,)
     )
     return tuple(
         variants(
@@ -228,9 +228,9 @@ TABLE = messages.Table(epoch=4, life=1, part=0, parts=1, records=(RECORD,), ende
 IMPOSSIBLE_STATEMENTS = variants(
     messages.BoundStatement("n1", 1, 5), leader=("n4",), number=(0, INT), bound_ms=(0, LONG_MS)
 )
-ROUNDS = (0, -1, ROUND_MAX + 1, INT)
-BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
-FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
+ROUNDS = (0, -1, TICKET_ROUND_MAX + 1, INT)
+BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, FENCE_COUNTER_MAX), INT)
+FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, FENCE_COUNTER_MAX), INT)
 """Fences that no leader has granted, for a proxy: it knows only which epochs are plausible."""
 IMPOSSIBLE_RECORDS = variants(
     RECORD,
@@ -248,8 +248,8 @@ IMPOSSIBLE_ENDS = variants(
     highest=(-1, pack_fence(4, 1)),
     exclusive=(-1, FENCE + 1),
 )
-COUNTS = (-1, COUNTER_MAX + 1, INT)
-KNOWN = (-1, ROUND_MAX + 1, INT)
+COUNTS = (-1, FENCE_COUNTER_MAX + 1, INT)
+KNOWN = (-1, TICKET_ROUND_MAX + 1, INT)
 
 
 OF_OWNER: dict[str, Any] = {"lock": "x", "who": WHO}
@@ -358,7 +358,7 @@ ROWS = (
         TABLE,
         {
             "part": (-1, 1, INT),
-            "parts": (0, -1, PARTS_MAX + 1),
+            "parts": (0, -1, TABLE_PARTS_MAX + 1),
             "records": ((RECORD,) * 201, *((one,) for one in IMPOSSIBLE_RECORDS)),
             "ended": tuple((one,) for one in IMPOSSIBLE_ENDS),
         },
@@ -425,7 +425,7 @@ ROWS = (
             "number": (-1, INT + 1),
             "journal": (-1, INT + 1),
             "endpoint": ("nowhere", "x" * 10_000),
-            "version": ("x" * (VERSION_CHARS_MAX + 1),),
+            "version": ("x" * (BAKERY_VERSION_CHARS_MAX + 1),),
         },
     ),
     Row(
@@ -472,7 +472,7 @@ ROWS = (
         a_proxy,
         LEADER,
         messages.LockFailed(**OF_OWNER, request=1, error=messages.Error.FAILED, detail="no"),
-        {"detail": ("x" * (DETAIL_CHARS_MAX + 1),)},
+        {"detail": ("x" * (REFUSAL_CHARS_MAX + 1),)},
     ),
     Row(
         a_proxy,
@@ -489,14 +489,14 @@ ROWS = (
             "fence": FENCES,
             "hold_ms": (*TERMS, LONG_MS - 500),
             "grace_ms": (*TERMS, LONG_MS - 500),
-            "invalid": ("no", "x" * (DETAIL_CHARS_MAX + 1)),
+            "invalid": ("no", "x" * (REFUSAL_CHARS_MAX + 1)),
         },
     ),
     Row(
         a_proxy,
         LEADER,
         messages.HoldRenewed(number=1, fence=0, hold_ms=0, grace_ms=0, invalid="no"),
-        {"hold_ms": (-1, 1), "grace_ms": (-1, 1), "invalid": ("x" * (DETAIL_CHARS_MAX + 1),)},
+        {"hold_ms": (-1, 1), "grace_ms": (-1, 1), "invalid": ("x" * (REFUSAL_CHARS_MAX + 1),)},
     ),
     Row(
         a_proxy,
@@ -645,7 +645,7 @@ def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
 def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_no_leader() -> None:
     leader = a_voting_leader()
     honest = messages.Collected(
-        **NAMED, round=1, voted=False, ahead=None, highest=1, known=ROUND_MAX
+        **NAMED, round=1, voted=False, ahead=None, highest=1, known=TICKET_ROUND_MAX
     )
     effects = [*leader.handle(LEADER, honest, at(1)), *leader.handle(LEADER, honest, at(2))]
     for ms in range(100, 3_000, 100):
@@ -654,7 +654,7 @@ def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_no_leader() 
     (failed,) = sent(effects, messages.LockFailed)
     assert failed.error is messages.Error.OVERFLOW
     rounds = [one.round for one in sent(effects, messages.Yield)]
-    assert all(one <= ROUND_MAX for one in rounds)
+    assert all(one <= TICKET_ROUND_MAX for one in rounds)
 
 
 def test_a_record_has_no_more_left_than_the_longest_lease_rounded_up() -> None:

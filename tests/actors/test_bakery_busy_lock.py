@@ -23,7 +23,10 @@ from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.bakery import leader_requests
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, proxy_of
 from fencelock.actors.bakery.leader_requests import query_result
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketEntry, TicketTable
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who
+from fencelock.actors.bakery.ticket_attempt import in_the_way
+from fencelock.actors.bakery.wire import (
     Error,
     HoldRenewed,
     Lock,
@@ -34,10 +37,7 @@ from fencelock.actors.bakery.message import (
     RenewHold,
     Unlocked,
 )
-from fencelock.actors.bakery.table import TicketEntry, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who
-from fencelock.actors.bakery.ticket_attempt import in_the_way
-from fencelock.actors.deadline_queue import ENDS_MAX
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX
 from fencelock.actors.message import Instant, later, ms_between
 
 NAME = object_name(RWLOCK, "x")
@@ -113,7 +113,7 @@ def test_queries_remove_holds_that_ended_so_that_later_ones_do_not_pass_over_the
     left = len(table)
     while left:
         assert ask(trio).expired_ms == 0
-        assert left - ENDS_MAX <= len(table) < left
+        assert left - QUEUE_ENDS_MAX <= len(table) < left
         left = len(table)
     assert ask(trio).expired_ms == 0
 

@@ -10,10 +10,12 @@ from support.expect import only
 from support.leader_trio import ANN, GRACE_MS, HOLD_MS, NOW, add_ticket, lock_leader, ticket_of
 from support.role_harness import only_sent, sends, sent
 
-from fencelock.actors.api.message import Granted, Released
+from fencelock.actors.api.lock_message import Granted, Released
 from fencelock.actors.bakery.config import COPY_AFTER_MS, election_of, leader_of
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import Who, pack_fence
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Chosen,
     Collected,
@@ -25,8 +27,6 @@ from fencelock.actors.bakery.message import (
     TicketEnded,
     Yield,
 )
-from fencelock.actors.bakery.table import TicketPhase
-from fencelock.actors.bakery.ticket import Who, pack_fence
 from fencelock.actors.effect import Observe
 from fencelock.actors.message import NS_PER_MS, Message, later
 from fencelock.verification.simulation.network import Cut

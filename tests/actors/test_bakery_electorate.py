@@ -13,7 +13,7 @@ from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow, is_sound
 from fencelock.actors.bakery.event import Connected, ElectionDue
-from fencelock.actors.bakery.message import Chosen, Install, Promised, Propose, Seating
+from fencelock.actors.bakery.wire import Chosen, Install, Promised, Propose, Seating
 from fencelock.actors.membership import Member
 from fencelock.actors.message import NS_PER_MS, Instant
 

@@ -17,14 +17,14 @@ from support.leader_trio import (
 )
 from support.role_harness import sent
 
-from fencelock.actors.bakery import message as messages
+from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EPOCHS_AFTER_START, EPOCHS_AHEAD_MAX, EpochLimit
 from fencelock.actors.bakery.event import Connected, ElectionDue, Serve
 from fencelock.actors.bakery.leader_selection import identity_of
-from fencelock.actors.bakery.message import (
-    NOBODY,
+from fencelock.actors.bakery.wire import (
+    NO_SEATING,
     AddTicket,
     Chosen,
     Entering,
@@ -109,18 +109,18 @@ THREE = seated("n1", "n2", "n3")
 STAY = ("", "")
 """No change: the present leaders stay."""
 SELECTIONS: dict[str, tuple[Seating, tuple[Member, ...], int, tuple[str, str]]] = {
-    "the three best lead first": (NOBODY, RANKED, 5, ("n1 n2 n3", "")),
-    "one of one": (NOBODY, (N1,), 1, ("n1", "")),
-    "two of two": (NOBODY, (N1, N2), 2, ("n1 n2", "")),
-    "two of three": (NOBODY, (N1, N2), 3, ("n1 n2", "")),
+    "the three best lead first": (NO_SEATING, RANKED, 5, ("n1 n2 n3", "")),
+    "one of one": (NO_SEATING, (N1,), 1, ("n1", "")),
+    "two of two": (NO_SEATING, (N1, N2), 2, ("n1 n2", "")),
+    "two of three": (NO_SEATING, (N1, N2), 3, ("n1 n2", "")),
     "no majority of the configured members": (
-        NOBODY,
+        NO_SEATING,
         (N1, N2),
         4,
         ("", "cluster is down: 2 of 4 members are connected, 3 are needed"),
     ),
     "no majority of ten": (
-        NOBODY,
+        NO_SEATING,
         (N1, N2, N3, N4, N5),
         10,
         ("", "cluster is down: 5 of 10 members are connected, 6 are needed"),
@@ -131,21 +131,21 @@ SELECTIONS: dict[str, tuple[Seating, tuple[Member, ...], int, tuple[str, str]]] 
     "one seat of two changes": (seated("n1", "n9"), (N1, N2, *BEST), 6, ("n1 n3", "")),
     "two lost leaders make room for a new set": (THREE, (N1, N4, N5), 5, ("n1 n4 n5", "")),
     "off never leads": (
-        NOBODY,
+        NO_SEATING,
         (OFF_1, OFF_2, N3),
         3,
         ("", "too few candidates: 2 of 3 members have priority off, which leaves 1 for 3 seats"),
     ),
     "off never leads alone": (
-        NOBODY,
+        NO_SEATING,
         (OFF_1,),
         1,
         ("", "too few candidates: 1 of 1 members have priority off, which leaves 0 for 1 seats"),
     ),
-    "off counts for the majority": (NOBODY, (OFF_1, N2, N3), 5, ("n2 n3", "")),
-    "no vote, no seat": (NOBODY, (MUTE_1, N2, N3), 3, ("n2 n3", "")),
+    "off counts for the majority": (NO_SEATING, (OFF_1, N2, N3), 5, ("n2 n3", "")),
+    "no vote, no seat": (NO_SEATING, (MUTE_1, N2, N3), 3, ("n2 n3", "")),
     "no vote counts for no majority": (
-        NOBODY,
+        NO_SEATING,
         (MUTE_1, N3),
         3,
         (
@@ -156,7 +156,7 @@ SELECTIONS: dict[str, tuple[Seating, tuple[Member, ...], int, tuple[str, str]]] 
     ),
     "a leader that stops voting keeps its seat": (THREE, (MUTE_1, N2, N3), 3, STAY),
     "priority off and no vote are two things": (
-        NOBODY,
+        NO_SEATING,
         (OFF_1, MUTE_2, N3),
         3,
         ("", "too few candidates: 1 connected, 2 are needed"),

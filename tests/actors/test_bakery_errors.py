@@ -15,9 +15,9 @@ from support.expect import PATIENCE_S
 from support.real_nodes import loopback_addresses
 
 import fencelock
-from fencelock.actors.api.message import Cancel, Cancelled, Granted, Inspect, Reason, Refused
+from fencelock.actors.api.lock_message import Cancel, Cancelled, Granted, Inspect, Reason, Refused
 from fencelock.actors.api.name import WAIT_MS_MAX
-from fencelock.actors.bakery.backend import ANSWER_MS, CANCEL_MS, READ_MS
+from fencelock.actors.bakery.backend import BAKERY_READ_MS, CANCEL_MS, LEADER_ANSWER_MS
 from fencelock.cluster.client.settings import wait_ms_of
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -194,7 +194,7 @@ def test_a_read_is_refused_with_the_reason_before_its_client_gives_up(stranded: 
     took_ms = harness.until(lambda: bool(harness.answers(Refused, asked)), 5_000)
     refused = harness.refused(asked)
     assert (refused.reason, WHY in refused.detail) == (Reason.UNAVAILABLE, True)
-    assert took_ms <= READ_MS + 1_100
+    assert took_ms <= BAKERY_READ_MS + 1_100
 
 
 def cancel(harness: ClusterHarness, proxy: str, request: int) -> int:
@@ -236,9 +236,9 @@ def test_a_cancel_is_sent_for_as_long_as_the_hold_may_live() -> None:
     harness = ClusterHarness(5, NO_COPIES).led()
     proxy = harness.others()[0]
     held = harness.lock(proxy, hold_ms=LONG_MS)
-    harness.cut([proxy], ANSWER_MS + 2_000)
+    harness.cut([proxy], LEADER_ANSWER_MS + 2_000)
     harness.run(1_000)
     cancel(harness, proxy, held.request)
-    harness.run(ANSWER_MS + 3_000)
+    harness.run(LEADER_ANSWER_MS + 3_000)
     second = harness.acquire(proxy, wait_ms=3_000)
     assert harness.granted(second, 4_000).fence > held.fence

@@ -26,13 +26,14 @@ from support.real_nodes import until
 from support.role_harness import only_sent, sent
 
 import fencelock
-from fencelock.actors.api.message import Describe, Granted, NodeStatus
+from fencelock.actors.api.lock_message import Describe, Granted, NodeStatus
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import BeatDue, Connected, Serve, Serving, Trust
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.wire import (
     Beat,
     Chosen,
     Install,
@@ -43,7 +44,6 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Spawn

@@ -29,8 +29,9 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
-from fencelock.actors.bakery.message import (
-    NOBODY,
+from fencelock.actors.bakery.status import GUESTS_MAX, ClusterStatus
+from fencelock.actors.bakery.wire import (
+    NO_SEATING,
     Beat,
     Collected,
     DropTicket,
@@ -40,14 +41,13 @@ from fencelock.actors.bakery.message import (
     Seating,
     TicketDropped,
 )
-from fencelock.actors.bakery.status import GUESTS_MAX, ClusterStatus
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of
 
 
 def status() -> RoleHarness[ClusterStatus]:
     harness = RoleHarness(lambda host: cluster_status(voters(), host))
-    harness.receive(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
+    harness.receive(election_of("n1"), BeatContents(promised=0, seating=NO_SEATING, waiting_ms=0))
     return harness
 
 
@@ -79,7 +79,7 @@ def test_beats_of_a_guest_about_leaders_are_ignored() -> None:
     claims = beat_of(play, promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
     play.receive(status_of("n9"), claims)
     (guest,) = [one for one in play.role.seen if one.node == "n9"]
-    assert guest == Member("n9", 2, 14, 7, 0, NOBODY, 0, 0, votes=False, reaches=())
+    assert guest == Member("n9", 2, 14, 7, 0, NO_SEATING, 0, 0, votes=False, reaches=())
 
 
 def test_a_node_answers_only_so_many_guests() -> None:

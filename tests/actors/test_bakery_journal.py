@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fencelock.actors.bakery.electorate import NUMBER_MAX, Electorate
+from fencelock.actors.bakery.electorate import ELECTORATE_NUMBER_MAX, Electorate
 from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX
 from fencelock.actors.bakery.journal import (
     find_impossible,
@@ -13,7 +13,8 @@ from fencelock.actors.bakery.journal import (
     why_unusable,
     without_impossible,
 )
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.ticket import LEASE_MS_MAX
+from fencelock.actors.bakery.wire import (
     EPOCH_MAX,
     BoundStatement,
     Chosen,
@@ -21,7 +22,6 @@ from fencelock.actors.bakery.message import (
     Propose,
     Seating,
 )
-from fencelock.actors.bakery.ticket import LEASE_MS_MAX
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.membership import Member
 
@@ -64,7 +64,7 @@ def test_the_longest_lease_is_reported_in_place_of_an_impossible_one(bound_ms: i
     [
         (BoundStatement("n9", 1, 5), ()),
         (BoundStatement("n2", 0, 5), (BoundStatement("n2", 1, LEASE_MS_MAX),)),
-        (BoundStatement("n2", NUMBER_MAX, 5), (BoundStatement("n2", 1, LEASE_MS_MAX),)),
+        (BoundStatement("n2", ELECTORATE_NUMBER_MAX, 5), (BoundStatement("n2", 1, LEASE_MS_MAX),)),
         (BoundStatement("n2", 1, 0), (BoundStatement("n2", 1, LEASE_MS_MAX),)),
         (BoundStatement("n2", 1, 2 * LEASE_MS_MAX), (BoundStatement("n2", 1, LEASE_MS_MAX),)),
     ],

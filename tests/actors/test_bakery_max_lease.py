@@ -9,12 +9,13 @@ from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, lock_request, seats
 
-from fencelock.actors.api.message import Granted, Reason, Refused, Released
+from fencelock.actors.api.lock_message import Granted, Reason, Refused, Released
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import BAKERY_TIMING, TRUST_MS_MAX, election_of, leader_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_ms
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import (
     BoundStatement,
     Extend,
     Extended,
@@ -26,7 +27,6 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant, later
 

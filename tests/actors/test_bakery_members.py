@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import TERMS, ClusterHarness
 
+from fencelock.actors.api.lock_message import Reason, Refused, Released
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
     MembersChanged,
     NodeRole,
 )
-from fencelock.actors.api.message import Reason, Refused, Released
 from fencelock.actors.bakery.config import OFF, election_of, members_of
 from fencelock.actors.bakery.electorate import FOUNDERS
 from fencelock.actors.bakery.reconfigurer import SeatingChanges

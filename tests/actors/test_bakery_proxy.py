@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.proxy_scene import ANN, LEADERS, MEMBERS, BakeryProxyHarness, reply_to
 from support.session_harness import of, one
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Alive,
     Cancel,
@@ -22,10 +22,11 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.session_message import End, Ended, Renew, Renewed
-from fencelock.actors.bakery.backend import ANSWER_MS
+from fencelock.actors.bakery.backend import LEADER_ANSWER_MS
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.event import ListTickets, Tally
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.ticket import Who, pack_fence
+from fencelock.actors.bakery.wire import (
     Error,
     HoldRenewed,
     Lock,
@@ -38,10 +39,9 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.ticket import Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
-from fencelock.actors.proxy.message import Reported
+from fencelock.actors.proxy.event import Reported
 
 LOCAL = Address("n4/session")
 FENCE = pack_fence(1, 9)
@@ -113,9 +113,9 @@ def test_the_end_of_a_wait_is_sent_to_a_silent_leader_for_a_while_only(
     harness: ProxyHarness,
 ) -> None:
     harness.acquire(wait_ms=500)
-    assert len(of(Unlock, harness.run(ANSWER_MS))) > 1
+    assert len(of(Unlock, harness.run(LEADER_ANSWER_MS))) > 1
     harness.run(1_000)
-    assert of(Unlock, harness.run(ANSWER_MS)) == []
+    assert of(Unlock, harness.run(LEADER_ANSWER_MS)) == []
 
 
 def test_a_request_that_a_caller_inside_gave_up_is_undone_at_its_leader_whatever_it_has(

@@ -12,11 +12,11 @@ from support.onlooker import run_read_seed
 from support.proxy_scene import ANN, BakeryProxyHarness, reply_to
 from support.session_harness import of, one
 
-from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
+from fencelock.actors.api.lock_message import Contender, Inspect, LockStatus, Reason, Refused
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.in_flight import Poll
-from fencelock.actors.bakery.message import AddTicket, Extend, Query, QueryResult
 from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
+from fencelock.actors.bakery.wire import AddTicket, Extend, Query, QueryResult
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant, node_of
 

@@ -21,7 +21,10 @@ from fencelock.actors.bakery import ticket_attempt
 from fencelock.actors.bakery.bounds import PART, impossible_records
 from fencelock.actors.bakery.config import election_of, leader_of
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.state_transfer import ENDED_OWNERS_MAX, Import
+from fencelock.actors.bakery.table import TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import Record, RequestKey, Turn, Who, pack_fence
+from fencelock.actors.bakery.wire import (
     Chosen,
     DropTicket,
     Export,
@@ -33,10 +36,7 @@ from fencelock.actors.bakery.message import (
     Seating,
     Unlocking,
 )
-from fencelock.actors.bakery.message import Table as Handed
-from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import
-from fencelock.actors.bakery.table import TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Record, RequestKey, Turn, Who, pack_fence
+from fencelock.actors.bakery.wire import Table as Handed
 from fencelock.actors.deadline_queue import STALE_MAX
 from fencelock.actors.message import Address, later
 
@@ -72,7 +72,7 @@ def test_no_fence_is_granted_below_one_whose_end_a_full_table_has_no_room_to_rep
     put_hold(stale, ticket_of(), FENCE)
     put_hold(busy, ticket_of(BOB, 8), FENCE + 1)
     busy.drop("x", BOB, 1, FENCE + 1)
-    drop_many(busy, ENDED_MAX)
+    drop_many(busy, ENDED_OWNERS_MAX)
     newcomer = newcomer_after(stale, busy)
     (entry,) = newcomer.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
@@ -85,7 +85,7 @@ def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool)
     put_hold(stale, ticket_of(), FENCE)
     if both:
         put_hold(busy, ticket_of(), FENCE)
-    drop_many(busy, ENDED_MAX if both else ENDED_MAX - 1)
+    drop_many(busy, ENDED_OWNERS_MAX if both else ENDED_OWNERS_MAX - 1)
     assert not newcomer_after(stale, busy).is_outdone(ticket_of(), FENCE)
 
 

@@ -10,8 +10,9 @@ from support.leader_trio import ANN, GRACE_MS, HOLD_MS, NAMES, LeaderTrio, lock_
 from fencelock.actors.bakery import leader_requests
 from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.event import StepDue
-from fencelock.actors.bakery.leader import TICK_MS
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.leader import LEADER_TICK_MS
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import (
     AddTicket,
     DropTicket,
     Entering,
@@ -24,8 +25,7 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.deadline_queue import ENDS_MAX
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX
 from fencelock.actors.effect import Wake
 from fencelock.actors.message import later
 
@@ -44,7 +44,7 @@ def take(trio: LeaderTrio, of: Who, lock: str, at: str = "n1") -> None:
 
 def tick(trio: LeaderTrio) -> None:
     """Let a tick pass at all leaders, which are trusted meanwhile."""
-    trio.now = later(trio.now, TICK_MS)
+    trio.now = later(trio.now, LEADER_TICK_MS)
     for name, leader in trio.leaders.items():
         leader.epoch_state.trusted_at = trio.now
         trio.perform(name, leader.handle(leader_of(name), StepDue(), trio.now))
@@ -57,19 +57,19 @@ def left(trio: LeaderTrio, at: str = "n1", session: str = "c") -> int:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a leader end one ticket in a turn."""
-    monkeypatch.setattr(leader_requests, "ENDS_MAX", 1)
+    monkeypatch.setattr(leader_requests, "QUEUE_ENDS_MAX", 1)
 
 
 def test_a_turn_ends_some_of_many_tickets_and_the_reply_comes_after_the_last() -> None:
-    trio, many = LeaderTrio(), 2 * ENDS_MAX + 1
+    trio, many = LeaderTrio(), 2 * QUEUE_ENDS_MAX + 1
     for number in range(many):
         take(trio, who(0), f"x/{number}")
     assert left(trio) == many
     trio.ask("n1", END)
     turns = 1
     while left(trio):
-        assert left(trio) == many - turns * ENDS_MAX
-        assert len(trio.under_way) == turns * ENDS_MAX * (len(NAMES) - 1)
+        assert left(trio) == many - turns * QUEUE_ENDS_MAX
+        assert len(trio.under_way) == turns * QUEUE_ENDS_MAX * (len(NAMES) - 1)
         assert not trio.received(Unlocked)
         tick(trio)
         turns += 1
@@ -85,7 +85,7 @@ def test_a_leader_with_tickets_of_others_only_ticks_until_it_has_replied() -> No
     leader = trio.leaders["n2"]
     leader.ticking = False
     effects = leader.handle(proxy_of("n2"), END, trio.now)
-    assert [one for one in effects if isinstance(one, Wake)] == [Wake(TICK_MS, StepDue())]
+    assert [one for one in effects if isinstance(one, Wake)] == [Wake(LEADER_TICK_MS, StepDue())]
     trio.ask("n1", UnlockAll(session="c", number=5))
     trio.settle()
     while left(trio):
@@ -205,7 +205,7 @@ def test_all_leaders_that_replied_have_nothing_of_the_session_left(seed: int) ->
         assert all(left(trio, NAMES[reply.number]) == 0 for reply in replied)
     trio.lost.clear()
     assert all(one.who.session == "d" for one in trio.received(Locked)[before:])
-    for _ in range(2 * (HOLD_MS + GRACE_MS) // TICK_MS):
+    for _ in range(2 * (HOLD_MS + GRACE_MS) // LEADER_TICK_MS):
         tick(trio)
         trio.settle()
         assert all(left(trio, name) == 0 for name in NAMES)

@@ -8,13 +8,15 @@ from support.proxy_scene import ANN, MEMBERS, BakeryProxyHarness, reply_to
 from support.role_harness import sent
 from support.session_harness import of
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, REFRESH_MS, election_of, leader_of
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.leader_requests import query_result
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.state_transfer import parts_of
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Collected,
     Entering,
@@ -32,8 +34,6 @@ from fencelock.actors.bakery.message import (
     Seating,
     Table,
 )
-from fencelock.actors.bakery.state_transfer import parts_of
-from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
 from fencelock.transport.codec import decode, encode
 

@@ -9,8 +9,10 @@ import pytest
 from support.leader_trio import GRACE_MS, HOLD_MS, NAMES, LeaderTrio, lock_request, merge
 
 from fencelock.actors.api.name import account_of
-from fencelock.actors.bakery.leader_requests import TICKETS_MAX
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.leader_requests import LEADER_TICKETS_MAX
+from fencelock.actors.bakery.table import TicketTable
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import (
     DropTicket,
     Entering,
     Error,
@@ -22,8 +24,6 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.table import TicketTable
-from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.quota import DEFAULT_QUOTAS
 from fencelock.actors.table.account import SHARES
 
@@ -132,8 +132,8 @@ def test_leaders_that_do_not_learn_of_each_others_tickets_take_a_share_each_at_m
 
 
 def test_three_default_shares_leave_room_for_others() -> None:
-    assert DEFAULT_QUOTAS.tickets == TICKETS_MAX // SHARES
-    assert len(NAMES) * DEFAULT_QUOTAS.tickets < TICKETS_MAX
+    assert DEFAULT_QUOTAS.tickets == LEADER_TICKETS_MAX // SHARES
+    assert len(NAMES) * DEFAULT_QUOTAS.tickets < LEADER_TICKETS_MAX
 
 
 def test_holds_that_are_handed_over_stay_charged() -> None:

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 
-from fencelock.actors.api.message import Granted, Reason, Refused
-from fencelock.actors.bakery.backend import LATE_MS
+from fencelock.actors.api.lock_message import Granted, Reason, Refused
+from fencelock.actors.bakery.backend import PROXY_END_DELAY_MS
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket import FENCE_COUNTER_MAX, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.wire import Chosen
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address
 from fencelock.cluster.node.topology import MakeRoles, bakery
@@ -114,7 +114,7 @@ def test_one_leader_that_refuses_does_not_outweigh_a_quorum() -> None:
 def test_numbers_at_their_limit_stop_nothing() -> None:
     harness = ClusterHarness(3).start().ready()
     for name in harness.serving():
-        harness.leader(name).tickets.note("x", COUNTER_MAX)
+        harness.leader(name).tickets.note("x", FENCE_COUNTER_MAX)
     first = harness.lock("n1")
     asked = harness.acquire("n2", owner="ben")
     harness.release("n1", first)
@@ -124,7 +124,9 @@ def test_numbers_at_their_limit_stop_nothing() -> None:
 def test_fences_at_their_limit_refuse_one_lock_until_the_next_epoch() -> None:
     harness = ClusterHarness(3).start().ready()
     for name in harness.serving():
-        harness.leader(name).tickets.note("x", 0, pack_fence(harness.epoch(), COUNTER_MAX - 1))
+        harness.leader(name).tickets.note(
+            "x", 0, pack_fence(harness.epoch(), FENCE_COUNTER_MAX - 1)
+        )
     asked = harness.acquire("n1")
     refused = harness.refused(asked)
     assert refused.reason is Reason.OVERLOADED
@@ -165,5 +167,5 @@ def test_a_leader_ends_a_wait_on_time_and_reports_what_was_in_the_way() -> None:
     waited_ms = harness.until(lambda: bool(harness.answers(Refused, asked)))
     (refused,) = harness.answers(Refused, asked)
     assert refused.reason is Reason.TIMED_OUT
-    assert 300 <= waited_ms < 300 + LATE_MS
+    assert 300 <= waited_ms < 300 + PROXY_END_DELAY_MS
     assert all(len(harness.leader(name).tickets) == 1 for name in harness.serving())

@@ -13,10 +13,10 @@ from support.leader_trio import ANN, FENCE, NOW, LeaderTrio, add_ticket, merge, 
 
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import Terms, leader_of
-from fencelock.actors.bakery.message import Collected
-from fencelock.actors.bakery.state_transfer import ENDED_MAX, parts_of
+from fencelock.actors.bakery.state_transfer import ENDED_OWNERS_MAX, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import Collected
 from fencelock.actors.message import Instant, later
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.violation import ViolationError
@@ -125,12 +125,12 @@ def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over()
 
 def test_a_table_reports_what_ended_last_and_not_all_that_ever_did() -> None:
     table = TicketTable()
-    for number in range(ENDED_MAX + 50):
+    for number in range(ENDED_OWNERS_MAX + 50):
         table.drop(f"x{number}", ANN, 1, 0)
     parts = parts_of(table, 2, 1, NOW)
     locks = [end.lock for part in parts for end in part.ended]
-    assert len(locks) == ENDED_MAX
-    assert f"x{ENDED_MAX + 49}" in locks
+    assert len(locks) == ENDED_OWNERS_MAX
+    assert f"x{ENDED_OWNERS_MAX + 49}" in locks
     assert "x0" not in locks
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from support.proxy_scene import LEADERS, BakeryProxyHarness, acquire, reply_to
 from support.session_harness import of
 
-from fencelock.actors.api.message import Inspect, LockStatus, Refused
+from fencelock.actors.api.lock_message import Inspect, LockStatus, Refused
 from fencelock.actors.bakery.config import BAKERY_TIMING, Terms, leader_of
-from fencelock.actors.bakery.in_flight import READS_MAX
-from fencelock.actors.bakery.message import Lock, Query, Unlock
-from fencelock.actors.deadline_queue import ENDS_MAX
+from fencelock.actors.bakery.in_flight import LEADER_READS_MAX
+from fencelock.actors.bakery.wire import Lock, Query, Unlock
+from fencelock.actors.deadline_queue import QUEUE_ENDS_MAX
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address
 
-WAITS = 5 * ENDS_MAX
+WAITS = 5 * QUEUE_ENDS_MAX
 READS = 200
 LONG_MS = 60_000
 SOON_MS = 50
@@ -52,7 +52,7 @@ def test_waits_that_are_due_together_are_sent_again_some_in_each_turn() -> None:
     proxy.wait_for(LOCKS)
     again = of(Lock, proxy.run(BAKERY_TIMING.repeat_ms + SOON_MS))
     assert [one.lock for one in again] == LOCKS
-    assert proxy.most() <= ENDS_MAX
+    assert proxy.most() <= QUEUE_ENDS_MAX
 
 
 def test_all_requests_are_sent_to_new_leaders_some_in_each_turn() -> None:
@@ -60,7 +60,7 @@ def test_all_requests_are_sent_to_new_leaders_some_in_each_turn() -> None:
     proxy.wait_for(LOCKS)
     sends = [*proxy.learn(2, ("n2", "n3")), *proxy.run(SOON_MS)]
     assert [one.lock for one in of(Lock, sends)] == LOCKS
-    assert proxy.most() <= ENDS_MAX
+    assert proxy.most() <= QUEUE_ENDS_MAX
 
 
 def test_waits_that_time_out_together_end_some_in_each_turn() -> None:
@@ -68,7 +68,7 @@ def test_waits_that_time_out_together_end_some_in_each_turn() -> None:
     proxy.wait_for(LOCKS, wait_ms=2_000)
     dropped = of(Unlock, proxy.run(2_000 + 2 * BAKERY_TIMING.repeat_ms))
     assert [one.lock for one in dropped[:WAITS]] == LOCKS
-    assert proxy.most() <= 2 * ENDS_MAX, "a refusal and a drop for each"
+    assert proxy.most() <= 2 * QUEUE_ENDS_MAX, "a refusal and a drop for each"
 
 
 def read(proxy: TurnsHarness, client: str, number: int, lock: str = "x") -> list[Query]:
@@ -100,7 +100,7 @@ def test_leaders_are_asked_for_some_reads_at_a_time_and_for_the_others_as_they_a
         asked += each(of(Query, sends))
         most = max(most, len(asked))
     assert [one.request for one in statuses] == [*range(1, READS + 1)]
-    assert most == READS_MAX
+    assert most == LEADER_READS_MAX
 
 
 def test_a_client_with_one_read_is_not_behind_all_reads_of_another() -> None:
@@ -113,18 +113,18 @@ def test_a_client_with_one_read_is_not_behind_all_reads_of_another() -> None:
 
 def test_reads_that_leaders_do_not_answer_go_last() -> None:
     proxy = TurnsHarness()
-    for number in range(1, READS_MAX + 1):
+    for number in range(1, LEADER_READS_MAX + 1):
         assert read(proxy, "c", number)
-    assert read(proxy, "c", READS_MAX + 1, "y") == []
+    assert read(proxy, "c", LEADER_READS_MAX + 1, "y") == []
     again = each(of(Query, proxy.run(BAKERY_TIMING.repeat_ms + SOON_MS)))
     assert [query.lock for query in again][:1] == ["y"]
-    assert len(again) == READS_MAX
+    assert len(again) == LEADER_READS_MAX
 
 
 def test_a_read_that_ended_while_it_waited_takes_no_turn() -> None:
     proxy = TurnsHarness()
-    for number in range(1, 2 * READS_MAX + 1):
+    for number in range(1, 2 * LEADER_READS_MAX + 1):
         read(proxy, "c", number)
     refused = of(Refused, proxy.run(20_000))
-    assert [one.request for one in refused] == [*range(1, 2 * READS_MAX + 1)]
-    assert read(proxy, "c", 2 * READS_MAX + 1)
+    assert [one.request for one in refused] == [*range(1, 2 * LEADER_READS_MAX + 1)]
+    assert read(proxy, "c", 2 * LEADER_READS_MAX + 1)

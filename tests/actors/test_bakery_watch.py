@@ -16,7 +16,7 @@ from support.samples import READY
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Contender,
     Elected,
     KeepAlive,
@@ -25,15 +25,15 @@ from fencelock.actors.api.message import (
     NodeStatus,
 )
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.bakery.backend import NUMBERS, WATCHERS_MAX, Watchers
+from fencelock.actors.bakery.backend import CHANGE_NUMBERS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.wire import Chosen, Seating
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
-from fencelock.actors.session.message import Close, ClusterState, WatchCluster
-from fencelock.actors.session.upkeep import WATCH_MS
+from fencelock.actors.session.event import Close, ClusterState, WatchCluster
+from fencelock.actors.session.upkeep import ENDPOINT_WATCH_MS
 from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
 from fencelock.cluster.node.config import loopback, parse, starting_config
 
@@ -125,7 +125,7 @@ def test_news_of_an_earlier_life_are_not_known_to_the_next_one() -> None:
     number = know(first)
     assert news_in(second.watch(ANN, Watch(known=number, session="ann")))
     assert Watchers(life=(1 << 63) - 1).state.number < 1 << 63
-    assert second.state.number - first.state.number == NUMBERS
+    assert second.state.number - first.state.number == CHANGE_NUMBERS
 
 
 def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Watchers) -> None:
@@ -209,7 +209,9 @@ def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time(
 ) -> None:
     kept = informed.run_kept(60_000, A)
     assert of(ClusterState, kept) == []
-    assert len(of(Watch, kept, A)) in range(60_000 // WATCH_MS - 2, 60_000 // WATCH_MS + 2)
+    assert len(of(Watch, kept, A)) in range(
+        60_000 // ENDPOINT_WATCH_MS - 2, 60_000 // ENDPOINT_WATCH_MS + 2
+    )
     assert of(KeepAlive, kept, A)
 
 

@@ -55,7 +55,7 @@ from fencelock.actors.group_claims import FOUNDED_MS_MAX
 from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import acceptor_of
-from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.proxy.event import Relay, Relayed
 from fencelock.actors.role_message import Level, LinkDown, LinkUp, RoleNotice
 from fencelock.actors.timing import ROUND_TRIP_MS, ROUND_TRIP_MS_MAX
 from fencelock.transport.sockets import RECONNECT_MS_MAX

@@ -9,12 +9,12 @@ from support.central_scene import BROKER_A, SERVER, A, LoneClient, request
 from support.expect import checked
 from support.role_harness import T0, only_sent
 
-from fencelock.actors.central import message as messages
-from fencelock.actors.central.client import RETRANSMIT_MS
-from fencelock.actors.central.message import Mode
+from fencelock.actors.central import wire as messages
+from fencelock.actors.central.lock_client import RETRANSMIT_MS
+from fencelock.actors.central.wire import Mode
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     HoldReleased,
     LockGranted,
     LockRevoked,
@@ -175,7 +175,7 @@ def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
         (BROKER_A, messages.Grant(lock="l", client=A, number=0), "central.grant_not_newer"),
         (
             BROKER_A,
-            messages.Grant(lock="l", client=A, number=messages.NUMBER_MAX + 1),
+            messages.Grant(lock="l", client=A, number=messages.CENTRAL_NUMBER_MAX + 1),
             "central.grant_not_newer",
         ),
         (Address("b/x"), messages.ReleaseAck(lock="l", sequence=1), "central.ack_malformed"),

@@ -25,19 +25,24 @@ from support.counting import count_contenders
 from support.expect import checked, present
 from support.role_harness import HOST, T0, at, counted, not_counted, only_sent, sent
 
-from fencelock.actors.api.message import Absence, Acquire, Contender
+from fencelock.actors.api.lock_message import Absence, Acquire, Contender
 from fencelock.actors.api.session_message import Evict
 from fencelock.actors.central import broker as broker_module
-from fencelock.actors.central import message as messages
 from fencelock.actors.central import server as server_module
+from fencelock.actors.central import wire as messages
 from fencelock.actors.central.broker import DOUBT_MS, Broker
-from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.lock_client import LockClient
 from fencelock.actors.central.server import HOLDS_ENDED_MAX, HOLDS_ENDED_MS, Holding, LockServer
-from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, ServerWatch
+from fencelock.actors.central.server_watch import (
+    PEEKS_MAX,
+    SERVER_QUERIES_MAX,
+    SILENT_SERVER_MS,
+    ServerWatch,
+)
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, address_of
-from fencelock.actors.proxy import message as backend
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, Ready, ReleaseOutcome
+from fencelock.actors.proxy import event as backend
+from fencelock.actors.proxy.event import WAITERS_SHOWN_MAX, LockDescription, Ready, ReleaseOutcome
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.node.topology import ProtocolSettings, central
 from fencelock.verification.simulation.judge import LockJudge, judge_progress
@@ -137,7 +142,7 @@ def test_numbers_begin_above_the_floor() -> None:
         ),
         (B, release(A, 1), "central.release_malformed"),
         (A, release(A, 0), "central.release_malformed"),
-        (A, release(A, messages.NUMBER_MAX + 1), "central.release_malformed"),
+        (A, release(A, messages.CENTRAL_NUMBER_MAX + 1), "central.release_malformed"),
         (A, messages.Peek(lock="", query=1), "central.peek_malformed"),
     ],
 )
@@ -156,7 +161,7 @@ def test_messages_that_no_honest_peer_sends_are_counted_and_dropped(
 def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn(
     server: LockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "LOCKS_MAX", 2)
+    monkeypatch.setattr(server_module, "HELD_LOCKS_MAX", 2)
     server.handle(A, request(A, "one"), T0)
     server.handle(A, request(A, "two"), T0)
 
@@ -443,12 +448,12 @@ def test_the_node_is_not_ready_before_the_server_has_answered(watch: ServerWatch
 def test_a_silent_server_is_looked_for_and_makes_the_node_unready(watch: ServerWatch) -> None:
     watch.handle(SERVER, messages.Probed(), T0)
 
-    probe, again = not_counted(watch.handle(WATCH, messages.ProbeServer(), at(SILENT_MS)))
+    probe, again = not_counted(watch.handle(WATCH, messages.ProbeServer(), at(SILENT_SERVER_MS)))
     assert (probe, type(again)) == (Send(SERVER, messages.Probe()), Wake)
-    unready, *_ = not_counted(watch.handle(WATCH, messages.ProbeServer(), at(SILENT_MS + 1)))
+    unready, *_ = not_counted(watch.handle(WATCH, messages.ProbeServer(), at(SILENT_SERVER_MS + 1)))
     detail = "node s, which runs the lock server, is silent for 5001 ms"
     assert unready == Send(PROXY, Ready(ready=False, detail=detail))
-    assert not_counted(watch.handle(SERVER, messages.Probed(), at(SILENT_MS + 2))) == [
+    assert not_counted(watch.handle(SERVER, messages.Probed(), at(SILENT_SERVER_MS + 2))) == [
         Send(PROXY, Ready(ready=True, detail="ready"))
     ]
 
@@ -506,10 +511,10 @@ def test_messages_that_no_honest_server_sends_are_counted_and_dropped(
 
 
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
-    for query in range(10, 10 + QUERIES_MAX):
+    for query in range(10, 10 + SERVER_QUERIES_MAX):
         watch.handle(BROKER_A, replace(GLANCE, query=query), T0)
 
-    why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
+    why = f"{SERVER_QUERIES_MAX} questions wait for the lock server, the limit"
     assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
 
 
@@ -564,7 +569,7 @@ def test_another_session_and_another_lock_have_clients_of_their_own(broker: Brok
 def test_a_want_too_many_is_refused_with_the_limit(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "TICKETS_MAX", 4)
+    monkeypatch.setattr(broker_module, "NODE_TICKETS_MAX", 4)
     for ticket in range(1, 5):
         broker.handle(PROXY, want(ticket), T0)
 

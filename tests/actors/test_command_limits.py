@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fencelock.actors.api import name
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import (
     INT_MAX,
     LABEL_BYTES_MAX,

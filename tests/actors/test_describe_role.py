@@ -17,11 +17,11 @@ from support.real_nodes import running_nodes
 
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
 from fencelock.actors.api.role_request import (
-    COUNTERS_MAX,
     FACT_CHARS_MAX,
     FACTS_MAX,
     QUEUED_MAX,
     REPLY_BYTES_MAX,
+    ROLE_COUNTERS_MAX,
     ROLES_MAX,
     SUMMARY_MAX,
     VALUE_CHARS_MAX,
@@ -39,7 +39,7 @@ from fencelock.actors.api.role_request import (
     RoleState,
     queue_of,
 )
-from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.lock_client import LockClient
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant
@@ -273,11 +273,11 @@ def test_a_role_without_a_summary_still_has_a_kind_and_counters() -> None:
 
 def test_a_description_is_bounded() -> None:
     role_slot = cell_of(Verbose)
-    role_slot.counters.update({f"c.{number}": 1 for number in range(COUNTERS_MAX + 5)})
+    role_slot.counters.update({f"c.{number}": 1 for number in range(ROLE_COUNTERS_MAX + 5)})
     shown = describe(role_slot, 0, raise_fault)
     assert len(shown.summary) == SUMMARY_MAX
     assert all(len(fact.value) == VALUE_CHARS_MAX for fact in shown.summary)
-    assert len(shown.counters) == COUNTERS_MAX
+    assert len(shown.counters) == ROLE_COUNTERS_MAX
     cells = [cell_of(Plain, f"r{number}") for number in range(ROLES_MAX + 5)]
     assert len(describe_all(cells, Counter(), raise_fault)) == ROLES_MAX
     queue = queue_of("a", ["n1"] * (QUEUED_MAX + 5))

@@ -13,7 +13,10 @@ from support.role_harness import HOST, T0, at, only_sent, sent
 from fencelock.actors.clock import Clock, Post, Stamped
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.lamport import process as process_module
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport.order import REQUESTS_POSTED_MAX, WELCOME_MAX
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lamport.reliable_channel import CHANNEL_WINDOW, Peer, ReliableChannel
+from fencelock.actors.lamport.wire import (
     Busy,
     Greet,
     Introduce,
@@ -25,11 +28,8 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import REQUESTS_POSTED_MAX, WELCOME_MAX
-from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.lamport.reliable_channel import WINDOW, Peer, ReliableChannel
 from fencelock.actors.message import Address, Event, node_of
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     AcquireLock,
     LockDescription,
     LockGranted,
@@ -139,20 +139,20 @@ def _fields(message: Any) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
-MANY = 8 * WINDOW
+MANY = 8 * CHANNEL_WINDOW
 
 
 @pytest.mark.parametrize("kind", ["probes", "requests"])
 def test_acknowledgements_of_a_member_that_confirms_nothing_do_not_add_up(kind: str) -> None:
     pair = Rogue()
-    for number in range(4 * WINDOW):
+    for number in range(4 * CHANNEL_WINDOW):
         if kind == "probes":
             pair.send(Probe())
         else:
             pair.send(Request(lock="x"))
             pair.send(Release(lock="x", request=2_000 + pair.sent - 1))
-        assert len(pair.peer("a").outgoing) <= WINDOW + 1, number
-    assert pair.counted["lamport.acknowledge"] > 3 * WINDOW
+        assert len(pair.peer("a").outgoing) <= CHANNEL_WINDOW + 1, number
+    assert pair.counted["lamport.acknowledge"] > 3 * CHANNEL_WINDOW
 
 
 def test_one_greeting_of_a_round_is_answered_and_none_while_too_much_waits() -> None:
@@ -163,9 +163,9 @@ def test_one_greeting_of_a_round_is_answered_and_none_while_too_much_waits() -> 
         pair.send(Greet(boot=7, round=1))
     assert pair.counted["lamport.welcome"] == 2
     assert pair.counted["lamport.repeated_greet_dropped"] == 99
-    for number in range(2, 2 * WINDOW):
+    for number in range(2, 2 * CHANNEL_WINDOW):
         pair.send(Greet(boot=7, round=number))
-    assert pair.most <= WINDOW + 3
+    assert pair.most <= CHANNEL_WINDOW + 3
     assert pair.counted["lamport.greet_deferred"] > 0
     answered = pair.counted["lamport.welcome"]
     pair.post("a/process", "a/channel", Busy(node="b", busy=False))
@@ -193,7 +193,7 @@ def test_two_members_that_have_too_much_for_each_other_send_all_of_it() -> None:
     assert [len(pair.peer(node).outgoing) for node in ("a", "b")] == [0, 0]
     assert sorted(pair.granted[held:]) == [("a", "a-more"), ("b", "b-more")]
     assert pair.most <= max(owed.values()) + 1
-    assert pair.counted["lamport.replaced"] > WINDOW
+    assert pair.counted["lamport.replaced"] > CHANNEL_WINDOW
 
 
 def test_the_acquires_of_one_client_leave_room_for_those_of_another() -> None:
@@ -202,10 +202,10 @@ def test_the_acquires_of_one_client_leave_room_for_those_of_another() -> None:
     pair.deliver(5)
     for ticket in range(1, MANY + 1):
         pair.acquire("a", f"lock-{ticket}", ticket)
-    assert WINDOW <= pair.most <= WINDOW + REQUESTS_POSTED_MAX
+    assert CHANNEL_WINDOW <= pair.most <= CHANNEL_WINDOW + REQUESTS_POSTED_MAX
     pair.acquire("a", "other", MANY + 1, session="another")
     pair.deliver(200)
-    assert pair.most <= WINDOW + REQUESTS_POSTED_MAX
+    assert pair.most <= CHANNEL_WINDOW + REQUESTS_POSTED_MAX
     assert pair.granted.index(("a", "other")) <= pair.most + 2
     assert len(pair.granted) == len(set(pair.granted)) == MANY + 1
 
@@ -225,11 +225,11 @@ def test_a_wait_that_ends_before_it_has_its_turn_leaves_nothing_behind() -> None
     pair.deliver(5)
     for ticket in range(1, MANY + 1):
         pair.acquire("a", f"lock-{ticket}", ticket)
-    for ticket in range(2 * WINDOW, MANY + 1):
+    for ticket in range(2 * CHANNEL_WINDOW, MANY + 1):
         pair.release("a", f"lock-{ticket}", ticket)
     pair.deliver(200)
-    assert pair.granted == [("a", f"lock-{ticket}") for ticket in range(1, 2 * WINDOW)]
-    for ticket in range(1, 2 * WINDOW):
+    assert pair.granted == [("a", f"lock-{ticket}") for ticket in range(1, 2 * CHANNEL_WINDOW)]
+    for ticket in range(1, 2 * CHANNEL_WINDOW):
         pair.release("a", f"lock-{ticket}", ticket)
     pair.deliver(200)
     pending = checked(LockProcess, pair.roles["a/process"]).pending
@@ -273,8 +273,8 @@ def test_an_acquire_beyond_the_limit_of_a_node_is_refused_with_it(
 
 def test_a_member_with_many_answers_to_another_still_requests() -> None:
     pair = Rogue()
-    for number in range(2 * WINDOW):
+    for number in range(2 * CHANNEL_WINDOW):
         pair.send(Request(lock=f"lock-{number}"))
-    assert len(pair.peer("a").outgoing) > WINDOW
+    assert len(pair.peer("a").outgoing) > CHANNEL_WINDOW
     pair.acquire("a", "other", 1)
     assert pair.counted["lamport.request"] == 1

@@ -12,7 +12,7 @@ from support.role_harness import T0
 
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.lamport.order import (
-    NODES_MAX,
+    LAMPORT_NODES_MAX,
     SLACK,
     Evidence,
     LocalTicket,
@@ -24,7 +24,7 @@ from fencelock.actors.lamport.order import (
 )
 
 stamps = st.integers(1, STAMP_MAX)
-ranks = st.integers(0, NODES_MAX - 1)
+ranks = st.integers(0, LAMPORT_NODES_MAX - 1)
 
 
 @given(stamps, ranks, stamps, ranks)

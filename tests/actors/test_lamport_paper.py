@@ -10,7 +10,9 @@ from support.role_harness import HOST, T0
 
 from fencelock.actors.clock import Carry, Clock, Post, Stamped
 from fencelock.actors.effect import Send
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport.order import LAMPORT_NODES_MAX, QueuePlace
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lamport.wire import (
     Acknowledge,
     Content,
     Delivered,
@@ -19,10 +21,8 @@ from fencelock.actors.lamport.message import (
     Release,
     Request,
 )
-from fencelock.actors.lamport.order import NODES_MAX, QueuePlace
-from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Address, Event, address_of
-from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
+from fencelock.actors.proxy.event import AcquireLock, LockGranted, ReleaseLock
 
 
 class PaperMembers:
@@ -292,5 +292,5 @@ def test_fences_rise_in_the_order_of_entries_and_identify_the_node(trio: PaperMe
 
     fences = [fence for _, fence in trio.entered]
     assert fences == sorted(set(fences))
-    assert [trio.nodes[fence % NODES_MAX] for fence in fences] == trio.order()
+    assert [trio.nodes[fence % LAMPORT_NODES_MAX] for fence in fences] == trio.order()
     assert len(fences) == 3

@@ -8,10 +8,11 @@ import pytest
 from support.expect import checked, present
 from support.lamport_scene import BOOT, REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.effect import Observe
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
+from fencelock.actors.lamport.wire import (
     Acknowledge,
     Greet,
     KnownRequest,
@@ -20,8 +21,7 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
-from fencelock.actors.proxy.message import LockGranted, Ready
+from fencelock.actors.proxy.event import LockGranted, Ready
 
 # Starting.
 

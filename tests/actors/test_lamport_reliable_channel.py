@@ -13,8 +13,20 @@ from support.role_harness import HOST, T0, only_sent, sent
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lamport import message as messages
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport import wire as messages
+from fencelock.actors.lamport.reliable_channel import (
+    CHANNEL_WINDOW,
+    CONFIRM_AT,
+    CONFIRM_DELAY_MS,
+    REFILL_AT,
+    RESEND_MS,
+    RESEND_MS_MAX,
+    Incoming,
+    Outgoing,
+    Peer,
+    ReliableChannel,
+)
+from fencelock.actors.lamport.wire import (
     Acknowledge,
     AskDue,
     Busy,
@@ -29,18 +41,6 @@ from fencelock.actors.lamport.message import (
     Probe,
     Request,
     ResendDue,
-)
-from fencelock.actors.lamport.reliable_channel import (
-    CONFIRM_AT,
-    CONFIRM_DELAY_MS,
-    REFILL_AT,
-    RESEND_MS,
-    RESEND_MS_MAX,
-    WINDOW,
-    Incoming,
-    Outgoing,
-    Peer,
-    ReliableChannel,
 )
 from fencelock.actors.message import Address, Event, Message, Timer, address_of, node_of
 
@@ -276,30 +276,30 @@ def test_messages_from_other_roles_than_couriers_of_neighbors_are_dropped(
 def test_a_window_of_unconfirmed_requests_is_reported_and_so_is_room_for_more(
     bench: ChannelOfA,
 ) -> None:
-    notices = [sent(bench.local(carry(number)), Busy) for number in range(2 * WINDOW)]
-    assert [number for number, found in enumerate(notices) if found] == [WINDOW - 1]
-    assert notices[WINDOW - 1] == [Busy(node="b", busy=True)]
+    notices = [sent(bench.local(carry(number)), Busy) for number in range(2 * CHANNEL_WINDOW)]
+    assert [number for number, found in enumerate(notices) if found] == [CHANNEL_WINDOW - 1]
+    assert notices[CHANNEL_WINDOW - 1] == [Busy(node="b", busy=True)]
 
     def confirm(number: int) -> list[Busy]:
         event = Confirm(boot=THEIRS, your_boot=OURS, confirmed=number)
         return sent(bench.receive(event), Busy)
 
-    assert confirm(WINDOW) == []
-    assert confirm(2 * WINDOW - REFILL_AT) == []
-    assert confirm(2 * WINDOW - REFILL_AT + 1) == [Busy(node="b", busy=False)]
+    assert confirm(CHANNEL_WINDOW) == []
+    assert confirm(2 * CHANNEL_WINDOW - REFILL_AT) == []
+    assert confirm(2 * CHANNEL_WINDOW - REFILL_AT + 1) == [Busy(node="b", busy=False)]
 
 
 def test_an_acknowledgement_that_waits_is_replaced_by_the_next_one(bench: ChannelOfA) -> None:
     def acknowledge(stamp: int) -> Effects:
         return bench.local(Carry(nodes=("b",), message=Acknowledge(lock="x", stamp=stamp)))
 
-    for number in range(WINDOW):
+    for number in range(CHANNEL_WINDOW):
         assert numbers(acknowledge(number + 1)) == [number]  # Sent at once, and each for itself.
     assert acknowledge(1_000) == []
     assert acknowledge(1_001) == [Observe("lamport.replaced")]
     bench.local(carry(1_001))
     assert acknowledge(1_003) == []
-    later = bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=WINDOW))
+    later = bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=CHANNEL_WINDOW))
     assert [parcel.content for parcel in sent(later, Parcel)] == [
         Acknowledge(lock="x", stamp=1_001),
         content(1_001),
@@ -310,12 +310,12 @@ def test_an_acknowledgement_that_waits_is_replaced_by_the_next_one(bench: Channe
 def test_a_probe_that_waits_replaces_acknowledgements_and_probes_that_came_last(
     bench: ChannelOfA,
 ) -> None:
-    for number in range(WINDOW):
+    for number in range(CHANNEL_WINDOW):
         bench.local(carry(number))
     for stamp in range(100, 200, 2):
         bench.local(Carry(nodes=("b",), message=Probe(stamp=stamp)))
         bench.local(Carry(nodes=("b",), message=Acknowledge(lock="x", stamp=stamp + 1)))
-    later = bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=WINDOW))
+    later = bench.receive(Confirm(boot=THEIRS, your_boot=OURS, confirmed=CHANNEL_WINDOW))
     assert [parcel.content for parcel in sent(later, Parcel)] == [
         Probe(stamp=198),
         Acknowledge(lock="x", stamp=199),
@@ -323,7 +323,7 @@ def test_a_probe_that_waits_replaces_acknowledgements_and_probes_that_came_last(
 
 
 def test_a_backlog_ends_with_the_life_it_was_for(bench: ChannelOfA) -> None:
-    for number in range(WINDOW):
+    for number in range(CHANNEL_WINDOW):
         bench.local(carry(number))
     bench.receive(Hello(boot=THEIR_NEXT, nonce=1))
 
@@ -335,14 +335,14 @@ def test_a_backlog_ends_with_the_life_it_was_for(bench: ChannelOfA) -> None:
 
 def test_a_stream_sends_no_more_than_its_window_before_it_is_confirmed() -> None:
     outgoing = Outgoing[int]()
-    for number in range(WINDOW + 10):
+    for number in range(CHANNEL_WINDOW + 10):
         outgoing.push(number)
 
-    assert [number for number, _ in outgoing.fresh()] == list(range(WINDOW))
+    assert [number for number, _ in outgoing.fresh()] == list(range(CHANNEL_WINDOW))
     assert outgoing.fresh() == []
     assert outgoing.confirm(4)
-    assert outgoing.fresh() == [(n, n) for n in range(WINDOW, WINDOW + 4)]
-    assert outgoing.unconfirmed() == [(n, n) for n in range(4, WINDOW + 4)]
+    assert outgoing.fresh() == [(n, n) for n in range(CHANNEL_WINDOW, CHANNEL_WINDOW + 4)]
+    assert outgoing.unconfirmed() == [(n, n) for n in range(4, CHANNEL_WINDOW + 4)]
 
 
 def test_a_confirmation_of_what_was_never_sent_changes_nothing() -> None:
@@ -374,10 +374,10 @@ def test_messages_that_arrive_in_any_order_and_twice_are_delivered_once_in_order
 def test_messages_too_early_to_be_held_back_are_dropped() -> None:
     incoming = Incoming[int]()
 
-    assert incoming.accept(WINDOW, 0) == ("lamport.beyond_dropped", [])
-    assert incoming.accept(WINDOW - 1, 0) == ("lamport.early_held", [])
-    assert incoming.accept(WINDOW - 1, 0) == ("lamport.repeat_dropped", [])
-    assert list(incoming.early) == [WINDOW - 1]
+    assert incoming.accept(CHANNEL_WINDOW, 0) == ("lamport.beyond_dropped", [])
+    assert incoming.accept(CHANNEL_WINDOW - 1, 0) == ("lamport.early_held", [])
+    assert incoming.accept(CHANNEL_WINDOW - 1, 0) == ("lamport.repeat_dropped", [])
+    assert list(incoming.early) == [CHANNEL_WINDOW - 1]
 
 
 NODES = ("a", "b", "c")

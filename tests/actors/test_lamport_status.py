@@ -7,13 +7,13 @@ from support.counting import count_contenders
 from support.expect import present
 from support.lamport_scene import LoneProcess, posts, release, to_proxy, welcome
 
-from fencelock.actors.api.message import Absence, Contender
+from fencelock.actors.api.lock_message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
-from fencelock.actors.lamport import message as messages
 from fencelock.actors.lamport import process as process_module
+from fencelock.actors.lamport import wire as messages
 from fencelock.actors.lamport.order import PEER_SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import AHEAD_PROBE_MS, PROOF_MS
-from fencelock.actors.proxy.message import WAITERS_SHOWN_MAX, LockDescription, QueryLock
+from fencelock.actors.proxy.event import WAITERS_SHOWN_MAX, LockDescription, QueryLock
 
 # Judging others.
 

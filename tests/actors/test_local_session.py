@@ -9,7 +9,7 @@ from support.expect import checked, present
 from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 from support.table_scene import status_of
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Abandon,
     Acquire,
     Granted,
@@ -21,16 +21,16 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import CloseSession, Evict, Evicted
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import Divergence, Skipped
+from fencelock.actors.session.event import Close, Closed
 from fencelock.actors.session.lease import KEEPS_PER_TTL, LINGER_MS
-from fencelock.actors.session.message import Close, Closed
 from fencelock.actors.session.requests import (
-    ANSWER_MS,
     CANCEL_MS_MAX,
     DECISION_MS,
     MARGIN_MS,
     RETRY_MS_MAX,
+    UNANSWERED_MS,
 )
-from fencelock.actors.session.session import TICK_MS, TTL_MS
+from fencelock.actors.session.session import SESSION_TICK_MS, TTL_MS
 from fencelock.actors.timing import TIMING
 
 
@@ -134,7 +134,7 @@ def test_a_wait_that_gets_no_reply_is_unavailable_and_cancelled(inside: LocalCal
     inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
     inside.pass_time(1_000)
     assert inside.received(TWO, Refused) == []
-    inside.pass_time(MARGIN_MS + 2 * TICK_MS)
+    inside.pass_time(MARGIN_MS + 2 * SESSION_TICK_MS)
     (refused,) = inside.received(TWO, Refused)
     assert refused.reason is Reason.UNAVAILABLE
     assert "n1 (a majority of n1, n2, n3 has not answered for" in refused.detail
@@ -148,7 +148,7 @@ def test_a_wait_that_gets_no_reply_is_unavailable_and_cancelled(inside: LocalCal
 def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, Acquire(lock="b", wait_ms=0))
-    inside.pass_time(DECISION_MS + 2 * TICK_MS)
+    inside.pass_time(DECISION_MS + 2 * SESSION_TICK_MS)
     assert inside.reason(ONE) is Reason.UNAVAILABLE
     (refused,) = inside.received(ONE, Refused)
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail
@@ -162,7 +162,7 @@ def test_a_hold_that_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_
     inside.silent = True
     inside.pass_time(TTL_MS - 2 * TTL_MS // 1_000 - 1)
     assert inside.held() == [("a", inside.fence(ONE))]
-    inside.pass_time(2 * TICK_MS)
+    inside.pass_time(2 * SESSION_TICK_MS)
     assert inside.held() == []
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     (refused,) = inside.received(TWO, Refused)
@@ -193,9 +193,9 @@ def test_a_release_under_way_when_the_session_is_lost_reports_the_loss(
 ) -> None:
     inside.do(ONE, A)
     inside.silent = True
-    inside.pass_time(TTL_MS - ANSWER_MS // 2)
+    inside.pass_time(TTL_MS - UNANSWERED_MS // 2)
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
-    inside.pass_time(ANSWER_MS // 2 + TICK_MS)
+    inside.pass_time(UNANSWERED_MS // 2 + SESSION_TICK_MS)
     assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
     assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}
 
@@ -233,7 +233,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCal
     closed = CloseSession(handle="n1/b00.1", operator="eve", request=1)
     inside.table.apply(inside.ms, closed)
     inside.node.receive(Skipped(slot=9))
-    inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
+    inside.pass_time(TTL_MS // KEEPS_PER_TTL + SESSION_TICK_MS)
     assert inside.held() == []
 
 
@@ -257,7 +257,7 @@ def test_a_quarantined_node_takes_the_holds_and_refuses_the_rest(inside: LocalCa
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="b", wait_ms=0))
     inside.node.receive(Divergence(why="its state differs", quarantined=True))
-    inside.pass_time(TICK_MS)
+    inside.pass_time(SESSION_TICK_MS)
     for caller in (TWO, THREE):
         (refused,) = inside.received(caller, Refused)
         assert refused.reason is Reason.UNAVAILABLE

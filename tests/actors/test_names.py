@@ -9,8 +9,8 @@ import pytest
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import CountDown
+from fencelock.actors.api.lock_message import Acquire, Granted, Release
 from fencelock.actors.api.map import GetEntry, PutEntry
-from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.name import (
     DEFAULT_IGNORABLE,
     UNICODE,

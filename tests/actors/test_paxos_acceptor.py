@@ -10,9 +10,9 @@ from support.table_scene import config_of
 from fencelock.actors.bootstrap_message import StartVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.acceptor import VERSION_HEARTBEATS, Acceptor
-from fencelock.actors.paxos.config import LEASE_MS, WINDOW, leader_of, replica_of
+from fencelock.actors.paxos.config import LEADER_LEASE_MS, WINDOW, leader_of, replica_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, find_impossible, recover
 from fencelock.actors.table.wire import LOG_VERSION
@@ -25,7 +25,7 @@ REPLICA = replica_of("a")
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
 OTHER = address_of("c", "scout-2")
 LOW, HIGH = messages.Ballot(1, leader_of("b")), messages.Ballot(2, leader_of("c"))
-AFTER_LEASE = Instant(LEASE_MS * NS_PER_MS)
+AFTER_LEASE = Instant(LEADER_LEASE_MS * NS_PER_MS)
 BATCH = messages.Batch(time_ms=5, commands=(b"one", b"two"))
 
 

@@ -9,16 +9,16 @@ from support.role_harness import T0, at, only_sent, sent
 from support.table_scene import HERE, LISTENER, config_of, finish_snapshot, replica_of_a
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
-from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.effect import CheckpointEnd, Observe, Send, Wake
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.config import catchup_of
 from fencelock.actors.paxos.journal import Base
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import BACKUPS_MAX, DIVIDE_PAUSE_MS, SNAPSHOT_KEPT_MS
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.proxy.queries import READ_MS
+from fencelock.actors.proxy.queries import QUERY_MS
 
 CATCHUP = catchup_of("a")
 
@@ -99,7 +99,7 @@ def test_a_request_that_nothing_answers_is_forgotten(proxy: Proxy) -> None:
     proxy.handle(ANN, ReadBackup(session="ann"), T0)
     assert proxy.backend.is_busy()
 
-    proxy.handle(PROXY, Tick(), at(READ_MS))
+    proxy.handle(PROXY, Tick(), at(QUERY_MS))
 
     assert not proxy.backend.is_busy()
 

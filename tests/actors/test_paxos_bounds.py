@@ -17,7 +17,7 @@ from support.table_scene import config_of, detector_of, replica_of_a
 from fencelock.actors.effect import Checkpoint, Observe, Persist
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
     GROWTH_MAX,
@@ -129,7 +129,7 @@ ROWS = (
             "sync_age_ms": (-1,),
             "lease_ms": (-1,),
             "log_version": (0, -(1 << 61)),
-            "stored": (-1, messages.NUMBER_MAX),
+            "stored": (-1, messages.PAXOS_NUMBER_MAX),
         },
     ),
     Row(
@@ -142,7 +142,7 @@ ROWS = (
             "journal": (-1,),
             "life": (-1,),
             "log_version": (0,),
-            "bytes_left": (-1, messages.NUMBER_MAX),
+            "bytes_left": (-1, messages.PAXOS_NUMBER_MAX),
             "priority": (0, messages.UNWILLING + 1),
             "endpoint": ("x" * (TEXT_MAX + 1),),
             "version": ("x" * (TEXT_MAX + 1),),

@@ -8,8 +8,8 @@ from support.table_scene import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
-from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.commander import EXPLORE, LATE_MS, NEWS_MS, Commander
+from fencelock.actors.paxos import wire as messages
+from fencelock.actors.paxos.commander import EXPLORE, LATE_SLOT_MS, NEWS_MS, Commander
 from fencelock.actors.paxos.config import WINDOW, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import (
     CommanderResend,
@@ -24,8 +24,8 @@ BALLOT = messages.Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
 HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")
 ONE = messages.Batch(time_ms=1, commands=(b"1",))
-NEWS = Wake(LATE_MS, SpreadDecisions())
-SOON, LATER = at(LATE_MS), at(NEWS_MS)
+NEWS = Wake(LATE_SLOT_MS, SpreadDecisions())
+SOON, LATER = at(LATE_SLOT_MS), at(NEWS_MS)
 
 
 def commander_of(

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support.expect import present, with_long
 
-from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.effect import Spawn
 from fencelock.actors.membership import Member
@@ -19,8 +19,8 @@ from fencelock.actors.paxos import divergence
 from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import Digests, Verdict
 from fencelock.actors.paxos.machine import Fingerprint, state_of
-from fencelock.actors.paxos.message import SCHEME, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import SCHEME, Figure, TableDigest
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine

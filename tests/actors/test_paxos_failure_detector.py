@@ -14,7 +14,13 @@ from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import config, failure_detector
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
-from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    LEADER_LEASE_MS,
+    acceptor_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
 from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
     JITTER_MS,
@@ -24,7 +30,7 @@ from fencelock.actors.paxos.failure_detector import (
     FailureDetector,
     LeaderLease,
 )
-from fencelock.actors.paxos.message import Ballot, HeartbeatAck
+from fencelock.actors.paxos.wire import Ballot, HeartbeatAck
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.timing import TIMING
 
@@ -143,7 +149,7 @@ def test_a_broken_link_to_the_leader_is_suspicious_once_its_lease_is_over_anothe
     effects = monitor.handle(HERE, LinkDown(node="b"), at(2))
 
     assert effects[-1] == Observe("paxos.link_suspected")
-    first = 2 + LEASE_MS + TIMING.rank_ms  # Node c comes next after b, then a.
+    first = 2 + LEADER_LEASE_MS + TIMING.rank_ms  # Node c comes next after b, then a.
     assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
 
 
@@ -188,7 +194,7 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
     effects = monitor.handle(acceptor_of("c"), new, at(30))
 
-    length = LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
+    length = LEADER_LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
     until = Instant(at(10) + length)
     assert effects == (
         Send(REPLICA, events.LeaseHeld(ballot=BALLOT, until=until, confirmed=at(10))),
@@ -197,9 +203,9 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
 
 def test_the_leaders_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
-    lease, promise = LeaderLease(config_of("b"), LEASE_MS, 1_000), LeasePromise()
-    until = lease.acknowledge("b", at(0), LEASE_MS)
-    promise.give(LEADER, at(0), LEASE_MS)
+    lease, promise = LeaderLease(config_of("b"), LEADER_LEASE_MS, 1_000), LeasePromise()
+    until = lease.acknowledge("b", at(0), LEADER_LEASE_MS)
+    promise.give(LEADER, at(0), LEADER_LEASE_MS)
     assert until is not None
 
     true_end_of_belief = until * PPM // (PPM - 1_000)  # By a leader's clock that is slow.

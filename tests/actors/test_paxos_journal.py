@@ -7,9 +7,9 @@ import pytest
 from fencelock.actors.message import Message, address_of
 from fencelock.actors.paxos.config import GROWTH_MAX, ROUND_KEPT_MAX, latest_ms
 from fencelock.actors.paxos.journal import REACH_SLOTS, find_impossible, why_unusable, without_votes
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     CHUNKS_MAX,
-    NUMBER_MAX,
+    PAXOS_NUMBER_MAX,
     Accept,
     Ballot,
     Batch,
@@ -18,7 +18,7 @@ from fencelock.actors.paxos.message import (
     Slots,
     SnapshotChunk,
 )
-from fencelock.actors.timing import TIME_MS_MAX
+from fencelock.actors.timing import TIMING_MS_MAX
 
 LEADER = address_of("b", "leader")
 BALLOT = Ballot(3, LEADER)
@@ -54,7 +54,7 @@ def slots(first: int, *times_ms: int) -> Slots:
 @pytest.mark.parametrize(
     "records",
     [
-        [lease(0), lease(TIME_MS_MAX), pledged(Pledge.LED, TIME_MS_MAX + 1)],
+        [lease(0), lease(TIMING_MS_MAX), pledged(Pledge.LED, TIMING_MS_MAX + 1)],
         [applied(0), applied(1 + GROWTH_MAX)],
         [slots(1, 1, 1), applied(3 + GROWTH_MAX)],
         [vote(REACH_SLOTS), vote(SLOT, 0), vote(SLOT, LATEST_MS), vote(round=4)],
@@ -71,8 +71,8 @@ def test_a_record_of_an_honest_member_is_left_as_it_is(records: list[Message]) -
 @pytest.mark.parametrize(
     ("record", "why", "mended"),
     [
-        (lease(-1), "a lease of -1 ms", [lease(TIME_MS_MAX)]),
-        (lease(TIME_MS_MAX + 1), f"at most {TIME_MS_MAX} ms can", [lease(TIME_MS_MAX)]),
+        (lease(-1), "a lease of -1 ms", [lease(TIMING_MS_MAX)]),
+        (lease(TIMING_MS_MAX + 1), f"at most {TIMING_MS_MAX} ms can", [lease(TIMING_MS_MAX)]),
         (applied(-1), "slots up to -1 are applied", []),
         (applied(2 + GROWTH_MAX), "although the journal has those up to 1", []),
         (vote(1 + REACH_SLOTS), "although slots from 1 on are undecided", [BALLOT]),
@@ -105,10 +105,10 @@ def test_slots_that_cannot_be_applied_let_no_vote_reach_further() -> None:
     [
         [vote(round=ROUND_KEPT_MAX), *(pledged(one, ROUND_KEPT_MAX) for one in Pledge)],
         [pledged(Pledge.LEASE, ROUND_KEPT_MAX + 1), pledged(Pledge.APPLIED, -1)],  # Mended.
-        [slots(SLOT - 1, 0, LATEST_MS), slots(NUMBER_MAX - 1, 0)],
+        [slots(SLOT - 1, 0, LATEST_MS), slots(PAXOS_NUMBER_MAX - 1, 0)],
         [chunk(0, 2), chunk(1, 2), chunk(0, 2), chunk(1, 2)],  # Begun again.
         [chunk(0, CHUNKS_MAX)],
-        [chunk(0, 1, 1, 0), chunk(0, 1, time_ms=LATEST_MS), chunk(0, 1, NUMBER_MAX - 1)],
+        [chunk(0, 1, 1, 0), chunk(0, 1, time_ms=LATEST_MS), chunk(0, 1, PAXOS_NUMBER_MAX - 1)],
     ],
 )
 def test_what_a_member_may_have_applied_and_promised_is_usable(records: list[Message]) -> None:
@@ -124,13 +124,16 @@ def test_what_a_member_may_have_applied_and_promised_is_usable(records: list[Mes
         ([pledged(Pledge.LED, -1)], "round -1, "),
         ([slots(SLOT - 1, 0, LATEST_MS + 1)], "a decision for slot 5 with log time"),
         ([slots(0, 0)], "a decision for slot 0, "),
-        ([slots(NUMBER_MAX - 1, 0, 0)], f"slot {NUMBER_MAX}, {NUMBER_MAX - 1} is the last"),
+        (
+            [slots(PAXOS_NUMBER_MAX - 1, 0, 0)],
+            f"slot {PAXOS_NUMBER_MAX}, {PAXOS_NUMBER_MAX - 1} is the last",
+        ),
         ([chunk(0, 1), chunk(1, 1)], "part 1 of 1"),
         ([chunk(0, 3), chunk(2, 3)], "part 2 of 3"),
         ([chunk(1, 2)], "part 1 of 2"),
         ([chunk(0, CHUNKS_MAX + 1)], f"part 0 of {CHUNKS_MAX + 1}"),
         ([chunk(0, 1, 0)], "of slot 0"),
-        ([chunk(0, 1, NUMBER_MAX)], f"of slot {NUMBER_MAX}"),
+        ([chunk(0, 1, PAXOS_NUMBER_MAX)], f"of slot {PAXOS_NUMBER_MAX}"),
         ([chunk(0, 1, time_ms=-1)], "at log time -1 ms"),
         ([chunk(0, 1, time_ms=LATEST_MS + 1)], f"of slot 5 at log time {LATEST_MS + 1} ms"),
     ],

@@ -24,12 +24,18 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    LEADER_LEASE_MS,
+    acceptor_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
 from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader, LeaderPhase, Scout
 from fencelock.actors.paxos.member import MemoryAcceptor
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.wire import (
     NO_BALLOT,
     NO_OP,
     Ballot,
@@ -43,7 +49,7 @@ from fencelock.actors.paxos.message import (
     Release,
     TakeOver,
 )
-from fencelock.actors.proxy.message import TimesUnfit
+from fencelock.actors.proxy.event import TimesUnfit
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
@@ -316,7 +322,7 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
     assert resign(monitor) == handed_over_to("d")
     monitor.handle(monitor.address, LinkDown(node="d"), Instant(1))
     assert resign(monitor) == handed_over_to("c")
-    assert resign(monitor, LEASE_MS + 1) == NOBODY
+    assert resign(monitor, LEADER_LEASE_MS + 1) == NOBODY
 
 
 def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
@@ -357,7 +363,7 @@ ACCEPTOR = acceptor_of("a")
 LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
 COMMANDER, SCOUT = address_of("b", "commander-1"), address_of("c", "scout-2")
 HEARTBEAT = Heartbeat(ballot=LOW, number=1, committed=1, min_applied=0)
-LONG_MS = 4 * LEASE_MS
+LONG_MS = 4 * LEADER_LEASE_MS
 
 
 def acceptor(lease_ms: int, recovered: Recovered) -> Acceptor:
@@ -382,23 +388,23 @@ def test_an_acceptor_with_longer_leases_records_that_before_it_gives_one() -> No
     recovered = recover([lease_record(LONG_MS)])
     assert (recovered.lease_ms, recovered.promised, recovered.led) == (LONG_MS, NO_BALLOT, 0)
     assert acceptor(LONG_MS, recovered).begin(T0) == ()
-    assert recover([]).lease_ms == LEASE_MS
+    assert recover([]).lease_ms == LEADER_LEASE_MS
 
 
 def test_an_acceptor_whose_leases_became_shorter_waits_once_for_a_longer_one() -> None:
-    role = acceptor(LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
+    role = acceptor(LEADER_LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
 
     (wake,) = role.begin(T0)
 
     assert wake == Wake(LONG_MS, events.LeaseExpired())
     assert not promises(role, LONG_MS - 1)
     recorded = role.handle(ACCEPTOR, events.LeaseExpired(), at(LONG_MS))
-    assert recorded == (Persist(lease_record(LEASE_MS)),)
+    assert recorded == (Persist(lease_record(LEADER_LEASE_MS)),)
     assert promises(role, LONG_MS)
 
 
 def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> None:
-    role = acceptor(LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
+    role = acceptor(LEADER_LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
     role.begin(T0)
 
     effects = role.handle(COMMANDER, HEARTBEAT, at(1))
@@ -408,7 +414,7 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
         number=1,
         applied=1,
         view=0,
-        lease_ms=LEASE_MS,
+        lease_ms=LEADER_LEASE_MS,
         log_version=LOG_VERSION,
         stored=1,
     )
@@ -444,10 +450,10 @@ def test_an_acceptor_without_a_disk_records_nothing() -> None:
 @pytest.mark.parametrize(
     ("own_ms", "promised_ms", "relied_ms"),
     [
-        (LEASE_MS, LONG_MS, LEASE_MS),
-        (LONG_MS, LEASE_MS, LEASE_MS),
+        (LEADER_LEASE_MS, LONG_MS, LEADER_LEASE_MS),
+        (LONG_MS, LEADER_LEASE_MS, LEADER_LEASE_MS),
         (LONG_MS, LONG_MS, LONG_MS),
-        (LEASE_MS, 0, 0),
+        (LEADER_LEASE_MS, 0, 0),
     ],
 )
 def test_a_leader_relies_on_the_shorter_lease(
@@ -460,9 +466,9 @@ def test_a_leader_relies_on_the_shorter_lease(
 def test_a_leader_relies_on_no_more_than_a_majority_promised() -> None:
     lease = LeaderLease(CONFIG, LONG_MS, DRIFT_PPM)
     assert lease.acknowledge("a", at(5), LONG_MS) is None
-    assert lease.acknowledge("b", at(5), LEASE_MS) == at(5) + relied_ns(LEASE_MS)
+    assert lease.acknowledge("b", at(5), LEADER_LEASE_MS) == at(5) + relied_ns(LEADER_LEASE_MS)
     assert lease.acknowledge("c", at(6), LONG_MS) is None
-    assert lease.acknowledge("b", at(6), LEASE_MS) == at(5) + relied_ns(LONG_MS)
+    assert lease.acknowledge("b", at(6), LEADER_LEASE_MS) == at(5) + relied_ns(LONG_MS)
 
 
 def times_seen(role: FailureDetector, lease_ms: int) -> Effects:
@@ -475,7 +481,7 @@ def times_seen(role: FailureDetector, lease_ms: int) -> Effects:
 
 def test_a_member_reports_once_that_the_leaders_times_differ_and_once_that_they_agree() -> None:
     role = detector_of()
-    assert times_seen(role, LEASE_MS) == []
+    assert times_seen(role, LEADER_LEASE_MS) == []
 
     why = "the times of b differ from this node's: lease_ms is 500 there and 250 here"
     assert times_seen(role, 500) == [
@@ -484,7 +490,7 @@ def test_a_member_reports_once_that_the_leaders_times_differ_and_once_that_they_
     ]
     assert times_seen(role, 500) == []
     again = "the times are the same on the leader and fit the network again"
-    assert times_seen(role, LEASE_MS) == [
+    assert times_seen(role, LEADER_LEASE_MS) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=again)),
         Send(LISTENER, TimesUnfit(why="")),
     ]
@@ -544,7 +550,7 @@ def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
     (leader,) = leaders
     world.nodes[leader].tell(monitor_of(leader), events.Resign())
 
-    assert longest_gap_ms(world, 1_000) < LEASE_MS // 3
+    assert longest_gap_ms(world, 1_000) < LEADER_LEASE_MS // 3
     assert world.marks["paxos.handed_over"] == world.marks["paxos.took_over"] == 1
     assert world.marks["paxos.lease_released"] >= len(world.nodes) - 1
     (successor,) = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
@@ -581,7 +587,7 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     worker.join(PATIENCE_S)
 
     gap = max(b - a for a, b in itertools.pairwise(grants))
-    assert gap < (LEASE_MS + TIMING.election_ms) / 1_000
+    assert gap < (LEADER_LEASE_MS + TIMING.election_ms) / 1_000
     assert took < 3 * TIMING.outcome_ms / 1_000
 
 

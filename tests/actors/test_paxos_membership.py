@@ -10,6 +10,7 @@ from support.expect import checked, present
 from support.role_harness import HOST, T0, at, sends, sent
 from support.table_scene import replica_of_a
 
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -18,15 +19,20 @@ from fencelock.actors.api.membership_message import (
     NodeRole,
     ReadMembers,
 )
-from fencelock.actors.api.message import Refused
 from fencelock.actors.effect import Connect, Disconnect, Effects, Send, Wake
 from fencelock.actors.membership import Member, Membership
 from fencelock.actors.membership_changes import REPEATED_MS
-from fencelock.actors.membership_target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
+from fencelock.actors.membership_target import (
+    MEMBERS_CHECK_MS,
+    QUIET_MS,
+    MemberTarget,
+    Wish,
+    wish_of,
+)
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
-    CHANGE,
+    CHANGE_PREFIX,
     ROUNDS_PER_VIEW,
     WINDOW,
     LogConfig,
@@ -60,7 +66,13 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import LEADER_MS, Locator
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.reconfigurer import (
+    PAXOS_REACHABLE_MS,
+    PAXOS_VERSION_CHARS_MAX,
+    Facts,
+    Reconfigurer,
+)
+from fencelock.actors.paxos.wire import (
     NO_BALLOT,
     NO_REPORT,
     UNWILLING,
@@ -72,7 +84,6 @@ from fencelock.actors.paxos.message import (
     HeartbeatAck,
     Locate,
 )
-from fencelock.actors.paxos.reconfigurer import HEARD_MS, VERSION_CHARS_MAX, Facts, Reconfigurer
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 
@@ -122,7 +133,7 @@ def test_a_change_is_a_command_that_reads_back() -> None:
     ],
 )
 def test_a_payload_that_is_no_membership_changes_nothing(content: bytes) -> None:
-    assert change_in(batch(CHANGE + content)) is None
+    assert change_in(batch(CHANGE_PREFIX + content)) is None
 
 
 def test_a_command_beside_others_is_no_change() -> None:
@@ -146,10 +157,10 @@ def test_a_snapshot_ends_with_the_members_and_the_origin() -> None:
 
 def test_a_snapshot_with_unreadable_members_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
-        split((b"one", CHANGE + b"[[1]]"))
+        split((b"one", CHANGE_PREFIX + b"[[1]]"))
     for origin in (b"7", b"[7]", b'[-1,"b"]', b"[7,8]", b'[7,"b",1]'):
         with pytest.raises(ValueError, match="ballot in the snapshot"):
-            split((b"one", CHANGE + b"[[]," + origin + b"]"))
+            split((b"one", CHANGE_PREFIX + b"[[]," + origin + b"]"))
 
 
 # The views
@@ -443,7 +454,7 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
     read = checked(MembersRead, answer.message)
     assert [(one.node, one.role.name, one.version) for one in read.nodes] == [
         ("a", "LEADER", "2"),
-        ("b", "MEMBER", "1" * VERSION_CHARS_MAX),
+        ("b", "MEMBER", "1" * PAXOS_VERSION_CHARS_MAX),
         ("c", "MEMBER", ""),
         ("d", "OBSERVER", "1"),
     ]
@@ -535,7 +546,7 @@ def test_a_change_is_done_once_a_majority_has_stored_it(views: LogConfig) -> Non
 
 
 def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:
-    late = (NodeFacts("b", 5, HEARD_MS + 1, 0, None), *facts_of("c"))
+    late = (NodeFacts("b", 5, PAXOS_REACHABLE_MS + 1, 0, None), *facts_of("c"))
 
     answer, _ = step(MemberAction.REMOVE, "c", late)
 
@@ -666,7 +677,7 @@ class Keeper:
 
     def check(self, ms: int, facts: tuple[NodeFacts, ...], leader: str = "a") -> Effects:
         """Compare ``facts`` with the target at ``ms``, after all checks that are due before it."""
-        for before in range(self.checked_ms + CHECK_MS, ms, CHECK_MS):
+        for before in range(self.checked_ms + MEMBERS_CHECK_MS, ms, MEMBERS_CHECK_MS):
             self.role.handle(self.role.address, TargetDue(), at(before))
         return self.check_after_pause(ms, facts, leader)
 
@@ -675,7 +686,10 @@ class Keeper:
     ) -> Effects:
         self.checked_ms = ms
         asked = self.role.handle(self.role.address, TargetDue(), at(ms))
-        assert asked == [Send(monitor_of("a"), DescribeNodes()), Wake(CHECK_MS, TargetDue())]
+        assert asked == [
+            Send(monitor_of("a"), DescribeNodes()),
+            Wake(MEMBERS_CHECK_MS, TargetDue()),
+        ]
         stored = self.config.views[-1][0]
         described = NodesDescribed(leader=leader, nodes=facts, stored=stored, ballot=self.ballot)
         return self.role.handle(monitor_of("a"), described, at(ms))
@@ -706,11 +720,11 @@ def test_silence_counts_anew_if_the_node_lost_and_got_the_lead_between_two_check
     """What its members answered before it lost the lead is forgotten, so they may seem silent."""
     keeper, facts = Keeper(), facts_of("b", d=WILLING)
     assert not keeper.check(0, facts)
-    assert not keeper.check(SILENT_MS - CHECK_MS, facts)
+    assert not keeper.check(SILENT_MS - MEMBERS_CHECK_MS, facts)
     keeper.ballot = Ballot(3, leader_of("a"))
     assert not keeper.check(SILENT_MS, facts)
     assert not keeper.check(2 * SILENT_MS - 1, facts)
-    assert proposed(keeper.check(2 * SILENT_MS + CHECK_MS, facts)) == [("a", "b", "c", "d")]
+    assert proposed(keeper.check(2 * SILENT_MS + MEMBERS_CHECK_MS, facts)) == [("a", "b", "c", "d")]
 
 
 def test_what_an_operator_reads_is_no_step_towards_the_target() -> None:
@@ -760,7 +774,7 @@ def test_nothing_is_replaced_without_a_majority_and_the_reason_is_logged_once() 
     (notice,) = notices(effects)
     assert notice.level is Level.WARNING
     assert "a majority of the members could not be reached" in notice.text
-    assert not keeper.check(SILENT_MS + CHECK_MS, facts)
+    assert not keeper.check(SILENT_MS + MEMBERS_CHECK_MS, facts)
 
 
 def test_a_member_that_is_silent_for_long_is_called_down_by_the_leader_until_it_is_back() -> None:

@@ -9,7 +9,7 @@ from support.role_harness import HOST, T0, sends
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.message import Address, address_of, node_of
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of
 from fencelock.actors.paxos.event import BallotSeen, Learned, Suspect

@@ -13,7 +13,7 @@ from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.message import Acquire, Cancel, Granted, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Granted, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
@@ -33,7 +33,9 @@ from fencelock.actors.paxos.event import (
     SlotOutcomes,
     SteppedDown,
 )
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.ordering import BATCH_DELAY_MS, QUEUE_MAX, Ordering
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
     COMMAND_BYTES_MAX,
@@ -43,8 +45,6 @@ from fencelock.actors.paxos.message import (
     Propose,
     fits,
 )
-from fencelock.actors.paxos.ordering import BATCH_DELAY_MS, QUEUE_MAX, Ordering
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.wire import LogCommand
 from fencelock.cluster.node.lock_machine import LockMachine

@@ -29,7 +29,7 @@ from support.log_proxy_scene import (
 from support.proxy_scene import UnbatchedProxy
 from support.role_harness import T0, at, sent
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -52,8 +52,8 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.paxos.backend import EXPIRED_LINES_MAX, REPEAT_MAX, PaxosBackend
 from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
-from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, SILENT_MS, WAIT_CHECKS_MAX
-from fencelock.actors.paxos.message import Decline, Declined
+from fencelock.actors.paxos.log_requests import CHECK_WAIT_MS, SILENT_WAIT_MS, WAIT_CHECKS_MAX
+from fencelock.actors.paxos.wire import Decline, Declined
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.table import LockTable
@@ -279,10 +279,13 @@ def test_a_wait_of_a_silent_client_is_not_proposed_again_as_that_would_keep_its_
 ) -> None:
     leaderless.handle(ANN, acquire(), T0)
     happens(leaderless, QUEUED)
-    assert proposals(leaderless.handle(PROXY, Tick(), at(SILENT_MS))) == []
-    assert proposals(leaderless.handle(REPLICA, Skipped(slot=9), at(SILENT_MS + 1))) == []
-    leaderless.handle(ANN, acquire(), at(SILENT_MS + 2))
-    assert len(proposals(leaderless.handle(PROXY, Tick(), at(SILENT_MS + CHECK_WAIT_MS + 1)))) == 1
+    assert proposals(leaderless.handle(PROXY, Tick(), at(SILENT_WAIT_MS))) == []
+    assert proposals(leaderless.handle(REPLICA, Skipped(slot=9), at(SILENT_WAIT_MS + 1))) == []
+    leaderless.handle(ANN, acquire(), at(SILENT_WAIT_MS + 2))
+    assert (
+        len(proposals(leaderless.handle(PROXY, Tick(), at(SILENT_WAIT_MS + CHECK_WAIT_MS + 1))))
+        == 1
+    )
 
 
 def test_a_client_that_repeats_its_wait_every_five_seconds_is_not_silent(leaderless: Proxy) -> None:
@@ -299,11 +302,11 @@ def test_a_request_sent_again_is_charged_to_the_client_as_now_known(leaderless: 
     ((name, first),) = clients.by_id.items()
     clients.by_id.clear()  # As if many clients had come since.
     clients.latest = None
-    leaderless.handle(ANN, acquire(), at(SILENT_MS))
+    leaderless.handle(ANN, acquire(), at(SILENT_WAIT_MS))
     second = clients.by_id[name]
     assert (first.usage.in_flight, second.usage.in_flight) == (0, 1)
     assert (first.usage.bytes, second.usage.bytes) == (0, in_flight_at(leaderless).bytes)
-    assert len(proposals(leaderless.handle(PROXY, Tick(), at(SILENT_MS)))) == 1
+    assert len(proposals(leaderless.handle(PROXY, Tick(), at(SILENT_WAIT_MS)))) == 1
 
 
 def test_an_idle_proxy_sets_no_timer(leaderless: Proxy) -> None:

@@ -19,8 +19,8 @@ from support.log_proxy_scene import (
 from support.proxy_scene import UnbatchedProxy
 from support.role_harness import HOST, T0, at
 
-from fencelock.actors.api import message as api
-from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import WAIT_MS_MAX, object_name
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK
@@ -39,7 +39,7 @@ from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.in_flight import CLIENT_BYTES_MAX
+from fencelock.actors.paxos.log_requests import CLIENT_COMMANDS_BYTES_MAX
 from fencelock.actors.proxy import clients
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.actors.proxy.proxy import Proxy, Tick
@@ -99,7 +99,7 @@ def put(request: int, session: str = ME) -> PutEntry:
     return PutEntry(
         map="m",
         entry_key="k",
-        value=bytes(VALUE_BYTES_MAX),
+        value=bytes(ENTRY_VALUE_BYTES_MAX),
         session=session,
         owner=f"o{request}",
         request=request,
@@ -109,10 +109,10 @@ def put(request: int, session: str = ME) -> PutEntry:
 def test_bytes_in_flight_are_bounded_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client may have 16 MiB in flight, a node 64 MiB; releases may have twice as much."""
     in_flight = in_flight_at(proxy)
-    fitting = 1 + CLIENT_BYTES_MAX // VALUE_BYTES_MAX
+    fitting = 1 + CLIENT_COMMANDS_BYTES_MAX // ENTRY_VALUE_BYTES_MAX
     taken = sum(bool(proposed(proxy.handle(ANN, put(n), T0))) for n in range(1, 2 * fitting))
     assert taken in (fitting - 1, fitting)
-    assert CLIENT_BYTES_MAX <= in_flight.bytes < CLIENT_BYTES_MAX + (68 << 10)
+    assert CLIENT_COMMANDS_BYTES_MAX <= in_flight.bytes < CLIENT_COMMANDS_BYTES_MAX + (68 << 10)
     (refused,) = messages_to(proxy.handle(ANN, put(999), T0), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     assert "requests of client 'ann' are under way" in refused.detail
@@ -172,7 +172,7 @@ def test_requests_of_a_silent_client_are_forgotten(proxy: Proxy) -> None:
 def test_clients_that_come_and_go_do_not_fill_the_memory(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "CLIENTS_MAX", 10)
+    monkeypatch.setattr(clients, "KNOWN_CLIENTS_MAX", 10)
     for number in range(30):
         client = Address(f"c{number}/session")
         proxy.handle(client, api.KeepAlive(session=f"c{number}", request=1), T0)

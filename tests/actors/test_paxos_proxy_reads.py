@@ -10,7 +10,7 @@ from support.log_proxy_scene import ANN, PROXY, REPLICA, led_by_n2, log_proxy, r
 from support.role_harness import T0, at, sent
 from support.table_scene import status_of
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -27,11 +27,11 @@ from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged, MachineRead, ReadMachine
 from fencelock.actors.paxos.queries import DESCRIBE_MS, LOOK_AGE_MS, READY_AGE_MS
-from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.proxy.event import Report, Reported
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.proxy.queries import READ_MS
+from fencelock.actors.proxy.queries import QUERY_MS
 from fencelock.actors.table.report import (
-    LOCKS_SHOWN_MAX,
+    TABLE_LOCKS_SHOWN_MAX,
     DescribeLocks,
     LocksDescribed,
     describe_locks,
@@ -136,18 +136,18 @@ def test_a_local_read_reports_its_age(proxy: Proxy) -> None:
 def test_a_caller_inside_is_notified_without_a_majority_and_a_client_is_not(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     proxy.handle(ASK, api.Inspect(lock="a"), T0)
-    assert sent(proxy.handle(PROXY, Tick(), at(READ_MS - 1)), api.Refused, ASK) == []
-    effects = proxy.handle(PROXY, Tick(), at(READ_MS))
+    assert sent(proxy.handle(PROXY, Tick(), at(QUERY_MS - 1)), api.Refused, ASK) == []
+    effects = proxy.handle(PROXY, Tick(), at(QUERY_MS))
     (refused,) = sent(effects, api.Refused, ASK)
     assert refused.reason is api.Reason.UNAVAILABLE
-    assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
+    assert f"a majority of n1, n2, n3 has not answered for {QUERY_MS} ms" in refused.detail
     assert sent(effects, api.Refused, ANN) == []
     assert not proxy.backend.is_busy()
-    assert read_request(proxy.handle(ANN, INSPECT, at(READ_MS))).query == api.Inspect(lock="a")
+    assert read_request(proxy.handle(ANN, INSPECT, at(QUERY_MS))).query == api.Inspect(lock="a")
 
 
 def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.proxy.queries.QUERIES_MAX", 2)
+    monkeypatch.setattr("fencelock.actors.proxy.queries.NODE_QUERIES_MAX", 2)
     for request in (1, 2):
         proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=request), T0)
     effects = proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0)
@@ -185,7 +185,7 @@ def test_answers_fit_a_frame_however_long_the_names() -> None:
     assert listed.more
     assert len(encode(listed)) < FRAME_BYTES_MAX
     described = describe_locks(table, DescribeLocks()).locks
-    assert 50 < len(described) <= LOCKS_SHOWN_MAX
+    assert 50 < len(described) <= TABLE_LOCKS_SHOWN_MAX
     assert sum(len(encode(one)) for one in described) < FRAME_BYTES_MAX
 
 

@@ -19,7 +19,15 @@ from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.locator import Locator
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.reads import (
+    NOTHING_PROVEN,
+    READ_MS_MAX,
+    WAITING_READS_MAX,
+    ReadIndexes,
+    Reads,
+    StalenessBound,
+)
+from fencelock.actors.paxos.wire import (
     NO_REPORT,
     Ballot,
     Heartbeat,
@@ -28,16 +36,8 @@ from fencelock.actors.paxos.message import (
     ReadIndex,
     ReadIndexReached,
 )
-from fencelock.actors.paxos.reads import (
-    NOTHING_PROVEN,
-    READ_MS_MAX,
-    READS_MAX,
-    ReadIndexes,
-    Reads,
-    StalenessBound,
-)
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.actors.proxy.queries import READ_MS, TURN_QUERIES_MAX, NextQueries
+from fencelock.actors.proxy.queries import QUERY_MS, TURN_QUERIES_MAX, NextQueries
 from fencelock.actors.timing import TIMING
 from fencelock.verification.simulation.paxos_machine import OrderRead, ReadOrder
 
@@ -178,7 +178,7 @@ def test_an_unconfirmed_read_is_dropped_in_the_end(reads: Reads) -> None:
 
 
 def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
-    for number in range(READS_MAX):
+    for number in range(WAITING_READS_MAX):
         reads.handle(ASKER, read_request(number), at(1))
 
     assert reads.handle(ASKER, read_request(), at(1)) == (Observe("paxos.reads_full"),)
@@ -441,8 +441,8 @@ def test_queries_that_wait_for_a_majority_keep_no_local_read_waiting() -> None:
 def test_queries_that_time_out_make_room_for_others() -> None:
     proxy = log_proxy(Proxy)
     asks(proxy, "reader-0", TURN_QUERIES_MAX)
-    later = at(READ_MS // 2)
+    later = at(QUERY_MS // 2)
     assert read_requests(asks(proxy, "reader-1", 1, later)) == []
-    proxy.backend.tick(at(READ_MS))
-    (asked,) = read_requests(proxy.handle(proxy.address, NextQueries(), at(READ_MS)))
-    assert answered(proxy, [asked], at(READ_MS))
+    proxy.backend.tick(at(QUERY_MS))
+    (asked,) = read_requests(proxy.handle(proxy.address, NextQueries(), at(QUERY_MS)))
+    assert answered(proxy, [asked], at(QUERY_MS))

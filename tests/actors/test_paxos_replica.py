@@ -12,7 +12,7 @@ from support.table_scene import HERE, LISTENER, replica_of_a
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.config import WINDOW, acceptor_of, catchup_of, leader_of
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
 from fencelock.verification.simulation.paxos_machine import OrderRead, ReadOrder

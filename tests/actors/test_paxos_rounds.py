@@ -12,12 +12,12 @@ from support.role_harness import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
-    LEASE_MS,
+    BALLOT_ROUND_MAX,
+    LEADER_LEASE_MS,
     ROUND_JUMP_MAX,
-    ROUND_MAX,
     TOO_FAR,
     LogConfig,
     View,
@@ -52,7 +52,7 @@ class RoundGroup:
             self.roles[acceptor] = Acceptor(acceptor, HOST, **common)
             self.roles[leader] = Leader(leader, HOST, random=Random(1), **common)
             self.roles[acceptor].begin(self.now)
-        self.now = Instant(2 * LEASE_MS * NS_PER_MS)  # Any lease of an earlier life is over.
+        self.now = Instant(2 * LEADER_LEASE_MS * NS_PER_MS)  # Any lease of an earlier life is over.
 
     def acceptor(self, node: str) -> Acceptor:
         return checked(Acceptor, self.roles[acceptor_of(node)])
@@ -67,7 +67,7 @@ class RoundGroup:
         for message in (accept, beat, messages.Commit(ballot=ballot, committed=1)):
             self._queue.append((commander, acceptor_of(node), message))
         self.run()
-        self.now = Instant(self.now + 2 * LEASE_MS * NS_PER_MS)
+        self.now = Instant(self.now + 2 * LEADER_LEASE_MS * NS_PER_MS)
 
     def elect(self, node: str) -> messages.Ballot:
         """Let ``node`` stand for election until it leads; return its ballot."""
@@ -128,7 +128,9 @@ class RoundGroup:
                 self.marks.append(effect.name)
 
 
-@pytest.mark.parametrize("round_", [messages.NUMBER_MAX - 1, ROUND_MAX, ROUND_JUMP_MAX + 3])
+@pytest.mark.parametrize(
+    "round_", [messages.PAXOS_NUMBER_MAX - 1, BALLOT_ROUND_MAX, ROUND_JUMP_MAX + 3]
+)
 def test_a_forged_message_of_a_far_round_changes_nothing(round_: int) -> None:
     group = RoundGroup()
     group.elect("a")
@@ -175,9 +177,9 @@ def test_five_members_of_which_two_are_down_and_one_was_pushed_ahead_go_on() -> 
 
 def test_a_group_whose_rounds_a_former_version_used_up_goes_on() -> None:
     """Under the old bound two forged messages left every journal with this round."""
-    bricked = Recovered(promised=messages.Ballot(messages.NUMBER_MAX - 1, leader_of("c")))
+    bricked = Recovered(promised=messages.Ballot(messages.PAXOS_NUMBER_MAX - 1, leader_of("c")))
     group = RoundGroup(a=bricked, b=bricked, c=bricked)
-    assert group.elect("a").round == messages.NUMBER_MAX
+    assert group.elect("a").round == messages.PAXOS_NUMBER_MAX
 
 
 def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
@@ -192,7 +194,7 @@ def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
 def test_a_forged_preemption_raises_the_rounds_of_a_leader_by_a_step_at_most() -> None:
     group = RoundGroup()
     leader = checked(Leader, group.roles[leader_of("a")])
-    forged = messages.Preempted(ballot=messages.Ballot(ROUND_MAX, leader_of("b")))
+    forged = messages.Preempted(ballot=messages.Ballot(BALLOT_ROUND_MAX, leader_of("b")))
     leader.handle(leader_of("a"), Suspect(), group.now)
     for _ in range(3):
         leader.handle(address_of("a", "scout-1"), forged, group.now)
@@ -212,7 +214,7 @@ def test_a_scout_that_is_not_hurried_reports_a_far_ballot_only_when_it_asks_agai
         first=1,
     )
     scout.begin(Instant(0))
-    far = messages.Preempted(ballot=messages.Ballot(ROUND_MAX, leader_of("c")))
+    far = messages.Preempted(ballot=messages.Ballot(BALLOT_ROUND_MAX, leader_of("c")))
     assert scout.handle(acceptor_of("b"), far, Instant(0)) == (TOO_FAR,)
     scout.handle(scout.address, ScoutResend(), Instant(0))
     assert scout.handle(acceptor_of("b"), far, Instant(0)) == (Send(leader_of("a"), far),)
@@ -223,5 +225,5 @@ def test_a_generation_without_a_disk_begins_at_its_own_rounds_and_is_bounded_fro
     begun = Recovered(led=first)
     group = RoundGroup(a=begun, b=begun, c=begun)
     assert group.elect("a").round == first + 1
-    group.forge("b", "c", ROUND_MAX)
+    group.forge("b", "c", BALLOT_ROUND_MAX)
     assert group.acceptor("b").promised.round == first + 1

@@ -11,7 +11,7 @@ from fencelock.actors.message import address_of
 from fencelock.actors.paxos.config import VOTES_MAX, acceptor_of, leader_of
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.leader import REPORTED_MAX, Scout
-from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
+from fencelock.actors.paxos.wire import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
 from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))

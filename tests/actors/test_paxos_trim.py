@@ -26,7 +26,7 @@ from fencelock.actors.effect import (
 )
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, log_part, monitor_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover
@@ -37,7 +37,7 @@ from fencelock.actors.paxos.snapshots import (
     DIVIDE_PAUSE_MS,
     MAKING_MS,
     PROGRESS_MS,
-    SILENT_MS,
+    SILENT_SOURCE_MS,
     SNAPSHOT_KEPT_MS,
     CatchUp,
     Snapshots,
@@ -426,9 +426,9 @@ def test_the_leader_is_asked_if_the_follower_is_silent_and_stays_the_source_for_
     assert asked(expire(role)) == ["b"]
     send_slots(role, 1, 2)
 
-    assert asked(lack(role, 3, 5, now=at(SILENT_MS - 1))) == ["b"]
+    assert asked(lack(role, 3, 5, now=at(SILENT_SOURCE_MS - 1))) == ["b"]
     send_slots(role, 3, 2)
-    assert asked(lack(role, 5, 7, now=at(SILENT_MS))) == ["c"]
+    assert asked(lack(role, 5, 7, now=at(SILENT_SOURCE_MS))) == ["c"]
 
 
 def test_a_member_known_to_have_the_slots_is_asked_first(role: CatchUp) -> None:

@@ -9,16 +9,10 @@ from msgspec.structs import replace
 from support.proxy_scene import ANN, BACKEND, PROXY, acquire, manager_of, proxy_of_n1
 from support.role_harness import HOST, T0, RoleHarness, at, only_sent, sent
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.account import ListMaps, ReadUsage
 from fencelock.actors.api.cluster_message import Probe, ProbeReply, Watch
-from fencelock.actors.api.membership_message import (
-    ChangeMembers,
-    MemberAction,
-    MembersRead,
-    ReadMembers,
-)
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Alive,
     Describe,
@@ -28,6 +22,12 @@ from fencelock.actors.api.message import (
     NodeAddress,
     Reason,
     Refused,
+)
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersRead,
+    ReadMembers,
 )
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.retained import AcquireRetained
@@ -42,13 +42,21 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms
-from fencelock.actors.bakery.message import Locked
+from fencelock.actors.bakery.wire import Locked
 from fencelock.actors.effect import Observe
-from fencelock.actors.message import PART_BYTES_MAX, Address
+from fencelock.actors.message import ADDRESS_PART_BYTES_MAX, Address
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy import lock_manager
 from fencelock.actors.proxy.backend import ANNOUNCED_MAX, Backend
+from fencelock.actors.proxy.event import (
+    LockGranted,
+    MembersKnown,
+    QueryLock,
+    Relay,
+    Relayed,
+    ReleaseLock,
+)
 from fencelock.actors.proxy.lock_manager import (
     CLAIMS_ENDED_MAX,
     CLAIMS_ENDED_MS,
@@ -57,14 +65,6 @@ from fencelock.actors.proxy.lock_manager import (
     Key,
     LockManager,
     LockRequests,
-)
-from fencelock.actors.proxy.message import (
-    LockGranted,
-    MembersKnown,
-    QueryLock,
-    Relay,
-    Relayed,
-    ReleaseLock,
 )
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.transport.codec import encode
@@ -257,10 +257,10 @@ def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
 def test_a_hold_of_a_session_that_can_be_no_clients_is_not_confirmed(proxy: Proxy) -> None:
     manager = manager_of(proxy)
     confirm = vars(LockManager)["_confirm"]
-    long = "\u00e9" * PART_BYTES_MAX  # Twice as many bytes.
+    long = "\u00e9" * ADDRESS_PART_BYTES_MAX  # Twice as many bytes.
     assert confirm(manager, "a", 7, long) == Observe("proxy.session_malformed")
-    known = confirm(manager, "a", 7, "x" * PART_BYTES_MAX)
-    assert known.message == ConfirmHold(lock="a", fence=7, session="x" * PART_BYTES_MAX)
+    known = confirm(manager, "a", 7, "x" * ADDRESS_PART_BYTES_MAX)
+    assert known.message == ConfirmHold(lock="a", fence=7, session="x" * ADDRESS_PART_BYTES_MAX)
 
 
 def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn(proxy: Proxy) -> None:

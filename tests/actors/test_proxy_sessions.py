@@ -10,7 +10,7 @@ from support.expect import only
 from support.proxy_scene import ANN, BACKEND, BOB, FREE, PROXY, acquire, claims_of, hold
 from support.role_harness import T0, at, only_sent, sent
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Contender,
     Describe,
@@ -24,21 +24,15 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import End, Ended, Open
 from fencelock.actors.effect import Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.clients import REQUESTS_MAX
+from fencelock.actors.proxy.clients import NODE_REQUESTS_MAX
+from fencelock.actors.proxy.event import AcquireLock, LockGranted, QueryLock, ReleaseLock, Reported
 from fencelock.actors.proxy.lock_manager import (
     CLAIMS_ENDED_MAX,
     CLAIMS_ENDED_MS,
-    LOCKS_SHOWN_MAX,
+    STATUS_LOCKS_MAX,
     EndsDue,
     Key,
     LockRequest,
-)
-from fencelock.actors.proxy.message import (
-    AcquireLock,
-    LockGranted,
-    QueryLock,
-    ReleaseLock,
-    Reported,
 )
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.quota import Quotas
@@ -138,18 +132,18 @@ def test_the_waits_of_a_silent_client_end_some_at_a_time(proxy: Proxy) -> None:
 
 
 def test_claims_have_a_limit(proxy: Proxy) -> None:
-    proxy.clients.quotas = Quotas(requests_per_s=2 * REQUESTS_MAX)
-    for number in range(1, REQUESTS_MAX + 1):
+    proxy.clients.quotas = Quotas(requests_per_s=2 * NODE_REQUESTS_MAX)
+    for number in range(1, NODE_REQUESTS_MAX + 1):
         proxy.handle(ANN, Acquire(lock=f"l{number}", session="ann", request=number), T0)
-    effects = proxy.handle(ANN, acquire(request=REQUESTS_MAX + 1), T0)
+    effects = proxy.handle(ANN, acquire(request=NODE_REQUESTS_MAX + 1), T0)
     (refused,) = sent(effects, Refused)
     assert refused.reason is Reason.OVERLOADED
-    assert str(REQUESTS_MAX) in refused.detail
+    assert str(NODE_REQUESTS_MAX) in refused.detail
 
 
 def test_a_node_that_many_wait_at_still_sends_its_status_in_one_frame(proxy: Proxy) -> None:
-    for number in range(LOCKS_SHOWN_MAX * 3):
-        lock, owner = f"{number % LOCKS_SHOWN_MAX:0256}", f"{number:0256}"
+    for number in range(STATUS_LOCKS_MAX * 3):
+        lock, owner = f"{number % STATUS_LOCKS_MAX:0256}", f"{number:0256}"
         proxy.handle(ANN, Acquire(lock=lock, session="ann", owner=owner, request=1), T0)
     reported = Reported(uptime_ms=1, counters=())
     effects = list(proxy.handle(ANN, Describe(session="ann"), T0))

@@ -12,7 +12,7 @@ from support.expect import checked, only
 from support.redisson import SCRIPTS
 from support.role_harness import HOST, T0, at, sends, sent
 
-from fencelock.actors.api.message import Cancel, Reason, Refused
+from fencelock.actors.api.lock_message import Cancel, Reason, Refused
 from fencelock.actors.api.redis import (
     AwaitKey,
     ChangeKeys,
@@ -30,11 +30,11 @@ from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
-from fencelock.actors.redis.command import COMMANDS, FREE, MINE, Attempts, glob
+from fencelock.actors.redis.command import FREE, KEY_COMMANDS, MINE, Attempts, glob
 from fencelock.actors.redis.door import (
     HELD_BYTES_MAX,
+    REQUESTS_AT_ONCE,
     SCRIPTED,
-    SHARE,
     SLOW_MS,
     SUBSCRIBING,
     TURN_REQUESTS,
@@ -42,7 +42,7 @@ from fencelock.actors.redis.door import (
     DoorTurn,
     RedisDoor,
 )
-from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
+from fencelock.actors.redis.event import Disconnected, HalfClosed, Opened, Received, Transmit
 
 SOCKETS, SESSION, HERE = Address("n1/redis-sockets"), Address("n1/session"), Address("n1/node")
 RELEASE = (
@@ -173,7 +173,7 @@ def test_empty_lines_count_as_requests(empty: bytes) -> None:
     door = Door(clients=2)
     effects = door.receive(empty * 5_000)
     assert [one for one in effects if isinstance(one, Wake)] == [Wake(0, DoorTurn())]
-    assert door.role.connections[1].parser.held == (5_000 - SHARE) * len(empty)
+    assert door.role.connections[1].parser.held == (5_000 - REQUESTS_AT_ONCE) * len(empty)
 
 
 def test_a_turn_begins_few_requests_of_a_thousand_arguments() -> None:
@@ -624,7 +624,9 @@ USUAL: dict[str, tuple[bytes, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *RedisDoor.ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING])
+@pytest.mark.parametrize(
+    "name", [*KEY_COMMANDS, *RedisDoor.ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING]
+)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_an_argument_at_its_extremes_is_served_or_refused(name: str, keyed: bool) -> None:
     usual = USUAL.get(name, (b"k", b"v"))

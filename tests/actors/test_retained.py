@@ -15,9 +15,9 @@ from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
     COHORT_MS,
     MOVES,
-    PAUSE_MS,
     PAUSE_MS_MAX,
     PEACE_MS,
+    RECALL_PAUSE_MS,
     RETAINED_INVARIANTS,
     Act,
     Admit,
@@ -197,7 +197,7 @@ def test_r7_the_lock_is_not_retained_for_a_while_after_a_recall(client: Client) 
     client.recall()
     assert client.acquire(BEN) == [Divert(BEN)]
     client.released()
-    client.ms += PAUSE_MS - 1
+    client.ms += RECALL_PAUSE_MS - 1
     assert client.acquire(CEM) == [Divert(CEM)]
     client.ms += 1
     assert client.acquire(DAN) == [Request(2)]
@@ -219,12 +219,12 @@ def test_r7_the_while_doubles_and_is_forgotten_in_peace(client: Client) -> None:
         assert client.lock.recalls is not None
         pauses.append(client.lock.recalls.pause_ms)
         client.ms += pauses[-1]
-    assert pauses == [PAUSE_MS * 2**n for n in range(5)] + [PAUSE_MS_MAX] * 2
+    assert pauses == [RECALL_PAUSE_MS * 2**n for n in range(5)] + [PAUSE_MS_MAX] * 2
     client.ms += PEACE_MS
     client.idle()
     client.recall(client.lock.fence)
     assert client.lock.recalls is not None
-    assert client.lock.recalls.pause_ms == PAUSE_MS
+    assert client.lock.recalls.pause_ms == RECALL_PAUSE_MS
 
 
 def test_r8_an_idle_lock_expires_and_one_in_use_does_not(client: Client) -> None:

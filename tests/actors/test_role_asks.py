@@ -10,14 +10,14 @@ from support.proxy_scene import ANN, BACKEND, BOB, PROXY, acquire, proxy_of_n1
 from support.role_harness import HOST, T0, at, only_sent, sends, sent
 
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.message import Abandon, Reason, Refused
-from fencelock.actors.api.role_request import ASK_MS_MAX, REQUEST_BYTES_MAX, AskRole, RoleReply
+from fencelock.actors.api.lock_message import Abandon, Reason, Refused
+from fencelock.actors.api.role_request import ASK_MS_MAX, ROLE_REQUEST_BYTES_MAX, AskRole, RoleReply
 from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
 from fencelock.actors.proxy.clients import ASKERS_MAX
+from fencelock.actors.proxy.event import AskReplied, DropAsk, PassAsk
 from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.role_asks import CLIENT_MAX, NODE_MAX
 from fencelock.actors.quota import Quotas
@@ -148,7 +148,10 @@ def test_requests_that_another_node_passes_on_are_counted_there() -> None:
         (ask(role="a/b"), "role is 'a/b'"),
         (ask(role="x" * 129), "of 1 to 128 bytes"),
         (ask(body=b""), "the request to a role has 0 bytes"),
-        (ask(body=b"x" * (REQUEST_BYTES_MAX + 1)), f"1 to {REQUEST_BYTES_MAX} are allowed"),
+        (
+            ask(body=b"x" * (ROLE_REQUEST_BYTES_MAX + 1)),
+            f"1 to {ROLE_REQUEST_BYTES_MAX} are allowed",
+        ),
         (ask(wait_ms=-1), "wait_ms is -1, 0 to 60000 are allowed"),
         (ask(wait_ms=ASK_MS_MAX + 1), "wait_ms is 60001"),
         (ask(session="bob"), "session 'bob' is not of the client 'ann'"),

@@ -9,14 +9,14 @@ from support.bakery_cluster_harness import TERMS, ClusterHarness
 from support.leader_trio import beat, cluster_status, voters
 from support.role_harness import T0, at, sent
 
-from fencelock.actors.api.message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import Describe, NodeStatus
 from fencelock.actors.bakery.config import BEAT_MS, BakeryTiming, proxy_of, status_of
 from fencelock.actors.bakery.event import BeatDue
-from fencelock.actors.bakery.message import Beat
 from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.wire import Beat
 from fencelock.actors.effect import Effect
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.proxy.message import TimesUnfit
+from fencelock.actors.proxy.event import TimesUnfit
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.round_trips import SAMPLES, RoundTrips
 from fencelock.verification.simulation.faults import Faults

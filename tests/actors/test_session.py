@@ -10,7 +10,7 @@ import pytest
 from support.role_harness import RoleHarness
 from support.session_harness import ANN, BEN, ME, A, B, UnkeptSession, node_status, of, one, refusal
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Describe,
     Granted,
@@ -26,10 +26,10 @@ from fencelock.actors.api.message import (
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.session import refusals, session
+from fencelock.actors.session.event import SessionTick
 from fencelock.actors.session.lease import MOVES, SessionLease, Stage
-from fencelock.actors.session.message import SessionTick
 from fencelock.actors.session.requests import lock_key_named
-from fencelock.actors.session.session import HANDLERS, TICK_MS, ClientSession
+from fencelock.actors.session.session import HANDLERS, SESSION_TICK_MS, ClientSession
 from fencelock.actors.table.wire import Queued
 
 
@@ -107,7 +107,7 @@ def test_pauses_vary_with_the_chance_given() -> None:
         unkept = UnkeptSession()
         unkept.role.session_state.in_flight.random = Random(seed)
         unkept.acquire()
-        unkept.run(TICK_MS)
+        unkept.run(SESSION_TICK_MS)
         return unkept.role.session_state.in_flight.pending[1].resend_at
 
     assert len({pause(seed) for seed in range(10)}) > 5
@@ -183,7 +183,7 @@ def test_an_owner_that_holds_is_refused_until_it_releases_and_then_waits_for_the
 def test_requests_beyond_the_limit_are_refused_as_overload(
     unkept: UnkeptSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "PENDING_MAX", 2)
+    monkeypatch.setattr(refusals, "PENDING_REQUESTS_MAX", 2)
     unkept.acquire(lock="1")
     unkept.acquire(lock="2")
     answer = refusal(unkept.receive(ANN, Acquire(lock="3")))

@@ -18,8 +18,8 @@ from support.session_harness import (
     refusal,
 )
 
-from fencelock.actors.api import message as api
-from fencelock.actors.api.message import (
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import (
     Acquire,
     Alive,
     Cancel,
@@ -36,9 +36,7 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.role_message import LinkRefused
 from fencelock.actors.session import holds
-from fencelock.actors.session.holds import CONFIRMED_MAX, HoldState
-from fencelock.actors.session.lease import SessionLease
-from fencelock.actors.session.message import (
+from fencelock.actors.session.event import (
     Close,
     Closed,
     HoldsLost,
@@ -47,6 +45,8 @@ from fencelock.actors.session.message import (
     Surveyed,
     Suspected,
 )
+from fencelock.actors.session.holds import CONFIRMED_MAX, HoldState
+from fencelock.actors.session.lease import SessionLease
 
 
 @pytest.mark.parametrize(("wait_ms", "ends_ms"), [(2_000, 2_500), (0, 1_500)])

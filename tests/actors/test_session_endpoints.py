@@ -21,9 +21,9 @@ from support.session_harness import (
     refusal,
 )
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive, NodeAddress
+from fencelock.actors.api.lock_message import Acquire, Alive, Describe, KeepAlive, NodeAddress
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Event, Instant, address_of, later, node_of, role_of
@@ -35,8 +35,8 @@ from fencelock.actors.session.endpoints import (
     PROBE_PAUSE_MS_MAX,
     EndpointState,
 )
+from fencelock.actors.session.event import EndpointChanged, EndWait, Survey, Waiting
 from fencelock.actors.session.lease import EPOCH
-from fencelock.actors.session.message import EndpointChanged, EndWait, Survey, Waiting
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.timing import PROBE_AFTER_MS, REPLY_MS
 
@@ -254,7 +254,7 @@ def test_a_hold_keeps_its_endpoint_greeted_and_outlives_its_silence(unkept: Unke
 def test_pending_cancels_count_against_the_limit_so_that_none_is_ever_forgotten(
     unkept: UnkeptSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "PENDING_MAX", 2)
+    monkeypatch.setattr(refusals, "PENDING_REQUESTS_MAX", 2)
     for lock in ("1", "2"):
         unkept.acquire(lock=lock)
         unkept.receive(ANN, api.Abandon())

@@ -8,7 +8,7 @@ from random import Random
 from support.role_harness import RoleHarness
 from support.session_harness import ME, A, B
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Message, address_of, role_of

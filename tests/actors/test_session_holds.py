@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.message import Granted, Reason
+from fencelock.actors.api.lock_message import Granted, Reason
 from fencelock.actors.api.session_message import (
     CloseSession,
     End,
@@ -26,9 +26,9 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused
+from fencelock.actors.session.event import Close, Closed, HoldsLost
 from fencelock.actors.session.holds import MOVES, ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
-from fencelock.actors.session.message import Close, Closed, HoldsLost
 from fencelock.actors.session.requests import LockKey
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.expect import present
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Granted,
@@ -20,8 +20,8 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.event import HoldsLost
 from fencelock.actors.session.holds import HoldState
-from fencelock.actors.session.message import HoldsLost
 
 TTL_MS = 600_000
 """So long that the session is no matter here."""

@@ -12,8 +12,7 @@ from support.session_harness import ANN, BEN, A, B, SessionHarness, last, of, on
 
 from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.actors.api.map import EntryChanged, PutEntry
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Abandon,
     Acquire,
     Cancel,
@@ -24,16 +23,17 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, role_of
+from fencelock.actors.session.event import Close, HoldsLost
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.lease import LINGER_MS
-from fencelock.actors.session.message import Close, HoldsLost
-from fencelock.actors.session.requests import ANSWER_MS, LockKey
+from fencelock.actors.session.requests import UNANSWERED_MS, LockKey
 from fencelock.actors.table.latch import Latch
 
 RWLOCK_KEY = LockKey(object_name(RWLOCK, "S"), "ann")
@@ -445,7 +445,7 @@ def test_an_attach_is_granted_refused_or_cancelled_without_a_reply(harness: Sess
     sends = harness.refuse(harness.open(attach(harness)), Reason.NOT_HELD)
     assert one(Refused, sends, ANN).reason is Reason.NOT_HELD
     sent = attach(harness)
-    late = harness.run(ANSWER_MS + 500)
+    late = harness.run(UNANSWERED_MS + 500)
     assert one(Refused, late, ANN).reason is Reason.UNAVAILABLE
     assert of(Cancel, late)[0].request == one(Attach, sent).request
     harness.undo(late)

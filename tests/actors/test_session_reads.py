@@ -6,20 +6,20 @@ import pytest
 from support.session_harness import ANN, BEN, A, B, SessionHarness, of
 
 from fencelock.actors.api.changes import ReadChanges
+from fencelock.actors.api.lock_message import Abandon, Describe, Reason, Refused, refused
 from fencelock.actors.api.map import EntryList, GetEntry
-from fencelock.actors.api.message import Abandon, Describe, Reason, Refused, refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.quota import DEFAULT_QUOTAS
-from fencelock.actors.session.message import Close
+from fencelock.actors.session.event import Close
 from fencelock.actors.session.requests import (
-    ANSWER_MS,
     BOUNDED_READS_SENT_MAX,
     READS_SENT_MAX,
+    UNANSWERED_MS,
     ReadWindow,
     windows,
 )
-from fencelock.actors.session.session import TICK_MS
+from fencelock.actors.session.session import SESSION_TICK_MS
 
 MANY = 3 * READS_SENT_MAX
 
@@ -91,24 +91,24 @@ def test_other_requests_do_not_wait_for_reads(harness: SessionHarness) -> None:
 
 def test_reads_that_time_out_make_room_for_the_others(harness: SessionHarness) -> None:
     read(harness, READS_SENT_MAX)
-    harness.run_kept(ANSWER_MS - 5 * TICK_MS, A)
+    harness.run_kept(UNANSWERED_MS - 5 * SESSION_TICK_MS, A)
     assert of(GetEntry, read(harness, MANY, BEN)) == []
-    done = keys(answer_all(harness, harness.run(6 * TICK_MS)))
+    done = keys(answer_all(harness, harness.run(6 * SESSION_TICK_MS)))
     assert done == list(range(MANY))
 
 
 def test_a_tick_that_is_late_starts_no_read_twice(harness: SessionHarness) -> None:
     read(harness, READS_SENT_MAX)
-    harness.run_kept(ANSWER_MS - 5 * TICK_MS, A)
+    harness.run_kept(UNANSWERED_MS - 5 * SESSION_TICK_MS, A)
     assert of(GetEntry, read(harness, MANY, BEN)) == []
-    harness.now_ms += 6 * TICK_MS
-    assert keys(answer_all(harness, harness.run(TICK_MS))) == list(range(MANY))
+    harness.now_ms += 6 * SESSION_TICK_MS
+    assert keys(answer_all(harness, harness.run(SESSION_TICK_MS))) == list(range(MANY))
     assert keys(answer_all(harness, read(harness, MANY))) == list(range(MANY))
 
 
 def test_a_read_that_was_never_sent_reports_it_when_it_times_out(harness: SessionHarness) -> None:
     read(harness, MANY)
-    refusals = of(Refused, harness.run(ANSWER_MS + 2 * TICK_MS), ANN)
+    refusals = of(Refused, harness.run(UNANSWERED_MS + 2 * SESSION_TICK_MS), ANN)
     assert sorted(no.request for no in refusals) == list(range(MANY))
     assert {no.reason for no in refusals} == {Reason.UNAVAILABLE}
     unsent = [no.request for no in refusals if "not sent within 10" in no.detail]
@@ -140,7 +140,7 @@ def test_a_lost_endpoint_hands_over_what_it_had(harness: SessionHarness, kept: b
 
 def test_a_client_that_closes_ends_all_reads(harness: SessionHarness) -> None:
     read(harness, MANY)
-    refusals = of(Refused, [*harness.receive(BEN, Close()), *harness.run(ANSWER_MS)], ANN)
+    refusals = of(Refused, [*harness.receive(BEN, Close()), *harness.run(UNANSWERED_MS)], ANN)
     assert sorted(no.request for no in refusals) == list(range(MANY))
 
 

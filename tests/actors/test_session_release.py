@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support.session_harness import ANN, BEN, A, B, SessionHarness, UnkeptSession, of, one, refusal
 
-from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Refused
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import Acquire, Cancel, Granted, KeepAlive, Reason, Refused
 from fencelock.actors.api.session_message import ConfirmHold, DisownHold
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address
-from fencelock.actors.session.message import ReleaseUnawaited
+from fencelock.actors.session.event import ReleaseUnawaited
 
 
 def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use(

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from support.expect import checked
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
-from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
+from fencelock.actors.session.event import Close, Closed, HoldsLost, Loss
 from fencelock.actors.session.requests import SessionRequests
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Queued, Result

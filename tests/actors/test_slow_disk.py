@@ -22,8 +22,8 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.failure_detector import REST_MS
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck
 from fencelock.actors.paxos.slow_disk import SLOW_FOR_MS
+from fencelock.actors.paxos.wire import Ballot, Heartbeat, HeartbeatAck
 from fencelock.actors.role_message import DiskSynced, Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from support.expect import only
 from support.table_scene import held, lines_of, text_of, unheld
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter
-from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
+from fencelock.actors.api.lock_all import CLAIM_LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.retained import AcquireRetained
@@ -236,7 +236,7 @@ def test_an_owner_is_not_forgotten_while_its_command_ends_a_crowd_of_waits(
 def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
     table: LockTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = tuple(f"l{number}" for number in range(LOCKS_MAX))
+    names = tuple(f"l{number}" for number in range(CLAIM_LOCKS_MAX))
     table.apply(0, acquire(1, names[-1]))
     for owner in "pq":
         table.apply(0, AcquireAll(locks=names, session="s.1", owner=owner, request=2))
@@ -250,16 +250,16 @@ def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
     monkeypatch.setattr(Resource, "next_wait", counted)
     cancel = api.Cancel(lock=object_name(SEVERAL, names[0]), session="s.1", owner="q", request=2)
     assert len(table.apply(0, cancel)) == 2
-    assert len(looks) <= 4 * LOCKS_MAX
+    assert len(looks) <= 4 * CLAIM_LOCKS_MAX
 
 
 def test_several_locks_are_granted_together_up_to_a_limit_of_number_and_size(
     table: LockTable,
 ) -> None:
-    names = tuple(map(str, range(LOCKS_MAX)))
+    names = tuple(map(str, range(CLAIM_LOCKS_MAX)))
     long = tuple(f"{number:0256}" for number in range(49))
     several = AcquireAll(locks=names, session="s.1", owner="o", request=1)
-    assert only(api.Granted, table.apply(0, several)).count == LOCKS_MAX
+    assert only(api.Granted, table.apply(0, several)).count == CLAIM_LOCKS_MAX
     refused = only(api.Refused, table.apply(0, replace(several, locks=long, request=2)))
     assert refused.reason is api.Reason.INVALID
 
@@ -474,8 +474,8 @@ def full(size: int) -> LockTable:
         ):
             table.apply(0, command)
     awaited = [f"a{i}" for i in range(size)]
-    for at in range(0, size, LOCKS_MAX - 1):
-        locks = ("z", *awaited[at : at + LOCKS_MAX - 1])
+    for at in range(0, size, CLAIM_LOCKS_MAX - 1):
+        locks = ("z", *awaited[at : at + CLAIM_LOCKS_MAX - 1])
         table.apply(0, AcquireAll(locks=locks, session="s.1", owner=f"w{at}", request=1))
     return table
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from support.table_scene import restored
 
 from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.table import state
 from fencelock.actors.table.state import ENDS_MAX

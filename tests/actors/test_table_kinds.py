@@ -15,7 +15,7 @@ from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.message import Acquire, Cancel, Granted, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite

@@ -21,7 +21,7 @@ from support.table_scene import A, lines_of, restored, table_of_three
 
 from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.map import (
-    VALUE_BYTES_MAX,
+    ENTRY_VALUE_BYTES_MAX,
     DeleteEntry,
     EntryList,
     GetEntry,
@@ -80,7 +80,7 @@ def test_a_key_of_a_client_must_allow_the_object_and_the_guard() -> None:
 
 def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None:
     for number in range(5):
-        ann.put(f"{number}", bytes(VALUE_BYTES_MAX))
+        ann.put(f"{number}", bytes(ENTRY_VALUE_BYTES_MAX))
     page = listed(table)
     assert (len(page.entries), page.more) == (1, True)
     assert len(encode(page)) < 256 << 10
@@ -131,7 +131,7 @@ def test_no_request_costs_more_in_a_large_map() -> None:
 def filled(table: LockTable) -> Writer:
     ann = Writer(table)
     for number in range(12):
-        size = VALUE_BYTES_MAX if number % 3 == 0 else number
+        size = ENTRY_VALUE_BYTES_MAX if number % 3 == 0 else number
         ann.put(f"{number}", bytes(size), ttl_ms=1_000 if number % 2 else None)
         ann.put(f"{number}", b"x", map="Nü", ephemeral=number % 4 == 0)
     return ann

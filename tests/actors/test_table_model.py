@@ -43,7 +43,7 @@ from support.table_comparison import (
     steps_of,
 )
 
-from fencelock.actors.api.message import Acquire, Reason, Release
+from fencelock.actors.api.lock_message import Acquire, Reason, Release
 from fencelock.actors.api.pool import GivePermits
 from fencelock.actors.api.redis import ChangeKeys, KeyState
 from fencelock.actors.api.refusal import Cause, Why

@@ -14,7 +14,7 @@ from support.expect import checked, only
 from support.table_scene import restored
 from support.table_transcript import commands
 
-from fencelock.actors.api.message import KeepAlive, Reason, Refused
+from fencelock.actors.api.lock_message import KeepAlive, Reason, Refused
 from fencelock.actors.api.request import Command
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.poison import PoisonError

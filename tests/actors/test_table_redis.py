@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.expect import checked
 
 from fencelock.actors.api.account import Purge, Purged
-from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.api.redis import AwaitKey, ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.error import InvalidRequestError

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
 
-from fencelock.actors.api.message import Release
+from fencelock.actors.api.lock_message import Release
 from fencelock.actors.table import requests, retained, rules, snapshot, state
 from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.rules import RULES

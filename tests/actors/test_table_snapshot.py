@@ -14,9 +14,9 @@ from support.table_comparison import AllComposer, log_of, steps_of
 from support.table_scene import restored
 from support.table_transcript import commands
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.latch import LATCH
-from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
+from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
@@ -332,7 +332,7 @@ def with_changed(part: TablePart, kind: str, wrong: dict[str, Any]) -> TablePart
         ("key", {"hold": None}, "wrong key 'k'"),
         ("entries", {"session": 99}, "no session 99"),
         ("entries", {"version": 99}, "not given yet"),
-        ("entries", {"value": bytes(VALUE_BYTES_MAX + 1)}, "bytes"),
+        ("entries", {"value": bytes(ENTRY_VALUE_BYTES_MAX + 1)}, "bytes"),
         ("entries", {"key": "x" * 300}, "300 bytes"),
         ("entries", {"due_ms": None}, "with ticket 10"),
         ("entries", {"ticket": 1}, "ticket 1 twice"),

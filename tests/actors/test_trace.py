@@ -9,7 +9,7 @@ import pytest
 from support.expect import checked, only
 from support.role_harness import RoleHarness
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.role_request import (
     ROLES_MAX,
@@ -20,14 +20,14 @@ from fencelock.actors.api.role_request import (
     TraceLines,
 )
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lamport.message import Request
+from fencelock.actors.lamport.wire import Request
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.trace import (
     KEPT_MAX,
-    PAGE_MAX,
     READERS_MAX,
     RECEIVES,
     SENDS,
+    TRACE_PAGE_MAX,
     LogBook,
     kind_of,
 )
@@ -173,9 +173,9 @@ def test_lines_come_in_pages_and_those_that_were_dropped_are_counted() -> None:
     for time in range(KEPT_MAX // 2 + 5):  # Two lines each.
         keep(role, time)
     first = read(role, 2)
-    assert len(first.lines) == PAGE_MAX
+    assert len(first.lines) == TRACE_PAGE_MAX
     assert first.more
-    assert (first.lost, first.lines[0].number, first.last) == (8, 11, PAGE_MAX + 10)
+    assert (first.lost, first.lines[0].number, first.last) == (8, 11, TRACE_PAGE_MAX + 10)
     last = read(role, KEPT_MAX)
     assert (len(last.lines), last.more, last.last) == (10, False, KEPT_MAX + 10)
 
@@ -184,9 +184,9 @@ def test_a_page_looks_at_a_bounded_number_of_lines_even_if_it_has_few_of_them() 
     role = book()
     read(role, 0, "process")
     read(role, 0, "proxy")
-    for time in range(PAGE_MAX):  # Three lines each.
+    for time in range(TRACE_PAGE_MAX):  # Three lines each.
         keep(role, time)
-    role.keep(PAGE_MAX, PROXY, CLIENT, Request(lock="a", stamp=6), (), "")
+    role.keep(TRACE_PAGE_MAX, PROXY, CLIENT, Request(lock="a", stamp=6), (), "")
     pages = [read(role, 0, "proxy")]
     while pages[-1].more:
         pages.append(read(role, pages[-1].last, "proxy"))

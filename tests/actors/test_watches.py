@@ -11,11 +11,11 @@ from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
 from support.table_scene import config_of, restored
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.changes import (
     CHANGES_BYTES_MAX,
+    CHANGES_WATCH_MS,
     WATCH_AGE_MS,
-    WATCH_MS,
     Change,
     ChangesRead,
     ReadChanges,
@@ -27,11 +27,11 @@ from fencelock.actors.effect import Effects, Wake
 from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds
-from fencelock.actors.paxos.reads import CHECK_MS, DUE_MAX, Reads
+from fencelock.actors.paxos.reads import DUE_MAX, READS_CHECK_MS, Reads
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import Quotas
 from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS
-from fencelock.actors.session.requests import ANSWER_MS, RETRY_MS_MAX
+from fencelock.actors.session.requests import RETRY_MS_MAX, UNANSWERED_MS
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.report import read_changes
@@ -113,7 +113,7 @@ def answers(effects: Effects) -> list[tuple[int, list[int] | None]]:
 
 
 def test_a_read_waits_for_a_change_of_its_own_object(reads: ReadsHarness) -> None:
-    assert reads.watch(after=1) == [Wake(CHECK_MS, events.WatchCheck())]
+    assert reads.watch(after=1) == [Wake(READS_CHECK_MS, events.WatchCheck())]
     assert reads.watch(after=1, number=2) == ()
     assert reads.change(T, 10) == []
     assert answers(reads.change(S, 20)) == [(1, [3]), (2, [3])]
@@ -138,14 +138,14 @@ def test_a_wait_without_a_change_ends_with_the_newest_version(reads: ReadsHarnes
     reads.watch(after=1)
     reads.watch(after=0, ms=1_000, number=2)
     reads.change(T, 10)
-    reads.fresh(WATCH_MS)
-    effects = reads.check(WATCH_MS)
+    reads.fresh(CHANGES_WATCH_MS)
+    effects = reads.check(CHANGES_WATCH_MS)
     (over,) = sent(effects, events.MachineRead, ASKER)
     assert over.reply == ChangesRead(lock=S, version=2, changes=())
-    assert effects[-1] == Wake(CHECK_MS, events.WatchCheck())
-    reads.fresh(WATCH_MS + 1_000)
-    assert answers(reads.check(WATCH_MS + 1_000)) == [(2, [])]
-    assert reads.check(WATCH_MS + 2_000) == []
+    assert effects[-1] == Wake(READS_CHECK_MS, events.WatchCheck())
+    reads.fresh(CHANGES_WATCH_MS + 1_000)
+    assert answers(reads.check(CHANGES_WATCH_MS + 1_000)) == [(2, [])]
+    assert reads.check(CHANGES_WATCH_MS + 2_000) == []
 
 
 def test_no_client_waits_at_a_node_whose_state_is_too_old(reads: ReadsHarness) -> None:
@@ -174,7 +174,7 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
     for key in "bcdef":
         assert reads.put(key) == []
     assert answers(reads.put("a1")) == [(1, [7]), (2, [7])]
-    assert reads.check(WATCH_MS) == []
+    assert reads.check(CHANGES_WATCH_MS) == []
 
 
 def test_a_change_looks_up_no_read_of_other_keys(reads: ReadsHarness) -> None:
@@ -215,11 +215,11 @@ def test_reads_that_have_waited_long_enough_are_answered_in_bounded_steps(
 ) -> None:
     for number in range(DUE_MAX + 1):
         reads.watch(1, number=number, lock=M, prefix=f"x{number}")
-    reads.fresh(WATCH_MS)
-    effects = reads.check(WATCH_MS)
+    reads.fresh(CHANGES_WATCH_MS)
+    effects = reads.check(CHANGES_WATCH_MS)
     assert answers(effects) == [(number, []) for number in range(DUE_MAX)]
     assert Wake(1, events.ServeDue()) in effects
-    assert answers(reads.serve(WATCH_MS + 1)) == [(DUE_MAX, [])]
+    assert answers(reads.serve(CHANGES_WATCH_MS + 1)) == [(DUE_MAX, [])]
     assert not reads.reads.parked
 
 
@@ -227,10 +227,10 @@ def test_a_read_that_was_looked_up_in_vain_keeps_its_place(reads: ReadsHarness) 
     reads.watch(9, number=1, lock=M, prefix="k")  # It is ahead of this node.
     reads.watch(1, number=2, ms=20_000, lock=M, prefix="z")
     assert reads.put("k", ms=20_000) == []
-    reads.fresh(WATCH_MS)
-    assert answers(reads.check(WATCH_MS)) == [(1, [])]
-    reads.fresh(WATCH_MS + 20_000)
-    assert answers(reads.check(WATCH_MS + 20_000)) == [(2, [])]
+    reads.fresh(CHANGES_WATCH_MS)
+    assert answers(reads.check(CHANGES_WATCH_MS)) == [(1, [])]
+    reads.fresh(CHANGES_WATCH_MS + 20_000)
+    assert answers(reads.check(CHANGES_WATCH_MS + 20_000)) == [(2, [])]
 
 
 def test_a_read_that_is_sent_again_waits_once(reads: ReadsHarness) -> None:
@@ -315,7 +315,7 @@ def test_memory_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert histories.changed_since(3_008) == [f"{T}8", f"{T}9"]
     assert histories.changed_since(2_999) is None  # Some of them are not known any more.
     assert histories.read(S, 2_999) is None
-    histories.add(T, "", None, 1, history.KEEP_MS)
+    histories.add(T, "", None, 1, history.HISTORY_KEEP_MS)
     assert list(histories.by_object) == [T]
     assert histories.size == 64
 
@@ -328,7 +328,7 @@ def test_what_is_due_at_once_is_forgotten_in_steps(monkeypatch: pytest.MonkeyPat
         histories.add(f"{T}{number}", "", None, 0, 0)
     left: list[int] = []
     for step in range(6):
-        histories.add(S, "", None, 0, history.KEEP_MS + step)
+        histories.add(S, "", None, 0, history.HISTORY_KEEP_MS + step)
         left.append(len(histories.by_object) - 1)
         assert histories.read(f"{T}{9 - left[-1]}", 20) is not None
         assert histories.forgotten == 2 * (10 - left[-1])
@@ -400,10 +400,10 @@ def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, te
 
 def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> None:
     (asked,) = of(ReadChanges, harness.receive(USER, ReadChanges(lock=S, after=4)), A)
-    sends = harness.run_kept(WATCH_MS, A, B)
+    sends = harness.run_kept(CHANGES_WATCH_MS, A, B)
     again = of(ReadChanges, sends)
     assert set(again) == {asked}
-    assert 2 <= len(again) <= WATCH_MS // RETRY_MS_MAX
+    assert 2 <= len(again) <= CHANGES_WATCH_MS // RETRY_MS_MAX
     read = ChangesRead(lock=S, version=5, changes=(), session="c", request=asked.request)
     (reply,) = of(ChangesRead, harness.receive(A, read), USER)
     assert reply.version == 5
@@ -429,7 +429,7 @@ def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -
 
 def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> None:
     harness.receive(USER, ReadChanges(lock=S, after=4))
-    (refused,) = of(api.Refused, harness.run(WATCH_MS + ANSWER_MS + 200), USER)
+    (refused,) = of(api.Refused, harness.run(CHANGES_WATCH_MS + UNANSWERED_MS + 200), USER)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no node answered within" in refused.detail
 

@@ -18,8 +18,8 @@ from support.table_scene import amounts, hold_to_read, hold_to_write, until_queu
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Inspect, Release
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import Inspect, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.bakery.config import TERM_MS_MIN

@@ -21,7 +21,7 @@ from support.real_nodes import Cluster, started, until
 from support.samples import fence_of
 
 import fencelock
-from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.error import (
     ClosedError,
     InvalidRequestError,

@@ -11,8 +11,8 @@ from support.faces import Connect, both_kinds
 from support.real_nodes import until
 
 from fencelock.actors.error import ClosedError, LockOwnershipLostError
+from fencelock.actors.session.event import Survey
 from fencelock.actors.session.holds import HoldState
-from fencelock.actors.session.message import Survey
 from fencelock.actors.session.session import HANDLERS
 from fencelock.cluster.client.callback_executor import Notice
 

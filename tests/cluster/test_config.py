@@ -20,10 +20,10 @@ from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import MemberTarget
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.message import UNWILLING
+from fencelock.actors.paxos.wire import UNWILLING
 from fencelock.actors.quota import Quotas
 from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS, Endpoints
-from fencelock.actors.session.requests import RETRY_MS
+from fencelock.actors.session.requests import FIRST_REPEAT_MS
 from fencelock.actors.timing import (
     PROBE_AFTER_MS,
     REPLY_MS,
@@ -604,7 +604,7 @@ def test_a_node_is_started_by_the_path_of_its_configuration(tmp_path: Path) -> N
 
 
 def test_clients_take_their_times_from_one_place() -> None:
-    assert (RETRY_MS, Endpoints({}, Address("")).patience_ms) == (PROBE_AFTER_MS, REPLY_MS)
+    assert (FIRST_REPEAT_MS, Endpoints({}, Address("")).patience_ms) == (PROBE_AFTER_MS, REPLY_MS)
 
 
 def test_one_follower_is_elected_before_the_next_one_stands() -> None:

@@ -20,8 +20,8 @@ from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock import AcquireCancelledError, ConfigError, UnavailableError, aio
-from fencelock.actors.api.message import Inspect
-from fencelock.actors.session.message import EndpointChanged, Wait, Waiting
+from fencelock.actors.api.lock_message import Inspect
+from fencelock.actors.session.event import EndpointChanged, Wait, Waiting
 from fencelock.cluster.client.callback_executor import ThreadExecutor
 from fencelock.cluster.client.connection import alias_of, notify
 from fencelock.cluster.client.waiting import report, why_unreached

@@ -19,8 +19,8 @@ import fencelock
 import fencelock.aio
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
+from fencelock.actors.api.lock_message import Release
 from fencelock.actors.api.map import ListEntries
-from fencelock.actors.api.message import Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.error import StaleError
 from fencelock.actors.table.history import CHANGES_MAX
@@ -286,7 +286,7 @@ def demand_end_at_close(
 def test_close_ends_a_watch_that_pauses_while_no_node_answers(
     connect: Connect, name: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "PAUSE_S", 1_000.0)
+    monkeypatch.setattr(watch_module, "WATCH_RETRY_S", 1_000.0)
     watch = connect().map(name).watch()
     watch.get(PATIENCE_S)
     refused = threading.Event()

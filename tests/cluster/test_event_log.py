@@ -19,7 +19,7 @@ from support.expect import PATIENCE_S, present
 from support.real_nodes import config_in, running, running_nodes
 
 import fencelock
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.api.session_message import CloseReason, Evicted, Opened, ended
 from fencelock.actors.error import (

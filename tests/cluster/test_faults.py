@@ -15,17 +15,17 @@ from support.real_nodes import ask, config_in, measured, running
 from support.role_harness import dispatchers
 
 import fencelock
-from fencelock.actors.api.message import Describe, Granted, Inspect, LockStatus, NodeStatus
+from fencelock.actors.api.lock_message import Describe, Granted, Inspect, LockStatus, NodeStatus
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.session_message import ListRecords, RecordList
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.error import InternalError, InvalidRequestError
 from fencelock.actors.message import Address, Instant, address_of
-from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.snapshots import Progress
+from fencelock.actors.paxos.wire import PAXOS_NUMBER_MAX
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
-from fencelock.actors.table.rules import QUERIES
+from fencelock.actors.table.rules import TABLE_QUERIES
 from fencelock.cluster.host.gateway import Gateway
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import Scheduler
@@ -45,7 +45,7 @@ def alone(tmp_path: Path) -> Iterator[Node]:
         yield nodes["n1"]
 
 
-ANSWERS: Any = QUERIES
+ANSWERS: Any = TABLE_QUERIES
 
 
 def broken(*args: Any, **options: Any) -> Any:
@@ -122,7 +122,7 @@ def test_numbers_at_their_extremes_are_refused_or_cut(alone: Node) -> None:
         ask(alone, ListRecords(skip=INT_MAX))
     progress = Progress("n1", 1, Instant(0))
     progress.bytes = INT_MAX
-    fetched = checked(Send, progress.report(2, NUMBER_MAX - 1, "n2", Instant(1))[0])
+    fetched = checked(Send, progress.report(2, PAXOS_NUMBER_MAX - 1, "n2", Instant(1))[0])
     assert "bytes_left=4611686018427387903" in repr(fetched.message)
 
 

@@ -19,7 +19,7 @@ from support.real_nodes import Cluster, started, until
 import fencelock
 from fencelock import NotHeldError, UnsupportedError, aio
 from fencelock.actors.api.handover import Detach, digest_of
-from fencelock.actors.api.message import Cancel
+from fencelock.actors.api.lock_message import Cancel
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.client.hold import lock_and_secret, token_of
 from fencelock.testing import LocalCluster

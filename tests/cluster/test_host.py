@@ -16,7 +16,7 @@ from support.collected import fields_of, logged_to
 from support.expect import PATIENCE_S
 from support.role_harness import BlockThread, blocked, dispatchers, hub_without_peers
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Abandon,
     Acquire,
     Alive,
@@ -29,7 +29,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
-from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.proxy.event import Report, Reported
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import AskReply

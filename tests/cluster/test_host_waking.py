@@ -19,7 +19,7 @@ from support.judged import N1, N2, SECOND, only, world_of
 from support.real_nodes import until
 from support.role_harness import hub_without_peers
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant, address_of, node_of
 from fencelock.actors.role import Host, Role

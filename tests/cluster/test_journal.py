@@ -18,7 +18,7 @@ from support.programs import Child
 from support.role_harness import BlockThread, StartRoles, blocked, dispatchers
 from support.samples import flipped
 
-from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.lock_message import Acquire, Release
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointPart,
@@ -32,7 +32,7 @@ from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.host.scheduler import PARTS_MAX
+from fencelock.cluster.host.scheduler import WAITING_PARTS_MAX
 from fencelock.cluster.node.storage.directory import (
     LOCK_NAME,
     FolderBusyError,
@@ -391,9 +391,9 @@ def test_parts_for_which_no_other_record_comes_are_synced_together(
 ) -> None:
     journal = CountingJournal.open(tmp_path)
     dispatcher = start(CLERKS, journal)
-    for count in range(2 * PARTS_MAX):
+    for count in range(2 * WAITING_PARTS_MAX):
         send(dispatcher, FIRST, "part")
-        assert journal.syncs in {count // PARTS_MAX, (count + 1) // PARTS_MAX}
+        assert journal.syncs in {count // WAITING_PARTS_MAX, (count + 1) // WAITING_PARTS_MAX}
     send(dispatcher, FIRST, "after")
     assert journal.syncs == 2
 

@@ -21,8 +21,8 @@ from support.programs import Child, run_to_end
 from support.real_nodes import config_in, loopback_addresses
 from support.role_harness import HOST, T0, hub_without_peers
 
-from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
-from fencelock.actors.central.server import RECORDS_MAX, LockServer
+from fencelock.actors.central.server import SERVER_RECORDS_MAX, LockServer
+from fencelock.actors.central.wire import Freed, Held, Numbered, Probe, Release, Request
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.host.dispatcher import Dispatcher
@@ -351,7 +351,7 @@ def test_a_server_begins_its_journal_anew_with_its_count_and_its_table() -> None
             elif isinstance(effect, Persist):
                 records.append(effect.record)
 
-    for number in range(1, 2 * RECORDS_MAX):
+    for number in range(1, 2 * SERVER_RECORDS_MAX):
         keep(server.handle(CLIENT, request(f"{number % 7}"), T0))
         if number % 7:
             last = server.held[f"{number % 7}"].number
@@ -361,7 +361,7 @@ def test_a_server_begins_its_journal_anew_with_its_count_and_its_table() -> None
         again = replayed(records)
         if number % 100 == 0:
             assert (again.granted, again.held) == (server.granted, server.held)
-    assert RECORDS_MAX <= longest <= RECORDS_MAX + 2
+    assert SERVER_RECORDS_MAX <= longest <= SERVER_RECORDS_MAX + 2
 
 
 def test_a_large_table_is_not_written_at_every_step() -> None:
@@ -378,7 +378,7 @@ def test_a_large_table_is_not_written_at_every_step() -> None:
 
 def test_the_first_record_of_a_journal_begun_anew_is_the_count_even_of_an_empty_table() -> None:
     server = replayed(())
-    server.recorded = RECORDS_MAX - 1
+    server.recorded = SERVER_RECORDS_MAX - 1
     held, freed = (
         server.handle(CLIENT, request("l"), T0),
         server.handle(CLIENT, Release(lock="l", client=CLIENT, sequence=1), T0),
@@ -422,7 +422,7 @@ def test_many_grants_leave_a_folder_below_a_bound_and_a_restart_goes_on(tmp_path
     assert time.monotonic() - began < PATIENCE_S
     assert again.granted == GRANTS
     assert list(again.held) == [f"kept/{number}" for number in range(1_000, GRANTS + 1, 1_000)]
-    assert len(records) < 2 * RECORDS_MAX
+    assert len(records) < 2 * SERVER_RECORDS_MAX
 
 
 def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:

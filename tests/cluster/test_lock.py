@@ -12,7 +12,7 @@ import pytest
 from support.expect import PATIENCE_S, checked, present
 from support.lock_scene import AtOnce, Scene, ScriptedSession
 
-from fencelock.actors.api.message import Cancel, Release
+from fencelock.actors.api.lock_message import Cancel, Release
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import (
     AlreadyHeldError,

@@ -12,7 +12,7 @@ from support.expect import PATIENCE_S, checked, only, present
 from support.lock_scene import Scene, ScriptedSession
 
 from fencelock import aio
-from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Release
 from fencelock.actors.error import (
     ClosedError,
     LockOwnershipLostError,
@@ -20,8 +20,8 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.message import Instant
+from fencelock.actors.session.event import Suspected
 from fencelock.actors.session.holds import HoldState
-from fencelock.actors.session.message import Suspected
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.client.lock import RLock
 from fencelock.cluster.host.fork import ForkCounter

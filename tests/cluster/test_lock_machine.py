@@ -8,7 +8,7 @@ import pytest
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.message import Acquire, AcquireRequest, Release
+from fencelock.actors.api.lock_message import Acquire, AcquireRequest, Release
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits

@@ -22,7 +22,7 @@ from support.samples import fence_of
 import fencelock
 from fencelock import aio
 from fencelock.actors.api.account import Purge, Quota
-from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.lock_message import Acquire, Release
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import (

@@ -14,7 +14,7 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos import wire as messages
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, Scout
 from fencelock.actors.paxos.ordering import LogClock, Ordering
@@ -67,7 +67,7 @@ def elected() -> Leader:
 def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     leader = elected()
     message = messages.Preempted(
-        ballot=messages.Ballot(messages.NUMBER_MAX - 1, config.leader_of("b"))
+        ballot=messages.Ballot(messages.PAXOS_NUMBER_MAX - 1, config.leader_of("b"))
     )
 
     for stranger in (address_of("client", "me"), config.acceptor_of("b")):

@@ -17,14 +17,14 @@ import fencelock
 import fencelock.aio
 from fencelock import MapChange, MapListing
 from fencelock.actors.api.changes import Change, ReadChanges
-from fencelock.actors.api.map import MAP, VALUE_BYTES_MAX, ListEntries, PutEntry
+from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, MAP, ListEntries, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.error import InvalidRequestError, NotHeldError, VersionMismatchError
 from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
 
-LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
+LARGE = bytes(range(256)) * (ENTRY_VALUE_BYTES_MAX // 256)
 
 
 client_kind = both_kinds

@@ -25,9 +25,9 @@ from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, CounterChanged
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
-from fencelock.actors.api.map import VALUE_BYTES_MAX
-from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Released
+from fencelock.actors.api.lock_all import CLAIM_LOCKS_MAX, SEVERAL, AcquireAll
+from fencelock.actors.api.lock_message import Cancel, Granted, Inspect, Release, Released
+from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
@@ -446,7 +446,11 @@ WRONG: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
     (lambda c, n: c.lock_all("a", "a"), ValueError, "named twice"),
     (lambda c, n: c.lock_all("a", ""), ValueError, "1 to 256 are allowed"),
     (lambda c, n: c.lock_all("a", "\x1f"), ValueError, "has U.001F"),
-    (lambda c, n: c.lock_all(*map(str, range(LOCKS_MAX + 1))), ValueError, "1 to 64 are allowed"),
+    (
+        lambda c, n: c.lock_all(*map(str, range(CLAIM_LOCKS_MAX + 1))),
+        ValueError,
+        "1 to 64 are allowed",
+    ),
     (lambda c, n: c.lock_all("a", b"b"), TypeError, "must be str"),
     (lambda c, n: c.latch(n, 0), ValueError, "count is 0, and must be"),
     (lambda c, n: c.latch(n, 1 << 31), ValueError, WHOLE),
@@ -520,7 +524,7 @@ WRONG: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
     (lambda c, n: c.map(n).get(""), InvalidRequestError, "key is empty"),
     (lambda c, n: c.map(n).put("ä" * 129, b""), InvalidRequestError, "258 bytes"),
     (
-        lambda c, n: c.map(n).put("k", bytes(VALUE_BYTES_MAX + 1)),
+        lambda c, n: c.map(n).put("k", bytes(ENTRY_VALUE_BYTES_MAX + 1)),
         InvalidRequestError,
         "65537 bytes",
     ),

@@ -13,7 +13,7 @@ from support.lock_scene import AtOnce, Scene, ScriptedSession
 from support.samples import fence_of
 
 import fencelock
-from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Release
 from fencelock.actors.error import (
     ForbiddenError,
     LockOwnershipLostError,

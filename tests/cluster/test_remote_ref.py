@@ -17,7 +17,7 @@ from support.real_nodes import NODES, keyed_nodes, running_nodes, until
 
 import fencelock
 from fencelock import aio
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Granted,
     Inspect,
@@ -29,7 +29,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.role_request import (
     ASK_MS_MAX,
     REPLY_BYTES_MAX,
-    REQUEST_BYTES_MAX,
+    ROLE_REQUEST_BYTES_MAX,
     ClockTime,
     DescribeRole,
     ReadClock,
@@ -224,8 +224,8 @@ def test_a_client_has_a_limit_of_unanswered_asks_at_a_node(client: fencelock.Cli
 
 def test_requests_and_replies_have_limits(client: fencelock.Client) -> None:
     counter = client.ref("n2/counter")
-    with pytest.raises(InvalidRequestError, match=rf"at most {REQUEST_BYTES_MAX} are sent"):
-        client.ref("n2/clock").ask(Text(text="x" * REQUEST_BYTES_MAX), timeout=PATIENCE_S)
+    with pytest.raises(InvalidRequestError, match=rf"at most {ROLE_REQUEST_BYTES_MAX} are sent"):
+        client.ref("n2/clock").ask(Text(text="x" * ROLE_REQUEST_BYTES_MAX), timeout=PATIENCE_S)
     assert len(counter.ask(Count(amount=0, padding=100_000), timeout=PATIENCE_S).padding) == 100_000
     with pytest.raises(LimitReachedError, match=f"at most {REPLY_BYTES_MAX} are sent"):
         counter.ask(Count(amount=0, padding=REPLY_BYTES_MAX), timeout=PATIENCE_S)

@@ -24,8 +24,8 @@ from fencelock.actors.paxos.divergence import ADVICE, Quarantined
 from fencelock.actors.paxos.event import Compare, Decided, Divergence, Isolate, Learned, Withdraw
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import LogOptions, log_roles
-from fencelock.actors.paxos.message import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.rules import RULES
 from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler

@@ -16,8 +16,8 @@ from support.expect import only, present
 from support.samples import HEADER, flipped
 
 from fencelock.actors.api.changes import ReadChanges
+from fencelock.actors.api.lock_message import Acquire, Granted
 from fencelock.actors.api.map import EntryChanged, PutEntry
-from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -25,7 +25,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.membership import Member, Membership
 from fencelock.actors.paxos.config import Term, log_part
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.message import NO_BALLOT
+from fencelock.actors.paxos.wire import NO_BALLOT
 from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.session import DEPARTED
 from fencelock.actors.table.table import LockTable

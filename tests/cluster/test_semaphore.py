@@ -13,7 +13,7 @@ from support.real_nodes import until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
-from fencelock.actors.api.message import Release
+from fencelock.actors.api.lock_message import Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import SEMAPHORE, ReleasePermits

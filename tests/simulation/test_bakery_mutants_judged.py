@@ -13,7 +13,7 @@ from support.bakery_cluster_harness import ClusterHarness
 from support.judged import PlantedBug, clean, demand_met, seen_in
 from support.planted_bugs import as_plant, instead, returning
 
-from fencelock.actors.api.message import Granted
+from fencelock.actors.api.lock_message import Granted
 from fencelock.actors.bakery import leader_requests, state_transfer
 from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.election import Election
@@ -21,7 +21,6 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises
 from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.bakery.leader_selection import ClusterView
-from fencelock.actors.bakery.message import Chosen, Locked, NotLeading
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.bakery.table import (
     NOTHING_DRAWN,
@@ -34,6 +33,7 @@ from fencelock.actors.bakery.table import (
 )
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
+from fencelock.actors.bakery.wire import Chosen, Locked, NotLeading
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.verification.simulation.bakery_judge import LeasesJudge

@@ -6,7 +6,7 @@ import pytest
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
 from support.planted_bugs import instead, plant
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Cancel,
     Granted,
     Inspect,
@@ -18,8 +18,8 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import Renewed, Unlocking
 from fencelock.actors.bakery.config import proxy_of
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import Unlock
 from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wire import Unlock
 from fencelock.actors.bootstrap import GREET_MS
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.verification.simulation.bakery_judge import BakeryJudge

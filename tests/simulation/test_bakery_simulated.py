@@ -24,12 +24,15 @@ from support.leader_trio import (
 )
 from support.planted_bugs import Patch, plant, returning
 
-from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.bakery import message as messages
+from fencelock.actors.api.lock_message import Reason, Refused
+from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of
 from fencelock.actors.bakery.leader_selection import ClusterView
 from fencelock.actors.bakery.max_lease import OwnBound
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketPhase, TicketTable, Tombstones
+from fencelock.actors.bakery.ticket import RequestKey, Who, pack_fence
+from fencelock.actors.bakery.ticket_attempt import TicketStep
+from fencelock.actors.bakery.wire import (
     HoldRenewed,
     Locked,
     LockFailed,
@@ -37,9 +40,6 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.table import TicketPhase, TicketTable, Tombstones
-from fencelock.actors.bakery.ticket import RequestKey, Who, pack_fence
-from fencelock.actors.bakery.ticket_attempt import TicketStep
 from fencelock.actors.deadline_queue import STALE_MAX
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import later, node_of

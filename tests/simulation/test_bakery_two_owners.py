@@ -28,7 +28,10 @@ from support.planted_bugs import as_plant, plant
 
 from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import RequestKey, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Chosen,
     Collected,
@@ -41,9 +44,6 @@ from fencelock.actors.bakery.message import (
     Unlock,
     Yield,
 )
-from fencelock.actors.bakery.table import TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import RequestKey, Turn, Who, pack_fence
-from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, later
 

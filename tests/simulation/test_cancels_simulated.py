@@ -12,12 +12,12 @@ import pytest
 from support.judged import clean
 from support.stepped_client import KINDS, Caller, assert_all_free, random_steps, two_clients
 
-from fencelock.actors.api.message import Cancel, Release
+from fencelock.actors.api.lock_message import Cancel, Release
 from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.error import AlreadyHeldError, FencelockError
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.session import refusals
-from fencelock.actors.session.message import ReleaseUnawaited, SessionTick
+from fencelock.actors.session.event import ReleaseUnawaited, SessionTick
 from fencelock.actors.session.session import ClientSession, Event
 from fencelock.cluster.client import base_lock, hold
 from fencelock.cluster.client.hold_registry import HoldRegistry, Ownership

@@ -18,14 +18,14 @@ from support.central_scene import (
 from support.judged import clean, seen_in
 
 from fencelock.actors.api.session_message import ConfirmHold
-from fencelock.actors.central import message as messages
+from fencelock.actors.central import wire as messages
 from fencelock.actors.central.broker import Broker
-from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.lock_client import LockClient
 from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.proxy.event import AcquireLock
 from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.message import AcquireLock
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession

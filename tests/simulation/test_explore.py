@@ -20,14 +20,14 @@ from support.lock_scene import ScriptedClient, is_served, may, patient, should
 from support.role_harness import HOST
 from support.table_scene import Picture
 
-from fencelock.actors.central import message as messages
+from fencelock.actors.central import wire as messages
 from fencelock.actors.central.broker import Broker
-from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import Peek, Probe, Probed, ProbeServer
+from fencelock.actors.central.lock_client import LockClient
 from fencelock.actors.central.server import Holding, LockServer
+from fencelock.actors.central.wire import Peek, Probe, Probed, ProbeServer
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.proxy.message import AcquireLock, LockGranted, QueueFull, ReleaseLock
+from fencelock.actors.proxy.event import AcquireLock, LockGranted, QueueFull, ReleaseLock
 from fencelock.actors.role import Host, Role
 
 ASKER = Address("a/asker")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support.judged import clean
 
-from fencelock.actors.api.message import Alive, KeepAlive
+from fencelock.actors.api.lock_message import Alive, KeepAlive
 from fencelock.actors.central import server as server_module
-from fencelock.actors.central.message import Held, Numbered
 from fencelock.actors.central.server import LockServer
+from fencelock.actors.central.wire import Held, Numbered
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of
@@ -152,7 +152,7 @@ def run(seed: int, server: type[LockServer] = LockServer) -> RunReport:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the lock server begin its journal anew every few records."""
-    monkeypatch.setattr(server_module, "RECORDS_MAX", 2)
+    monkeypatch.setattr(server_module, "SERVER_RECORDS_MAX", 2)
 
 
 @pytest.mark.long

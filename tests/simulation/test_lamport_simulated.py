@@ -12,11 +12,11 @@ from support.onlooker import run_read_seed
 
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects
-from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import QueuePlace
 from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lamport.wire import Neighbors, PeerJoined
 from fencelock.actors.message import Instant
-from fencelock.actors.proxy.message import QueryLock, Ready
+from fencelock.actors.proxy.event import QueryLock, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, lamport
 from fencelock.verification.simulation.faults import promise_of

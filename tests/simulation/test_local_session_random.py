@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.local_callers import LocalNode
 
-from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
+from fencelock.actors.api.lock_message import Abandon, Acquire, Granted, Refused, Release, Released
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.table.table import LockTable

@@ -17,8 +17,8 @@ from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 from support.planted_bugs import UNREPLAYED, Patch, Plant, as_plant, instead, nothing, returning
 
 from fencelock.actors.api.latch import CountDown
+from fencelock.actors.api.lock_message import Inspect, Reason
 from fencelock.actors.api.map import EntryList, EntryRequest, GetEntry, ListEntries, PutEntry
-from fencelock.actors.api.message import Inspect, Reason
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.api.refusal import Why
@@ -42,7 +42,7 @@ from fencelock.actors.table.resource import Resource, TableHold, Wait
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.guarantee import OBJECTS
+from fencelock.cluster.guarantee import OBJECT_GUARANTEES
 from fencelock.verification.model import maps as model_maps
 from fencelock.verification.model.table import Model
 from fencelock.verification.simulation.counters import COUNTERS
@@ -240,7 +240,7 @@ def test_watchers_of_an_election_that_are_too_far_behind_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
-    monkeypatch.setattr(history, "KEEP_MS", 300)
+    monkeypatch.setattr(history, "HISTORY_KEEP_MS", 300)
     demand_clean(ELECTIONS, ("contender.resynced",))
 
 
@@ -275,7 +275,7 @@ def test_a_protocol_without_the_objects_is_refused(kind: str) -> None:
 
 
 def test_the_help_of_the_command_names_all_workloads() -> None:
-    assert tuple(WORKLOADS) == OBJECTS
+    assert tuple(WORKLOADS) == OBJECT_GUARANTEES
 
 
 def test_an_unknown_workload_is_refused_with_those_there_are() -> None:

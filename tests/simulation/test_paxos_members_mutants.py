@@ -9,7 +9,7 @@ import pytest
 from support.judged import PlantedBug, log_run
 from support.planted_bugs import as_plant, hold_of, instead, repetitions_count, returning
 
-from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.lock_message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
 from fencelock.actors.bootstrap_message import journals_of
 from fencelock.actors.membership import Membership
@@ -18,10 +18,10 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos import member, reconfigurer, replica
 from fencelock.actors.paxos.config import WINDOW, LogConfig, Term, View
 from fencelock.actors.paxos.event import ProposeChange
-from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.reconfigurer import Facts, LogChanges
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import PAXOS_NUMBER_MAX
 from fencelock.actors.table import requests
 from fencelock.actors.table import state as table_state
 from fencelock.actors.table.resource import TableHold
@@ -68,7 +68,7 @@ def with_those_removed(sound: Any, config: LogConfig, term: Term) -> None:
 
 def always(config: LogConfig, acceptor: Address, voter: int) -> range:
     """Let every node vote on every slot."""
-    return range(NUMBER_MAX)
+    return range(PAXOS_NUMBER_MAX)
 
 
 @as_plant
@@ -171,7 +171,7 @@ def too_early(sound: Any, sessions: Sessions, session: Any) -> Any:
 @as_plant
 def once_in_force(sound: Any, changes: LogChanges) -> str:
     """Reply that a change is done as soon as it is in force, whichever members have stored it."""
-    changes.stored = NUMBER_MAX
+    changes.stored = PAXOS_NUMBER_MAX
     return str(sound(changes))
 
 
@@ -188,8 +188,8 @@ MUTANTS = {
     "a node joins before it caught up": PlantedBug(
         "joiners-caught-up",
         (
-            (reconfigurer, "LEARNED_SLOTS", instead(NUMBER_MAX)),
-            (replica, "JOIN_SLOTS", instead(NUMBER_MAX)),
+            (reconfigurer, "LEARNED_SLOTS", instead(PAXOS_NUMBER_MAX)),
+            (replica, "JOIN_SLOTS", instead(PAXOS_NUMBER_MAX)),
             # The logs of these runs are short.
             (paxos_judge_votes, "JOIN_SLOTS", instead(4 * WINDOW)),
         ),

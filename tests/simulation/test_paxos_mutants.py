@@ -45,7 +45,8 @@ from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, Scout
 from fencelock.actors.paxos.machine import Part
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import (
     NO_OP,
     Accept,
     Accepted,
@@ -59,7 +60,6 @@ from fencelock.actors.paxos.message import (
     Promise,
     Release,
 )
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Role
 from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed

@@ -14,8 +14,8 @@ from fencelock.actors.message import NS_PER_MS, Instant, Message, address_of
 from fencelock.actors.paxos import acceptor, config, leader
 from fencelock.actors.paxos.config import GROWTH_MAX, VOTES_MAX
 from fencelock.actors.paxos.leader import Scout
-from fencelock.actors.paxos.message import Accept, Ballot, Batch, Commit, Heartbeat
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import Accept, Ballot, Batch, Commit, Heartbeat
 from fencelock.verification.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")

@@ -23,9 +23,9 @@ from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.locator import Locator
 from fencelock.actors.paxos.machine import Part
-from fencelock.actors.paxos.message import Heartbeat, Located, SnapshotChunk
 from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
 from fencelock.actors.paxos.snapshots import CheckpointWriter
+from fencelock.actors.paxos.wire import Heartbeat, Located, SnapshotChunk
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults

@@ -12,7 +12,7 @@ from support.planted_bugs import UNREPLAYED, as_plant, instead, nothing
 from fencelock.actors.message import Instant
 from fencelock.actors.session import retainer
 from fencelock.actors.session.retained import (
-    KEPT,
+    WITH_LOCK,
     Act,
     GiveBack,
     LockAct,
@@ -116,7 +116,7 @@ def expire_all(locks: RetainedLocks, now: Instant) -> list[LockAct]:
     """Give back each lock that became idle long enough ago, although a local owner may have it."""
     acts: list[LockAct] = []
     for key, lock in locks.by_key.items():
-        if lock.state in KEPT and now >= lock.idle_until:
+        if lock.state in WITH_LOCK and now >= lock.idle_until:
             acts.append((key, GiveBack(lock.fence)))
     locks.due_at = min((lock.idle_until for lock in locks.by_key.values()), default=None)
     return acts

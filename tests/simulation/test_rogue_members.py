@@ -11,16 +11,16 @@ from support.planted_bugs import plant, returning
 from support.rogue_roles import ROGUE, forges_members, rogue
 
 from fencelock.actors import clock
-from fencelock.actors.api.message import Granted, Refused
+from fencelock.actors.api.lock_message import Granted, Refused
 from fencelock.actors.bakery import epochs
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EpochLimit
 from fencelock.actors.bakery.event import ElectionDue
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import Beat, Collected, Lead, MaxTicket, Merged, Seating
 from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
+from fencelock.actors.bakery.ticket import FENCE_COUNTER_MAX, LEASE_MS_MAX
+from fencelock.actors.bakery.wire import Beat, Collected, Lead, MaxTicket, Merged, Seating
 from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Join, Start, Superseded, Voter
 from fencelock.actors.clock import STAMP_MAX, Clock
@@ -216,7 +216,7 @@ def endless(effect: Effect) -> Effect:
         case Merged():
             return Send(effect.to, replace(message, left_ms=LEASE_MS_MAX))
         case MaxTicket() | Collected():
-            return Send(effect.to, replace(message, highest=COUNTER_MAX, known=(1 << 63) - 1))
+            return Send(effect.to, replace(message, highest=FENCE_COUNTER_MAX, known=(1 << 63) - 1))
         case _:
             return effect
 

@@ -15,8 +15,8 @@ from support.judged import N1, N2, SECOND, Tock, only, world_of
 from support.programs import run_to_end
 from support.samples import READY
 
-from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Alive, KeepAlive
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role import Role

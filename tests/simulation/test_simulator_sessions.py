@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from support.judged import clean
 
-from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.lock_message import Acquire, Granted, Release
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.actors.session.event import HoldsLost, Loss
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.lease import SessionLease, SessionTrust
-from fencelock.actors.session.message import HoldsLost, Loss
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.faults import FaultKind, Faults, promise_of

@@ -9,13 +9,7 @@ from types import UnionType
 from typing import Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
-from fencelock.actors.api.membership_message import (
-    MembersChanged,
-    MembersRead,
-    NodeRole,
-    ReadMembers,
-)
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancelled,
     Granted,
@@ -24,6 +18,12 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
     Released,
+)
+from fencelock.actors.api.membership_message import (
+    MembersChanged,
+    MembersRead,
+    NodeRole,
+    ReadMembers,
 )
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking

@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from fencelock.actors.central.broker import Broker
-from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import (
+from fencelock.actors.central.lock_client import LockClient
+from fencelock.actors.central.server import Holding, LockServer
+from fencelock.actors.central.wire import (
     ClientRetransmit,
     Grant,
     Mode,
@@ -16,10 +17,9 @@ from fencelock.actors.central.message import (
     Revoke,
     ServerFull,
 )
-from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
+from fencelock.actors.proxy.event import AcquireLock, LockGranted, ReleaseLock
 from support.role_harness import HOST, T0
 
 SERVER = Address("s/server")

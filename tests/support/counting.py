@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 
 
 def count_contenders(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 
 import fencelock
 from fencelock import aio
-from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
+from fencelock.actors.api.lock_message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.operation import InTasks

@@ -23,7 +23,7 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.cluster.keys import read_key
-from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator
+from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX, Dropped, FrameValidator
 from fencelock.transport.codec import lists_of, pack
 from fencelock.verification.bench.members import NodeProcesses, described
 
@@ -235,7 +235,7 @@ class LiveFuzzer:
         for part in _parts(frames, BURST):
             for node, socket in peer.sockets.items():
                 for raw in part:
-                    if len(raw) <= CLIENT_BYTES_MAX:
+                    if len(raw) <= CLIENT_FRAME_BYTES_MAX:
                         socket.send(raw)
                         self.report.frames += 1
                 if not peer.answers(node):

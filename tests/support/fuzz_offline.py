@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import fencelock.actors
-from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.role_request import (
@@ -28,8 +28,8 @@ from fencelock.actors.api.role_request import (
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.message import NS_PER_MS, REGISTRY, Address, Message, address_of
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.message import Accept, Commit, Diverged, Pledged, Slots
-from fencelock.actors.table.rules import COMMANDS
+from fencelock.actors.paxos.wire import Accept, Commit, Diverged, Pledged, Slots
+from fencelock.actors.table.rules import LOG_COMMANDS
 from fencelock.actors.table.wire import TablePart
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -488,7 +488,7 @@ class OfflineFuzzer:
         session = next(iter(machine.table.sessions.by_id))
         values = {**_TABLE_VALUES, "session": session}
         composer = Composer(values)
-        kinds = [kind for kind in messages() if kind in COMMANDS]
+        kinds = [kind for kind in messages() if kind in LOG_COMMANDS]
         time_ms = machine.table.time_ms
         for number in range(most):
             values["request"] = number + 2

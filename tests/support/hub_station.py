@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from fencelock.actors.api.message import Alive, Describe
+from fencelock.actors.api.lock_message import Alive, Describe
 from fencelock.actors.message import Address, Message
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.frame import Envelope, Frame, Rejected, encode_frame

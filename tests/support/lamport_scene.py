@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fencelock.actors.clock import Post
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lamport.message import (
+from fencelock.actors.lamport.order import pack_fence
+from fencelock.actors.lamport.process import LockProcess, Received
+from fencelock.actors.lamport.wire import (
     Acknowledge,
     Content,
     Delivered,
@@ -15,10 +17,8 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.process import LockProcess, Received
 from fencelock.actors.message import Address, Event
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     AcquireLock,
     LockDescription,
     LockGranted,

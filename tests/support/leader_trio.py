@@ -22,8 +22,12 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import ClusterView, LeaderSelection
-from fencelock.actors.bakery.message import (
-    NOBODY,
+from fencelock.actors.bakery.state_transfer import Import, parts_of
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.wire import (
+    NO_SEATING,
     AddTicket,
     Beat,
     Chosen,
@@ -34,10 +38,6 @@ from fencelock.actors.bakery.message import (
     Seating,
     Unlock,
 )
-from fencelock.actors.bakery.state_transfer import Import, parts_of
-from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Instant, Message, later, node_of
@@ -252,7 +252,7 @@ def beat(**fields: Any) -> Beat:
 
 def member(name: str, **fields: Any) -> Member:
     """Return a voter in its first life that knows of no leaders, with other ``fields``."""
-    return Member(name, 1, PRIORITY, 1, 0, NOBODY, 0, 0)._replace(**fields)
+    return Member(name, 1, PRIORITY, 1, 0, NO_SEATING, 0, 0)._replace(**fields)
 
 
 def seats(*names: str) -> tuple[Seat, ...]:

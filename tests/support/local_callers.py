@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
+from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.wire import Propose
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleNotice
-from fencelock.actors.session.message import Closed
+from fencelock.actors.session.event import Closed
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable

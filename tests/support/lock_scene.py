@@ -7,7 +7,7 @@ from typing import Any
 
 from fencelock import aio
 from fencelock.actors.api.handover import Detach
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Cancelled,
@@ -18,7 +18,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant, Timer
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     AcquireLock,
     LockDescription,
     LockGranted,
@@ -27,9 +27,9 @@ from fencelock.actors.proxy.message import (
     ReleaseLock,
 )
 from fencelock.actors.role import Host, Role
+from fencelock.actors.session.event import HoldsLost, Loss, ReleaseUnawaited
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
-from fencelock.actors.session.message import HoldsLost, Loss, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.hold_registry import HoldRegistry

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import LeaderChanged, ReadMachine, SlotOutcomes
-from fencelock.actors.paxos.in_flight import InFlightRequests
-from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.log_requests import LogRequests
+from fencelock.actors.paxos.wire import Propose
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
@@ -35,7 +35,7 @@ def log_proxy(kind: type[P]) -> P:
     return proxy
 
 
-def in_flight_at(proxy: Proxy) -> InFlightRequests:
+def in_flight_at(proxy: Proxy) -> LogRequests:
     backend = checked(PaxosBackend, proxy.backend)
     return backend.in_flight
 

@@ -34,8 +34,8 @@ from fencelock.actors.paxos.event import (
     SlotOutcomes,
 )
 from fencelock.actors.paxos.member import LogOptions, log_roles
-from fencelock.actors.paxos.message import Declined, Propose
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.wire import Declined, Propose
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext

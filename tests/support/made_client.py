@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
+from fencelock.actors.api.lock_message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
-from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -15,7 +15,7 @@ from fencelock.actors.api.session_message import (
     ListedSession,
     SessionClosed,
 )
-from fencelock.actors.session.message import Surveyed
+from fencelock.actors.session.event import Surveyed
 from fencelock.cluster.client.settings import Target
 from support.expect import present
 

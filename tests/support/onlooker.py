@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import cycle
 from random import Random
 
-from fencelock.actors.api.message import Inspect, LockStatus, Refused
+from fencelock.actors.api.lock_message import Inspect, LockStatus, Refused
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of
 from fencelock.actors.role import Host, Role

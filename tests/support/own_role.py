@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Abandon, Reason, Refused
+from fencelock.actors.api.lock_message import Abandon, Reason, Refused
 from fencelock.actors.api.role_request import RoleRequest
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant, Int64, Message

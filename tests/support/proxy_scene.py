@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from fencelock.actors.api.message import Acquire, Contender
+from fencelock.actors.api.lock_message import Acquire, Contender
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen, Query, QueryResult, Seating
+from fencelock.actors.bakery.wire import Chosen, Query, QueryResult, Seating
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
+from fencelock.actors.proxy.event import LockDescription, LockGranted
 from fencelock.actors.proxy.lock_manager import LockManager, LockRequests
-from fencelock.actors.proxy.message import LockDescription, LockGranted
 from fencelock.actors.proxy.proxy import Proxy
 from support.expect import checked
 from support.leader_trio import member

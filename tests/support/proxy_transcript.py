@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from inspect import getmembers, isclass
 from typing import Any
 
-from fencelock.actors.api.message import Refused
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy import message as proxy_message
+from fencelock.actors.proxy import event as proxy_message
 from fencelock.actors.proxy.lock_manager import LockRequest
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.proxy_scene import ANN, ASK, BACKEND, BOB, LOCAL, claims_of, proxy_of_n1

@@ -18,7 +18,7 @@ package = types.ModuleType("fencelock")
 package.__path__ = [str(Path(__file__).resolve().parent.parent.parent / "src" / "fencelock")]
 sys.modules["fencelock"] = package
 
-from fencelock.actors.api.message import Granted, Reason  # noqa: E402
+from fencelock.actors.api.lock_message import Granted, Reason  # noqa: E402
 from fencelock.actors.message import REGISTRY  # noqa: E402
 from fencelock.actors.table.snapshot import spell  # noqa: E402
 from fencelock.actors.table.table import LockTable  # noqa: E402

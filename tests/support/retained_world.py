@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fencelock.actors.api.message import Granted, KeepAlive, Release
+from fencelock.actors.api.lock_message import Granted, KeepAlive, Release
 from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.session_message import End, Open, Opened
 from fencelock.actors.message import NS_PER_MS, Instant

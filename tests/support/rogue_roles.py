@@ -9,13 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.message import Beat, Chosen
 from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.wire import Beat, Chosen
 from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Message, Timer, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import acceptor_of, leader_of, replica_of
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.wire import (
     NO_OP,
     Accept,
     Ballot,
@@ -25,7 +26,6 @@ from fencelock.actors.paxos.message import (
     Promise,
     TableDigest,
 )
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext

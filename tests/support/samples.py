@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fencelock.actors.api.message import NodeStatus
+from fencelock.actors.api.lock_message import NodeStatus
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address
 from fencelock.actors.role import Role

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Instant, node_of, role_of

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
-from fencelock.actors.api.message import Abandon
+from fencelock.actors.api.lock_message import Abandon
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Refusal
 from fencelock.actors.session.holds import ClientHold as SessionHold

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.account import Purge, Quota, ReadUsage, SetQuota
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.changes import ReadChanges
@@ -48,7 +48,7 @@ from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.resource import Resource
-from fencelock.actors.table.session import Key
+from fencelock.actors.table.session import OwnerKey
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from fencelock.verification.model.maps import Seen, key_of
@@ -876,7 +876,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
     assert lasting == sorted(table.resources) == sorted(claim.lock for claim in model.claims)
 
 
-def remembered(table: LockTable) -> dict[tuple[str, Key], tuple[object, ...]]:
+def remembered(table: LockTable) -> dict[tuple[str, OwnerKey], tuple[object, ...]]:
     """Return what a repetition of a request of each owner is answered by."""
     return {
         (session.id, key): (one.request, one.releasing, one.outcome, one.hold is None)

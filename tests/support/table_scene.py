@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import fencelock
-from fencelock.actors.api.message import Granted, Inspect, LockStatus, Refused, Released
+from fencelock.actors.api.lock_message import Granted, Inspect, LockStatus, Refused, Released
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import (
     Ended,

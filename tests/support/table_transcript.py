@@ -34,12 +34,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.api.message import Refused
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.refusal import Cause
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Ended, HoldLost
-from fencelock.actors.table.rules import QUERIES
+from fencelock.actors.table.rules import TABLE_QUERIES
 from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Result
@@ -76,7 +76,7 @@ class CommandReader:
         assert match is not None
         session, owner, given, words = match.groups("")
         words = self.meant(words)
-        if KINDS[words.split()[0]] in QUERIES:
+        if KINDS[words.split()[0]] in TABLE_QUERIES:
             return message_of(words)
         number = int(given or self.last[session] + 1)
         self.last[session] = max(self.last[session], number)
@@ -142,7 +142,7 @@ class TablePlayer(CommandReader):
     def play(self, line: str, time_ms: int = 0) -> list[str]:
         """Apply a command, or answer a query."""
         message = self.message(line)
-        query = QUERIES.get(message.__class__)
+        query = TABLE_QUERIES.get(message.__class__)
         if query is not None:
             reply: Any = self.twice(lambda one: query(one, message))
             first = {"holder": reply.holders[0]} if getattr(reply, "holders", ()) else {}

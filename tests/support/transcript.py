@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from msgspec import convert
 
 from fencelock.actors.api.handover import digest_of
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import client_of
 from fencelock.actors.message import REGISTRY, Event
 from support.paths import TESTS

@@ -14,7 +14,7 @@ from support.real_nodes import until
 from support.samples import fence_of
 
 import fencelock
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.error import UnavailableError
 from fencelock.verification.bench.members import NodeProcesses
 

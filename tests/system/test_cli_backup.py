@@ -13,7 +13,7 @@ from support.samples import HEADER
 from typer.testing import CliRunner, Result
 
 import fencelock
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.wire import (
     EPOCH_MAX,
     BoundStatement,
     Chosen,
@@ -24,15 +24,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.config import leader_of
-from fencelock.actors.paxos.message import (
-    Accept,
-    Ballot,
-    Batch,
-    Pledge,
-    Pledged,
-    Slots,
-    SnapshotChunk,
-)
+from fencelock.actors.paxos.wire import Accept, Ballot, Batch, Pledge, Pledged, Slots, SnapshotChunk
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.cli import backup as cli
 from fencelock.cluster.cli.exit_status import ExitStatus

@@ -19,7 +19,7 @@ from support.samples import READY
 from typer.testing import CliRunner
 
 import fencelock
-from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus, NodeStatus
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Instant

@@ -27,7 +27,7 @@ from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.error import MembershipError, UnavailableError
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.cli.members import REPLY_S, ChangeProgress
+from fencelock.cluster.cli.members import CHANGE_REPLY_S, ChangeProgress
 
 READ = MembersRead(
     node="n1",
@@ -81,7 +81,7 @@ class MadeCluster(MadeClient):
 def client(monkeypatch: pytest.MonkeyPatch) -> MadeCluster:
     made = MadeCluster()
     monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect_to)
-    monkeypatch.setattr("fencelock.cluster.cli.members.PAUSE_S", 0)
+    monkeypatch.setattr("fencelock.cluster.cli.members.CHANGE_RETRY_S", 0)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     return made
 
@@ -169,7 +169,9 @@ def test_a_change_that_no_node_can_decide_says_at_once_why_and_for_how_long(
     assert f"No node can answer now. n1: {why}; n2: {why}" in said
     assert "This waits for up to 0.05 s (--wait)." in said
     asked = [ends_at - time.monotonic() for ends_at in client.limits]
-    assert max(asked) <= REPLY_S  # No reply is awaited for longer before the reasons are shown.
+    assert (
+        max(asked) <= CHANGE_REPLY_S
+    )  # No reply is awaited for longer before the reasons are shown.
 
 
 def test_a_change_of_an_unknown_node_changes_nothing_and_reports_it(client: MadeCluster) -> None:

@@ -12,7 +12,7 @@ from support.expect import checked
 from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
-from fencelock.actors.api.message import Absence, Contender, LockStatus
+from fencelock.actors.api.lock_message import Absence, Contender, LockStatus
 from fencelock.actors.api.session_message import ListedLock, ListedSession
 from fencelock.actors.error import (
     ConfigError,

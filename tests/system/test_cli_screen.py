@@ -12,8 +12,8 @@ from rich.text import Text
 from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
+from fencelock.actors.api.lock_message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.membership_message import MembersRead, NodeReport, NodeRole
-from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.cli import screen

@@ -40,7 +40,7 @@ UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 """Functions that give the same result for any order of iteration."""
 
 EXCEPTIONS = {
-    ("actors/api/message.py", "vars"): "the fields of a class, when a module is imported",
+    ("actors/api/lock_message.py", "vars"): "the fields of a class, when a module is imported",
     ("actors/api/name.py", "isprintable"): "of ASCII texts, which no Python judges otherwise",
     ("actors/api/name.py", "isalpha"): "of an ASCII text, as above",
     ("actors/api/name.py", "islower"): "of an ASCII text, as above",

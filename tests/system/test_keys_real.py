@@ -20,8 +20,7 @@ from support.real_nodes import KeyedNodes, KeyedProcesses, keyed_nodes
 
 import fencelock
 import fencelock.testing
-from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Describe,
@@ -30,6 +29,7 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
 )
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key

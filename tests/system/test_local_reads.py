@@ -11,8 +11,8 @@ from support.expect import PATIENCE_S, present
 from support.real_nodes import NODES, Cluster, ask, config_in, running_nodes, started, until
 from support.samples import fence_of
 
-from fencelock.actors.api import message as api
-from fencelock.actors.api.message import Inspect
+from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import Inspect
 from fencelock.actors.error import StaleError, UnavailableError, UnsupportedError
 from fencelock.actors.session.session import TTL_MS
 from fencelock.cluster.node.node import Node

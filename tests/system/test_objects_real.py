@@ -14,7 +14,7 @@ from support.real_nodes import NODES, Cluster, PaxosProcesses, running_nodes, st
 
 import fencelock
 from fencelock import Client
-from fencelock.actors.api.map import VALUE_BYTES_MAX
+from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX
 
 COUNT = 600
 WRITERS = 3
@@ -125,7 +125,7 @@ def test_each_change_of_an_object_counts_once_while_nodes_stop(cluster: Cluster)
     assert client.semaphore("machines", 2, session_aware=False).available() == 2
 
 
-FILLER = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
+FILLER = bytes(range(256)) * (ENTRY_VALUE_BYTES_MAX // 256)
 MANY = 160
 """Number of values of 64 KiB. Together they exceed the size at which a journal is trimmed."""
 

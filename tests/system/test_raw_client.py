@@ -15,7 +15,7 @@ from support.paths import ROOT
 from support.programs import run_to_end
 from support.real_nodes import running_nodes
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame

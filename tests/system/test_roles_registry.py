@@ -15,7 +15,7 @@ from support.real_nodes import config_in
 from support.role_harness import hub_without_peers
 
 import fencelock
-from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.lock_message import Acquire, Granted, Release
 from fencelock.actors.effect import Effects, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, address_of
 from fencelock.actors.role import Role

@@ -23,7 +23,7 @@ from support.real_nodes import running_nodes, until
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api.message import Contender, Inspect, LockStatus, Refused, Release
+from fencelock.actors.api.lock_message import Contender, Inspect, LockStatus, Refused, Release
 from fencelock.actors.api.name import SECRET_DIGITS, without_secret
 from fencelock.transport.frame import Mismatch, Rejected
 from fencelock.verification.bench.members import READY_S, NodeProcesses, leader_among

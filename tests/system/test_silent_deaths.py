@@ -7,7 +7,7 @@ from enum import Enum
 
 import pytest
 
-from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.lock_message import Acquire, Granted, Release, Released
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.role import Host, Role

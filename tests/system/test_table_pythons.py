@@ -17,8 +17,8 @@ import pytest
 from support.paths import SUPPORT
 from support.programs import run_to_end
 
-from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
-from fencelock.actors.api.name import TTL_MS_MAX
+from fencelock.actors.api.lock_message import Acquire, Cancel, KeepAlive, Release
+from fencelock.actors.api.name import SESSION_TTL_MS_MAX
 from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.table.wire import ExtendSessions, LogCommand
 
@@ -77,7 +77,7 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
 
     known = [name() for _ in range(40)]
     sessions: list[str] = ["s.1"]
-    log: list[tuple[int, LogCommand]] = [(0, Open(session="s", ttl_ms=TTL_MS_MAX))]
+    log: list[tuple[int, LogCommand]] = [(0, Open(session="s", ttl_ms=SESSION_TTL_MS_MAX))]
     time_ms = 0
     for request in range(1, length):
         time_ms += chance.choice((0, 0, 1, 40, 400))

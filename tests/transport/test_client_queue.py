@@ -18,11 +18,11 @@ from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.hub_station import Make, Station, alive, describe, until
 
-from fencelock.actors.api.message import Describe, KeepAlive
+from fencelock.actors.api.lock_message import Describe, KeepAlive
 from fencelock.actors.message import Address
-from fencelock.cluster.host.gateway import CLIENTS_MAX, CLIENTS_MIN, Pace
+from fencelock.cluster.host.gateway import CLIENT_ENVELOPES_MAX, CLIENT_ENVELOPES_MIN, Pace
 from fencelock.transport import client_queue, listener
-from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.client_queue import (
     BACKLOG_BYTES,
     BEHIND_NS,
@@ -31,8 +31,8 @@ from fencelock.transport.client_queue import (
     CLIENT_WAITING_MAX,
     EARNING,
     NEW_SHARE,
+    OWNER_SHARE,
     PAUSE_NS,
-    SHARE,
     SHARED_NS,
     SILENT_PART,
     WAITING_MAX,
@@ -220,9 +220,14 @@ def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_o
     queue = Queue()
     fill(queue, "greedy", frames)
     queue.add("modest", b"a")
-    taken, _ = queue.serve(256, MS, lambda one, _: requests(SHARE + (one.owner == "greedy")))
+    taken, _ = queue.serve(256, MS, lambda one, _: requests(OWNER_SHARE + (one.owner == "greedy")))
     parts = [(one.owner, len(frame.envelopes)) for one, frame in taken]
-    order = [("greedy", SHARE), ("modest", SHARE), ("greedy", 1), ("greedy", SHARE + 1)]
+    order = [
+        ("greedy", OWNER_SHARE),
+        ("modest", OWNER_SHARE),
+        ("greedy", 1),
+        ("greedy", OWNER_SHARE + 1),
+    ]
     assert parts == order[: frames + 2]
 
 
@@ -246,9 +251,9 @@ def test_a_turn_takes_one_of_many_new_clients_before_and_some_after_the_known_on
 
 
 def test_one_client_cannot_fill_the_queue() -> None:
-    queue, large = Queue(), bytes(CLIENT_BYTES_MAX)
+    queue, large = Queue(), bytes(CLIENT_FRAME_BYTES_MAX)
     assert sum(queue.add("greedy", b"x") for _ in range(1000)) == CLIENT_FRAMES_MAX
-    fits = CLIENT_WAITING_MAX // CLIENT_BYTES_MAX
+    fits = CLIENT_WAITING_MAX // CLIENT_FRAME_BYTES_MAX
     assert fits >= 28
     assert sum(queue.add("large", large) for _ in range(100)) == fits
     assert queue.add("modest", b"a")
@@ -368,23 +373,23 @@ def burn(pace: Pace, busy_ns: int, clock: list[int], taken: int) -> None:
 def test_long_turns_take_fewer_requests_and_short_ones_more_again() -> None:
     clock = [0]
     pace = Pace(clock=lambda: clock[0])
-    assert pace.most == CLIENTS_MAX
+    assert pace.most == CLIENT_ENVELOPES_MAX
     seen: list[int] = []
     for _ in range(10):
         burn(pace, 50_000_000, clock, pace.most)
         seen.append(pace.most)
     assert seen[:3] == [128, 64, 32]
-    assert seen[-1] == CLIENTS_MIN
+    assert seen[-1] == CLIENT_ENVELOPES_MIN
     for _ in range(10):
         burn(pace, 1_000_000, clock, pace.most)
-    assert pace.most == CLIENTS_MAX
+    assert pace.most == CLIENT_ENVELOPES_MAX
 
 
 def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
     clock = [0]
     pace = Pace(clock=lambda: clock[0])
     burn(pace, 50_000_000, clock, 1)
-    assert pace.most == CLIENTS_MIN
+    assert pace.most == CLIENT_ENVELOPES_MIN
 
 
 def test_a_known_client_is_served_beside_new_ones_however_short_turns_are(station: Make) -> None:

@@ -25,7 +25,7 @@ from support.programs import run_to_end
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
-from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.descriptors import (
     SpareDescriptors,
     borrow,
@@ -33,7 +33,7 @@ from fencelock.transport.descriptors import (
     filter_of,
     peer_of,
 )
-from fencelock.transport.sockets import PART_BYTES_MAX, bound_router
+from fencelock.transport.sockets import ZMQ_PART_BYTES_MAX, bound_router
 
 ALONE = "FENCELOCK_TEST_ALONE"
 """Set in the process of its own in which a test changes a limit of the process."""
@@ -85,7 +85,7 @@ def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_no
     station: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SILENT_S", 0.5)
-    monkeypatch.setattr(connections, "LOOK_S", 0.1)
+    monkeypatch.setattr(connections, "SILENT_LOOK_S", 0.1)
     node = station("n1")
     silent = strangers(node, 20)
     spoken, beating = dealer(node, "me", 0), dealer(node, "standby", 50)
@@ -165,17 +165,17 @@ def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
     used(node, 8)
     others = strangers(node, 20)  # The node has accepted them, and the events of that wait.
     # One turn processes most events of their acceptance, and leaves those of their ends.
-    monkeypatch.setattr(connections, "EVENTS_MAX", len(others))
+    monkeypatch.setattr(connections, "CONNECTION_EVENTS_MAX", len(others))
     node.turn()
     known = node.hub._listener.connections._all  # type: ignore[union-attr]
     ended = list(known.by_state[connections.State.ENDED])
     assert node.counters[counter] == len(ended) > 0
 
     until(lambda: not any(map(is_open, ended)))
-    monkeypatch.setattr(connections, "EVENTS_MAX", 0)
+    monkeypatch.setattr(connections, "CONNECTION_EVENTS_MAX", 0)
     sender(node, "late")
     until(lambda: node.came["late"] == 1, node)
-    monkeypatch.setattr(connections, "EVENTS_MAX", 16)
+    monkeypatch.setattr(connections, "CONNECTION_EVENTS_MAX", 16)
     until(lambda: known.count(connections.State.USED) == 9, node)
 
 
@@ -287,7 +287,7 @@ def test_a_sender_of_messages_of_no_version_is_muted_for_a_while(station: Make) 
     for number in range(300):
         bad.send(b"\xff" * 100)
         if number % 10 == 0:  # Not so many that the node closes it for the memory they take.
-            large.send(bytes(CLIENT_BYTES_MAX + 1))
+            large.send(bytes(CLIENT_FRAME_BYTES_MAX + 1))
     good.send(describe("good"))
     until(lambda: node.came["good"] == 1 and sum(node.counters.values()) >= 330, node)
     # One frame a second of each is looked at, however slow this machine is.
@@ -463,12 +463,12 @@ def test_libzmq_ends_a_connection_that_sends_a_part_beyond_the_limit() -> None:
         peer.get_monitor_socket(zmq.EVENT_DISCONNECTED) as ended,
     ):
         peer.connect(router.getsockopt_string(zmq.LAST_ENDPOINT))
-        peer.send(b"x" * PART_BYTES_MAX)
+        peer.send(b"x" * ZMQ_PART_BYTES_MAX)
         assert router.poll(1_000 * PATIENCE_S)
-        assert len(router.recv_multipart()[1]) == PART_BYTES_MAX
+        assert len(router.recv_multipart()[1]) == ZMQ_PART_BYTES_MAX
         assert not ended.poll(0)
 
-        peer.send(b"x" * (PART_BYTES_MAX + 1))
+        peer.send(b"x" * (ZMQ_PART_BYTES_MAX + 1))
 
         assert ended.poll(1_000 * PATIENCE_S)
         assert not router.poll(0)

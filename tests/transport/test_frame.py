@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from support.expect import checked
 from support.frames import decode_frame
 
+from fencelock.actors.api.lock_message import Acquire, Describe, Granted, Inspect, Release
 from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Release
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import Address, Message
-from fencelock.actors.paxos.message import Ballot, Batch, Promise, Vote
+from fencelock.actors.paxos.wire import Ballot, Batch, Promise, Vote
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport import frame as frame_module
 from fencelock.transport.admission import (
-    CLIENT_BYTES_MAX,
+    CLIENT_FRAME_BYTES_MAX,
     CLIENT_MESSAGES_MAX,
     SMALL_BYTES,
     Dropped,
@@ -418,7 +418,7 @@ def node() -> FrameValidator:
     return FrameValidator("n1", "test", client=False, members=frozenset({"n2"}))
 
 
-@pytest.mark.parametrize("size", [60_000, CLIENT_BYTES_MAX])
+@pytest.mark.parametrize("size", [60_000, CLIENT_FRAME_BYTES_MAX])
 def test_no_clients_nested_arrays_are_decoded(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_module, "load", None)
     dropped = checked(Dropped, node().admit("me", arrays(size)))
@@ -441,7 +441,7 @@ def test_arrays_behind_many_other_items_are_refused_too() -> None:
 def test_only_a_member_may_send_more_than_64_kib() -> None:
     granted = Granted(lock="l" * 200, fence=1, session="s" * 100, owner="o" * 100, request=1)
     raw = frame_of(200, "n2", granted)
-    assert len(raw) > CLIENT_BYTES_MAX
+    assert len(raw) > CLIENT_FRAME_BYTES_MAX
     assert isinstance(node().admit("n2", raw), Frame)
 
     raw = frame_of(200, "me", granted)

@@ -17,16 +17,16 @@ from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.hub_station import Make, Station, describe, is_ended, until
 
-from fencelock.actors.api.message import Describe
+from fencelock.actors.api.lock_message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import held_bytes, hub
-from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.connections import Connection
 from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.held_bytes import SLACK_BYTES, HeldBytes
 from fencelock.transport.keys import LinkKey, ListedKeys
 
-LIMIT = CLIENT_BYTES_MAX + SLACK_BYTES
+LIMIT = CLIENT_FRAME_BYTES_MAX + SLACK_BYTES
 MORE, LONG = 1, 2
 
 

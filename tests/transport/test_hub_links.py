@@ -15,12 +15,12 @@ from support.faces import Cables
 from support.frames import decode_frame
 from support.hub_station import Make, Station, alive, dealer, raw_frame, until
 
-from fencelock.actors.api.message import Alive, KeepAlive
+from fencelock.actors.api.lock_message import Alive, KeepAlive
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport import hub
-from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import Envelope, Frame
 
@@ -116,7 +116,7 @@ def test_frames_for_a_peer_that_does_not_read_are_bounded_in_bytes(
 
 def long(number: int) -> Alive:
     """A message that is too large for a client."""
-    return Alive(session="x" * (2 * CLIENT_BYTES_MAX), node="n", request=number)
+    return Alive(session="x" * (2 * CLIENT_FRAME_BYTES_MAX), node="n", request=number)
 
 
 def test_a_peer_that_is_added_later_is_reached_and_its_frames_may_be_large(station: Make) -> None:
@@ -215,7 +215,7 @@ def test_messages_to_nodes_that_take_us_for_a_client_are_sent_apart(station: Mak
     learner = station("n4", peers={"n1": member.hub.endpoint})
     until(learner.up, learner, member)
     to, sender = Address("n1/replica"), Address("n4/replica")
-    half = Alive(session="x" * (CLIENT_BYTES_MAX // 2), node="n", request=1)
+    half = Alive(session="x" * (CLIENT_FRAME_BYTES_MAX // 2), node="n", request=1)
     both = (Envelope(to, sender, half),) * 2
     with pytest.raises(FrameTooLargeError):
         learner.hub.send("n1", Frame("test", 0, 7, both))

@@ -22,7 +22,7 @@ from support.frames import decode_frame
 from support.hub_station import AnsweringHub, Make, Station, alive, dealer, raw_frame, until
 from support.programs import Child
 
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Granted,

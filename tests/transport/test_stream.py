@@ -14,7 +14,7 @@ import pytest
 
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Local
-from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
+from fencelock.actors.redis.event import Disconnected, HalfClosed, Opened, Received, Transmit
 from fencelock.transport.stream import FULL, READ_BYTES, StreamServer
 
 WAIT_MS = 5_000

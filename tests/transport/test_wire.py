@@ -28,8 +28,8 @@ from support.paths import PINS, ROOT
 
 import fencelock.actors
 import fencelock.actors.api as api_package
-from fencelock.actors.api.message import Acquire, Granted
-from fencelock.actors.api.name import TTL_MS_MAX, WAIT_MS_MAX
+from fencelock.actors.api.lock_message import Acquire, Granted
+from fencelock.actors.api.name import SESSION_TTL_MS_MAX, WAIT_MS_MAX
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Int64, Message
@@ -211,7 +211,7 @@ def test_an_error_names_message_field_and_value() -> None:
 @pytest.mark.parametrize(
     ("promise", "limits"),
     [
-        (Opened(session="s", assigned="s", node="n", ttl_ms=0), {"ttl_ms": TTL_MS_MAX}),
+        (Opened(session="s", assigned="s", node="n", ttl_ms=0), {"ttl_ms": SESSION_TTL_MS_MAX}),
         (GOOD, {"hold_ms": WAIT_MS_MAX, "grace_ms": WAIT_MS_MAX}),
         (
             Renewed(lock="a", fence=1, hold_ms=0, grace_ms=0),

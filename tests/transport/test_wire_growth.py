@@ -19,11 +19,11 @@ from support.frames import decode_frame
 from support.paths import PINS
 from support.real_nodes import config_in
 
-from fencelock.actors.api.message import Acquire, Granted, LockStatus, NodeStatus
+from fencelock.actors.api.lock_message import Acquire, Granted, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Int64, Message
-from fencelock.actors.paxos.message import Accept, Ballot, Batch
-from fencelock.actors.table.rules import COMMANDS
+from fencelock.actors.paxos.wire import Accept, Ballot, Batch
+from fencelock.actors.table.rules import LOG_COMMANDS
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.storage.journal import Journal
@@ -252,13 +252,13 @@ FIELDS_OF_COMMANDS = {
 
 def test_no_command_of_the_log_gets_a_field() -> None:
     """A member of an earlier release would skip such a command, and reach another state."""
-    fields = {cls.__name__: cls.ITEMS - 1 for cls in COMMANDS}
+    fields = {cls.__name__: cls.ITEMS - 1 for cls in LOG_COMMANDS}
     grown = {name: n for name, n in fields.items() if n != FIELDS_OF_COMMANDS.get(name, n)}
     assert not grown, "declare a new command with the field: transport/README.md, Versions"
     assert fields == FIELDS_OF_COMMANDS, "add the new command here"
 
 
-@pytest.mark.parametrize("cls", COMMANDS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", LOG_COMMANDS, ids=lambda cls: cls.__name__)
 def test_a_replicated_command_has_exactly_its_fields(cls: type[Message]) -> None:
     """A member that ignored a field would apply another command than the others.
 

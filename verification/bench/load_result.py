@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from rich.table import Table
 
-from fencelock.actors.api.map import VALUE_BYTES_MAX
+from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.verification.bench.job import Operation
 from fencelock.verification.bench.machine import MachineInfo
@@ -95,7 +95,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
             "connections": (self.connections, 1, CONNECTIONS_MAX),
             "in-flight": (self.in_flight, 1, IN_FLIGHT_MAX),
             "names": (self.names, 1, NAMES_MAX),
-            "payload": (self.payload, 0, VALUE_BYTES_MAX),
+            "payload": (self.payload, 0, ENTRY_VALUE_BYTES_MAX),
             "seconds": (self.seconds, 1, SECONDS_MAX),
         }
         if self.rate is not None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.lock_message import Acquire, AcquireRequest, Granted, Release
 from fencelock.actors.api.map import DeleteEntry, EntryChanged, PutEntry
-from fencelock.actors.api.message import Acquire, AcquireRequest, Granted, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open

@@ -17,8 +17,8 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.serve import PROTOCOLS
-from fencelock.cluster.guarantee import OBJECTS
+from fencelock.cluster.cli.serve import PROTOCOL_NAMES
+from fencelock.cluster.guarantee import OBJECT_GUARANTEES
 from fencelock.cluster.node.node import check_assertions
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation import bakery_run, paxos_run
@@ -42,7 +42,7 @@ SHOWN_MAX = 40
 
 def simulate(
     protocol: Annotated[
-        str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOLS}.")
+        str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOL_NAMES}.")
     ] = "paxos",
     seeds: Annotated[
         str, typer.Option(help="The seeds from A to B, both included.", metavar="A..B")
@@ -68,7 +68,7 @@ def simulate(
         typer.Option(
             "--objects",
             help="Objects that clients use instead of locks. paxos: "
-            f"{', '.join(one.word for one in OBJECTS)}, or all; bakery: rwlocks.",
+            f"{', '.join(one.word for one in OBJECT_GUARANTEES)}, or all; bakery: rwlocks.",
         ),
     ] = "",
     members: Annotated[

@@ -6,9 +6,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.handover import Attach, Detach
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.redis import (
-    TTL_MS_MAX,
+    KEY_TTL_MS_MAX,
     AwaitKey,
     ChangeKeys,
     Expiry,
@@ -178,7 +178,7 @@ class ModelKeys:
         now = self.model.now
         ends = hold.ends if hold is not None and hold.door is not None else NEVER
         base = now + 1 if ends == NEVER else ends
-        further = min(now + TTL_MS_MAX, base + c.ttl_ms)
+        further = min(now + KEY_TTL_MS_MAX, base + c.ttl_ms)
         after = {Expiry.KEEP: ends, Expiry.NEVER: NEVER, Expiry.FURTHER: further}
         return after.get(c.expiry, now + c.ttl_ms + 1)
 

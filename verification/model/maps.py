@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.map import MAP, DeleteEntry, EntryRequest, PutEntry
-from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import GuardedRequest
 

@@ -9,14 +9,14 @@ from fencelock.actors.api.account import Amounts, Purge, Quota, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, CounterRequest, SetCounter
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
+from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import REDIS_KEY, object_name, plain_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import KeysRequest
 from fencelock.actors.table import history
-from fencelock.actors.table.account import SHARE, WHOLE
+from fencelock.actors.table.account import KEY_SHARE, WHOLE
 from fencelock.verification.model import maps
 from fencelock.verification.model.maps import holds_guard, key_of
 
@@ -261,7 +261,7 @@ class ModelQuotas:
         own = self.quotas.get(key, Quota())
         every = self.quotas.get("*", Quota()) if key else Quota()
         found: list[int] = []
-        for mine, others, rest in zip(own, every, SHARE if key else WHOLE, strict=True):
+        for mine, others, rest in zip(own, every, KEY_SHARE if key else WHOLE, strict=True):
             found.append(next(most for most in (mine, others, rest) if most is not None))
         return Amounts(*found)
 
@@ -388,9 +388,9 @@ class ModelHistory:
         while True:
             last = {one.lock: one for one in self.kept()}
             oldest = min(last.values(), key=lambda one: one.version)
-            late = oldest.at + history.KEEP_MS <= now
+            late = oldest.at + history.HISTORY_KEEP_MS <= now
             many = len(last) > history.HISTORIES_MAX
-            large = sum(one.size for one in self.kept()) > history.BYTES_MAX
+            large = sum(one.size for one in self.kept()) > history.HISTORY_BYTES_MAX
             if oldest.lock == lock or not (late or many or large):
                 return
             self.gone = oldest.version

@@ -16,8 +16,7 @@ from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import MAP, EntryRequest
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     AcquireRequest,
     Cancel,
@@ -25,6 +24,7 @@ from fencelock.actors.api.message import (
     Reason,
     ReleaseRequest,
 )
+from fencelock.actors.api.map import MAP, EntryRequest
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.retained import AcquireRetained

@@ -21,8 +21,8 @@ from typing import Any
 
 from beside import options_of, reported
 
-from fencelock.actors.api.message import Acquire, Release
-from fencelock.actors.api.name import TTL_MS_MAX
+from fencelock.actors.api.lock_message import Acquire, Release
+from fencelock.actors.api.name import SESSION_TTL_MS_MAX
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
@@ -95,7 +95,7 @@ def commands(fresh: bool) -> list[bytes]:
 def pair_us(written: list[bytes]) -> float:
     """Return how long a pair takes (us of processor time)."""
     machine = LockMachine()
-    machine.apply(0, [encode(Open(session="client", ttl_ms=TTL_MS_MAX))])
+    machine.apply(0, [encode(Open(session="client", ttl_ms=SESSION_TTL_MS_MAX))])
     began = time.thread_time()
     for time_ms, command in enumerate(written, 1):
         machine.apply(time_ms, [command])

@@ -32,7 +32,7 @@ from beside import options_of
 
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.journal import find_impossible, recover, why_unusable
-from fencelock.actors.paxos.message import Accept, Ballot, Batch, Pledge, Pledged
+from fencelock.actors.paxos.wire import Accept, Ballot, Batch, Pledge, Pledged
 from fencelock.cluster.node.storage.directory import StorageError
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode, encode

@@ -25,8 +25,8 @@ from beside import Pairs
 from msgspec.structs import replace
 
 from fencelock.actors.api.barrier import PARTIES_MAX, AwaitBarrier
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open

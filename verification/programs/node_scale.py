@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from beside import parser_of, reported
 
-from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.lock_message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.message import Address, Message, address_of

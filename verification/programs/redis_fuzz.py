@@ -23,7 +23,7 @@ from random import Random
 import psutil
 from beside import Pairs, options_of
 
-from fencelock.actors.redis.command import COMMANDS
+from fencelock.actors.redis.command import KEY_COMMANDS
 from fencelock.actors.redis.door import SCRIPTED, SUBSCRIBING, RedisDoor
 from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.transport.descriptors import raise_limit
@@ -40,7 +40,10 @@ FUZZERS = 24
 
 CHUNK = 4_096
 WORDS = [
-    *(name.encode() for name in [*COMMANDS, *RedisDoor.ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING]),
+    *(
+        name.encode()
+        for name in [*KEY_COMMANDS, *RedisDoor.ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING]
+    ),
     *b"NX XX GET EX PX EXAT PXAT KEEPTTL MATCH COUNT LOAD EXISTS FLUSH a b c * [".split(),
     *(b"0", b"1", b"-1", b"10", b"9223372036854775807", b"99999999999999999999", b"1e309", b""),
     *(b"9" * 5_000, b"-9223372036854775808", b"nan", b"1e400", b"-0.5"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from fencelock.actors.api.message import Granted, Release
+from fencelock.actors.api.lock_message import Granted, Release
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.bakery.config import (
     election_of,
@@ -18,7 +18,9 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.bakery.max_lease import longest_lease_ms
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import RequestKey, Who
+from fencelock.actors.bakery.wire import (
     BoundStatement,
     DropTicket,
     HoldRenewed,
@@ -32,11 +34,9 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Vouched,
 )
-from fencelock.actors.bakery.table import TicketPhase
-from fencelock.actors.bakery.ticket import RequestKey, Who
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between
-from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.session.event import HoldsLost
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.bakery_judge_votes import (
     DropsJudge,

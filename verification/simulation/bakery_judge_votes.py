@@ -10,7 +10,9 @@ from fencelock.actors.api.membership_message import MembersChanged
 from fencelock.actors.bakery.config import BAKERY_TIMING, leader_of, members_of, quorum
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.message import (
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import RequestKey, Turn, Who
+from fencelock.actors.bakery.wire import (
     AddTicket,
     Beat,
     Chosen,
@@ -34,13 +36,11 @@ from fencelock.actors.bakery.message import (
     UnlockAll,
     Yield,
 )
-from fencelock.actors.bakery.table import TicketPhase
-from fencelock.actors.bakery.ticket import RequestKey, Turn, Who
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.membership import Member
 from fencelock.actors.message import NS_PER_MS, Instant, Message, later, node_of
-from fencelock.actors.proxy.message import Relayed
+from fencelock.actors.proxy.event import Relayed
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationReport
 from fencelock.verification.simulation.world import World

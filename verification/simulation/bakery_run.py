@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.effect import Send
 from fencelock.actors.lease import DRIFT_PPM

@@ -14,9 +14,9 @@ from fencelock.actors.api.counter import (
     CounterRequest,
     SetCounter,
 )
-from fencelock.actors.api.message import Inspect, LockStatus, Refused
+from fencelock.actors.api.lock_message import Inspect, LockStatus, Refused
 from fencelock.actors.api.name import client_of, kind_of, object_name
-from fencelock.actors.api.request import Key
+from fencelock.actors.api.request import RequestKey
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, address_of, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
@@ -112,7 +112,7 @@ class CounterJudge(LockJudge):
         """The request of each user in flight, and the `floor` when it was sent."""
         self.sent: Counter[tuple[Address, str]] = Counter()
         """The changes of each user and counter that are not in the log."""
-        self.slots: dict[Key, int] = {}
+        self.slots: dict[RequestKey, int] = {}
         """The slot of each change in the log."""
         self.unheard: dict[tuple[Address, str], list[tuple[int, CounterChanged]]] = defaultdict(
             list

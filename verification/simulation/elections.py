@@ -6,7 +6,7 @@ from typing import Any
 
 from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.election import ELECTION, Lead
-from fencelock.actors.api.message import Refused
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.name import plain_name
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address

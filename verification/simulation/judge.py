@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fencelock.actors.api.message import Acquire, Granted, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Granted, Refused, Release
 from fencelock.actors.api.retained import RETAINERS, AcquireRetained, Recall
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import (
@@ -18,8 +18,8 @@ from fencelock.actors.message import (
     node_of,
     role_of,
 )
+from fencelock.actors.session.event import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.holds import ClientHold, HoldState
-from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, Admit
 from fencelock.actors.session.retainer import Decided

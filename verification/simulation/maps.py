@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from fencelock.actors.api.changes import ChangesRead, ReadChanges
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.map import (
     MAP,
     DeleteEntry,
@@ -17,7 +18,6 @@ from fencelock.actors.api.map import (
     MapQuery,
     PutEntry,
 )
-from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import kind_of, object_name, titled, without_secret
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, node_of

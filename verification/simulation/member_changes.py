@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.message import NS_PER_MS, Address, address_of
-from fencelock.actors.proxy.message import Relay
+from fencelock.actors.proxy.event import Relay
 from fencelock.verification.simulation.network import between
 from fencelock.verification.simulation.world import World, about
 

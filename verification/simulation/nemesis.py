@@ -10,7 +10,7 @@ from enum import Enum
 from random import Random
 
 from fencelock.actors.bakery.config import leader_of
-from fencelock.actors.bakery.message import Locked
+from fencelock.actors.bakery.wire import Locked
 from fencelock.actors.bootstrap_message import GroupConfig, Start, Started
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, node_of

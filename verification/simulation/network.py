@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fencelock.actors.message import NS_PER_MS, NS_PER_US
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
-    CLIENT_BYTES_MAX,
+    CLIENT_FRAME_BYTES_MAX,
     FrameValidator,
     check_client_size,
     has_few_arrays,
@@ -292,7 +292,7 @@ class VirtualLinks:
 
     def send(self, link: str, frame: Frame) -> None:
         raw = encode_frame(frame, link if self._client else "")
-        if len(raw) > CLIENT_BYTES_MAX:
+        if len(raw) > CLIENT_FRAME_BYTES_MAX:
             check_client_size(frame, len(raw), client=self._client)
         self._machine.world.carry(self._machine.name, self._machine.boot, link, raw)
 

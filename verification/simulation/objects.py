@@ -10,12 +10,12 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.message import Granted
+from fencelock.actors.api.lock_message import Granted
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, address_of, role_of
-from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.session.event import HoldsLost
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.verification.simulation.counters import COUNTERS
 from fencelock.verification.simulation.deadlines import DEADLINES, HANDOVERS

@@ -10,12 +10,12 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.name import client_of, object_name, plain_name, titled
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
-from fencelock.actors.api.request import Key
+from fencelock.actors.api.request import RequestKey
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.session.event import HoldsLost
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
@@ -102,7 +102,7 @@ class PassJudge(LockJudge):
         super().__init__(*arguments, **named)
         self.let_pass: Counter[tuple[Address, str]] = Counter()
         """The passes of each contender and object that are in the log and not yet received."""
-        self.known: set[Key] = set()
+        self.known: set[RequestKey] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event = delivered.event

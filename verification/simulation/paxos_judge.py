@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
-from fencelock.actors.api.message import (
+from fencelock.actors.api.lock_message import (
     Acquire,
     Cancelled,
     Granted,
@@ -18,8 +17,9 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.api.name import client_of
-from fencelock.actors.api.request import Key
+from fencelock.actors.api.request import RequestKey
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.session_message import CloseReason, Ended
 from fencelock.actors.bootstrap import bootstrap_of
@@ -41,9 +41,9 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.invariants import INVARIANTS as LOG_INVARIANTS
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.message import NO_BALLOT, Promise, Propose
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.paxos.wire import NO_BALLOT, Promise, Propose
+from fencelock.actors.proxy.event import Relay, Relayed
 from fencelock.actors.table.state import INVARIANTS as TABLE_INVARIANTS
 from fencelock.actors.table.wire import LogCommand, Queued
 from fencelock.cluster.node.lock_machine import read_command
@@ -84,7 +84,7 @@ class LockState:
     count: int = 0
     request: int = 0
     """The acquire that was granted last."""
-    queue: list[Key] = field(default_factory=list[Key])
+    queue: list[RequestKey] = field(default_factory=list[RequestKey])
 
     def drop(self) -> None:
         self.count -= 1
@@ -114,11 +114,11 @@ class LogLocksJudge:
         self.locks: dict[str, LockState] = {}
         self.fence = 0
         """The highest fence."""
-        self.spans: dict[Key, int] = {}
+        self.spans: dict[RequestKey, int] = {}
         """The number of fences that a grant has, where it is more than one, by acquire."""
-        self.granted: dict[Key, Granted] = {}
-        self.released: dict[Key, Released] = {}
-        self.over: set[Key] = set()
+        self.granted: dict[RequestKey, Granted] = {}
+        self.released: dict[RequestKey, Released] = {}
+        self.over: set[RequestKey] = set()
         """Acquires that will never be granted."""
         self.ended: set[str] = set()
 

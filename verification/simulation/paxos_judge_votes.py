@@ -16,7 +16,7 @@ from fencelock.actors.lease import PPM
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, node_of, role_of
 from fencelock.actors.paxos.config import (
-    CHANGE,
+    CHANGE_PREFIX,
     JOIN_SLOTS,
     WINDOW,
     change_in,
@@ -24,9 +24,10 @@ from fencelock.actors.paxos.config import (
     monitor_of,
 )
 from fencelock.actors.paxos.event import ProposeChange
-from fencelock.actors.paxos.message import (
+from fencelock.actors.paxos.reconfigurer import PAXOS_REACHABLE_MS
+from fencelock.actors.paxos.wire import (
     NO_BALLOT,
-    NUMBER_MAX,
+    PAXOS_NUMBER_MAX,
     Accept,
     Accepted,
     Ballot,
@@ -44,7 +45,6 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.actors.paxos.reconfigurer import HEARD_MS
 from fencelock.verification.simulation.plan import LogPlan
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationReport
@@ -209,7 +209,7 @@ class Choices:
         strange = [
             command
             for command in batch.commands
-            if command not in self.commands and not command.startswith(CHANGE)
+            if command not in self.commands and not command.startswith(CHANGE_PREFIX)
         ]
         if strange:
             self.violation_report("chosen-was-proposed", f"slot {slot} has {strange}")
@@ -233,7 +233,7 @@ class Choices:
                 yield batch
 
 
-NEVER = Ballot(NUMBER_MAX, Address(""))
+NEVER = Ballot(PAXOS_NUMBER_MAX, Address(""))
 """A ballot above all others: an acceptor that promised it accepts nothing."""
 
 Led = Prepare | Accept | Commit | Heartbeat
@@ -683,7 +683,7 @@ class TargetJudge:
             if silent * quick < (self.plan.replace_after_ms - 1) * NS_PER_MS * PPM:
                 text = f"{node} removes {gone}, which it heard {silent // NS_PER_MS} ms ago"
                 self.violation_report("only-silent-replaced", text)
-        recent = time - HEARD_MS * NS_PER_MS * PPM // slow - NS_PER_MS
+        recent = time - PAXOS_REACHABLE_MS * NS_PER_MS * PPM // slow - NS_PER_MS
         there = {
             one for one in new if one == node or self.received.get((node, one), recent) > recent
         }

@@ -32,7 +32,7 @@ from fencelock.actors.paxos.event import (
     SlotOutcomes,
 )
 from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
-from fencelock.actors.paxos.message import Declined, Figure, Propose
+from fencelock.actors.paxos.wire import Declined, Figure, Propose
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.verification.simulation.workload import Finish

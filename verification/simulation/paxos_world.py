@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencelock.actors.message import NS_PER_MS, Address, Message
-from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
+from fencelock.actors.paxos.wire import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
 from fencelock.cluster.node.storage.record import Mark
 from fencelock.verification.simulation.disk import Copy, Disk
 from fencelock.verification.simulation.faults import PPM

@@ -9,9 +9,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from fencelock.actors.api.message import Granted
+from fencelock.actors.api.lock_message import Granted
 from fencelock.actors.api.redis import KeysChanged, KeysRead, KeysRequest, KeyState, ReadKeys
-from fencelock.actors.api.request import Key
+from fencelock.actors.api.request import RequestKey
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.lease import DRIFT_PPM
@@ -27,7 +27,7 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.redis.door import RedisDoor
-from fencelock.actors.redis.message import Disconnected, Opened, Received, Transmit
+from fencelock.actors.redis.event import Disconnected, Opened, Received, Transmit
 from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.node.topology import NodeContext
@@ -432,9 +432,9 @@ class RedisJudge(LockJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.now = 0
-        self.commands: dict[Key, KeysRequest] = {}
+        self.commands: dict[RequestKey, KeysRequest] = {}
         """The requests of doors that members have received."""
-        self.noted: set[Key] = set()
+        self.noted: set[RequestKey] = set()
         """Those with an outcome in the log."""
         self.asked: dict[bytes, tuple[int, bool]] = {}
         """The time until which the last request of each token lets it rely on its key (ns), and

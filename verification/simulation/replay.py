@@ -9,13 +9,13 @@ from typing import Any
 
 from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.lock_all import SEVERAL
-from fencelock.actors.api.message import Granted, Reason
+from fencelock.actors.api.lock_message import Granted, Reason
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.redis import RECEIPT, KeyOutcome, KeysChanged
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.event import Decided, Learned, Skipped, SlotOutcomes
-from fencelock.actors.paxos.message import NO_BALLOT, Batch
+from fencelock.actors.paxos.wire import NO_BALLOT, Batch
 from fencelock.actors.table.state import INVARIANTS as TABLE_INVARIANTS
 from fencelock.actors.table.wire import LogCommand
 from fencelock.cluster.node.lock_machine import read_command

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach, Detach
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.retained import READERS, RETAINER, RETAINERS, WRITERS
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, ms_between, node_of
 from fencelock.actors.role import Host, Role
+from fencelock.actors.session.event import Close, Closed, ReleaseUnawaited
 from fencelock.actors.session.holds import UNCONFIRMED, ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
-from fencelock.actors.session.message import Close, Closed, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
     Admit,

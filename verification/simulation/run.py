@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import Describe, NodeStatus
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, LockList
 from fencelock.actors.effect import Effects, Send, Spawn, Wake
 from fencelock.actors.message import (
@@ -21,7 +21,7 @@ from fencelock.actors.message import (
     role_of,
 )
 from fencelock.actors.role import Host, Role
-from fencelock.actors.session.message import Close, Closed
+from fencelock.actors.session.event import Close, Closed
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, make_roles_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.api.message import Granted, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Granted, Reason, Refused, Release
 from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
@@ -19,7 +19,7 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.session.event import HoldsLost
 from fencelock.verification.simulation.judge import JudgedHold, LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery

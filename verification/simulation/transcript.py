@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
+from fencelock.actors.api.lock_message import Acquire, Granted, Refused, Release, Released
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointEnd,
@@ -53,7 +53,7 @@ from fencelock.actors.paxos.event import (
     SpreadDecisions,
     Suspect,
 )
-from fencelock.actors.paxos.message import Ballot, Batch
+from fencelock.actors.paxos.wire import Ballot, Batch
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown
 from fencelock.actors.trace import line_of, messages

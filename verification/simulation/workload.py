@@ -10,14 +10,14 @@ from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.retained import RETAINERS
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.role import Host, Role
-from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited, Suspected
+from fencelock.actors.session.event import HoldsLost, ReleaseUnawaited, Suspected
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext

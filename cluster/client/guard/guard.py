@@ -17,7 +17,7 @@ from fencelock.transport.posix import posix
 FENCE_MAX = (1 << 63) - 1
 """The highest fence: fences cross the wire, and fit into a BIGINT, as signed 64 bits."""
 
-DIGITS = 19
+FENCE_DIGITS = 19
 """The digits of a fence that is kept as text, with leading zeros. In a file it is overwritten in
 place, within one sector of the disk, so a crash leaves the former fence or the new one. In Redis
 fences are compared as text: Lua's numbers have 53 bits."""
@@ -148,11 +148,11 @@ class FileGuard:
         kept = os.open(self._fence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(kept, fcntl.LOCK_EX)  # Until it is closed.
-            highest = int(os.pread(kept, DIGITS, 0) or b"0")
+            highest = int(os.pread(kept, FENCE_DIGITS, 0) or b"0")
             if fence < highest:
                 raise StaleFenceError(resource or self.path.name, fence, highest)
             if fence > highest:
-                os.pwrite(kept, b"%0*d" % (DIGITS, fence), 0)
+                os.pwrite(kept, b"%0*d" % (FENCE_DIGITS, fence), 0)
                 os.fsync(kept)
                 if not highest:
                     sync_directory(self.path.parent)
@@ -229,7 +229,7 @@ class RedisGuard:
         for command in commands:
             words += [len(command), *command]
         key = self._prefix + resource
-        reply = self._client.eval(SCRIPT, 1, key, f"{fence:0{DIGITS}}", *words)
+        reply = self._client.eval(SCRIPT, 1, key, f"{fence:0{FENCE_DIGITS}}", *words)
         if highest := reply[0]:
             raise StaleFenceError(resource, fence, int(highest))
         return list(reply[1])

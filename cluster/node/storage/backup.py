@@ -27,12 +27,12 @@ from msgspec import Meta, MsgspecError
 from msgspec.json import decode
 
 from fencelock.actors.api.name import INT_MAX
-from fencelock.actors.paxos.message import CHUNK_BYTES_MAX, CHUNKS_MAX
+from fencelock.actors.paxos.wire import CHUNK_BYTES_MAX, CHUNKS_MAX
 from fencelock.cluster.node.storage.directory import StorageError, sync_directory
 
-NAME = b"fencelock backup "
+BACKUP_NAME = b"fencelock backup "
 VERSION = 1
-START = NAME + b"%d\n" % VERSION
+START = BACKUP_NAME + b"%d\n" % VERSION
 LENGTH = struct.Struct("<I")
 DIGEST_BYTES = 32
 HEADER_BYTES_MAX = 1 << 16
@@ -168,7 +168,7 @@ def _header(path: Path, content: bytes) -> BackupHeader:
 def _why_not(start: bytes) -> str:
     if START.startswith(start):
         return "was cut off: it ends in its first line"
-    if not start.startswith(NAME):
+    if not start.startswith(BACKUP_NAME):
         return "is no backup of fencelock: it does not begin as one"
     return (
         f"has another format than this release, which reads version {VERSION}: use the release "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fencelock.actors.error import FencelockError
 from fencelock.transport.descriptors import NO_SPARES, SpareDescriptors
-from fencelock.transport.posix import NODE, posix
+from fencelock.transport.posix import A_NODE, posix
 
 LOCK_NAME = "lock"
 PID_BYTES_MAX = 32
@@ -53,7 +53,7 @@ class DirectoryLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        fcntl = posix("fcntl", NODE)
+        fcntl = posix("fcntl", A_NODE)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._descriptor = os.open(folder / LOCK_NAME, flags, FILE_MODE)
         try:

@@ -28,7 +28,7 @@ from fencelock.cluster.client.election import Election
 from fencelock.cluster.client.lock import Hold
 from fencelock.cluster.log import warn
 
-LOOK_S = 0.1
+TERM_LOOK_S = 0.1
 """Interval between looks at the term (s): no callback says that it is certain again, or that its
 client was closed."""
 
@@ -92,7 +92,7 @@ class LeaderOnly:
         self._changed.set()
         while self._thread.is_alive():
             self._candidate.cancel()
-            self._thread.join(LOOK_S)
+            self._thread.join(TERM_LOOK_S)
         self._scheduler.remove_listener(self._apply)
 
     def _apply(self, _: object = None) -> None:
@@ -126,7 +126,7 @@ class LeaderOnly:
         try:
             while term.held and not self._closing.is_set():
                 self._set(not term.suspect)
-                self._changed.wait(LOOK_S)
+                self._changed.wait(TERM_LOOK_S)
                 self._changed.clear()
         finally:
             self._set(False)

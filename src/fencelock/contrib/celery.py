@@ -22,7 +22,7 @@ from celery import current_task
 from celery.utils.log import get_task_logger
 
 import fencelock
-from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
+from fencelock.actors.api.map import ENTRY_TTL_MS_MAX, ONCE, PERIOD_PERCENT
 from fencelock.cluster.client.base_client import namer
 from fencelock.cluster.client.owner import job_label
 from fencelock.cluster.client.settings import check_number
@@ -138,7 +138,7 @@ def once_a_period(
         UnavailableError: by the task: no node answered. The period may have begun.
 
     """
-    most = TTL_MS_MAX / 1000
+    most = ENTRY_TTL_MS_MAX / 1000
     allowed = f"a number of seconds above 0 and at most {most:.0f}"
     check_number("seconds", seconds, allowed, lambda s: 0 < s <= most)
 

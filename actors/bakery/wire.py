@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.ticket import EndedRequests, Record, RequestKey, Ticket, Turn, Who
 from fencelock.actors.message import Int64, Message
@@ -55,7 +55,7 @@ class BoundStatement(NamedTuple):
     bound_ms: Int64
 
 
-NOBODY = Seating(0, (), 0)
+NO_SEATING = Seating(0, (), 0)
 NOTHING_STATED = BoundStatement("", -1, 0)
 
 
@@ -143,7 +143,7 @@ class Install(Message, tag=0x46):
         return replace(self, statements=tuple(latest.values()))
 
 
-NOTHING_INSTALLED = Install(seating=NOBODY)
+NOTHING_INSTALLED = Install(seating=NO_SEATING)
 
 
 class Promised(Message, tag=0x42):

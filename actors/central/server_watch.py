@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Absence
-from fencelock.actors.central.message import (
+from fencelock.actors.api.lock_message import Absence
+from fencelock.actors.central.wire import (
     Peek,
     Peeked,
     PeekRetry,
@@ -18,7 +18,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.proxy.message import LockDescription, Ready
+from fencelock.actors.proxy.event import LockDescription, Ready
 from fencelock.actors.role import Host, Role, Summary
 
 PROBE_FIRST_MS = 100
@@ -27,7 +27,7 @@ PROBE_FIRST_MS = 100
 SERVER_PROBE_MS = 1_000
 """Interval of probes after that (ms)."""
 
-SILENT_MS = 5_000
+SILENT_SERVER_MS = 5_000
 """A server silent for this long counts as away (ms): five lost probes are no accident."""
 
 PEEK_RETRY_MS = 100
@@ -36,10 +36,10 @@ PEEK_RETRY_MS = 100
 PEEKS_MAX = 5
 """Number of attempts before answering without the server: half a second in all."""
 
-QUERIES_MAX = 1_000
+SERVER_QUERIES_MAX = 1_000
 """Maximum queries that wait for the server; further ones are answered at once, without it."""
 
-QUERIES = 1 << 31
+QUERY_NUMBERS = 1 << 31
 """Queries of one life of a node, and number of lives that are distinguished."""
 
 
@@ -74,7 +74,7 @@ class ServerWatch(Role[ServerWatchEvent]):
         super().__init__(address, host)
         self.proxy = proxy
         self.server = server
-        self.first_query = (boot % QUERIES) * QUERIES
+        self.first_query = (boot % QUERY_NUMBERS) * QUERY_NUMBERS
         self.began = Instant(0)
         self.replied_at: Instant | None = None
         self.ready = False
@@ -88,8 +88,8 @@ class ServerWatch(Role[ServerWatchEvent]):
         """Process one event; the server's messages count only if the server sent them."""
         match event:
             case LockDescription():
-                if len(self.queries) >= QUERIES_MAX:
-                    why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
+                if len(self.queries) >= SERVER_QUERIES_MAX:
+                    why = f"{SERVER_QUERIES_MAX} questions wait for the lock server, the limit"
                     return (Observe("central.queries_full"), self._unknown(event, (), why))
                 self.queries[event.query] = PendingView(event, now, 0)
                 return self._peek(event.query)
@@ -102,7 +102,7 @@ class ServerWatch(Role[ServerWatchEvent]):
             case PeekRetry():
                 return self._on_peek_retry(event, now)
             case ProbeServer():
-                if self.ready and self._silent_ms(now) > SILENT_MS:
+                if self.ready and self._silent_ms(now) > SILENT_SERVER_MS:
                     self.ready = False
                     return (Observe("central.server_silent"), self._not_ready(now), *self._probe())
                 return self._probe()

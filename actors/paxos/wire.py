@@ -27,7 +27,7 @@ BATCH_COMMANDS_MAX = 256
 PAGE = 16
 """Maximum slots in a `Promise` or `Slots`."""
 
-PAGE_BYTES_MAX = 512 << 10
+SLOTS_BYTES_MAX = 512 << 10
 """Size of the batches of such a message (bytes, 512 KiB) from which on no slot is added. With the
 largest last slot, they fit into a frame and a journal record of 1 MiB."""
 
@@ -37,14 +37,14 @@ CHUNK_BYTES_MAX = 256 << 10
 CHUNKS_MAX = 1 << 14
 """Maximum parts of a snapshot: 4 GiB, more than any table in memory."""
 
-NUMBER_MAX = 1 << 62
+PAXOS_NUMBER_MAX = 1 << 62
 """Slots and times stay below this, so that a peer cannot push a counter over 63 bits. For rounds
 see `config.ROUND_JUMP_MAX`."""
 
 SCHEME = 1
 """Version of the digest computation. Raised with each change: only equal schemes are compared."""
 
-COUNTERS_MAX = 16
+DIGEST_COUNTERS_MAX = 16
 """Maximum counters in a `TableDigest`; they are for people."""
 
 COUNTER_NAME_BYTES_MAX = 32
@@ -91,7 +91,7 @@ def page_of(batches: Iterable[Batch]) -> int:
     for batch in islice(batches, PAGE):
         count += 1
         size += batch.size
-        if size >= PAGE_BYTES_MAX:
+        if size >= SLOTS_BYTES_MAX:
             break
     return count
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import quoted
 from fencelock.actors.api.role_request import Queues, ReadQueues, queue_of
-from fencelock.actors.central.message import (
-    NUMBER_MAX,
+from fencelock.actors.central.wire import (
+    CENTRAL_NUMBER_MAX,
     ClientRetransmit,
     Grant,
     Idle,
@@ -23,7 +23,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.proxy.message import (
+from fencelock.actors.proxy.event import (
     AcquireLock,
     HoldReleased,
     LockGranted,
@@ -198,7 +198,7 @@ class LockClient(Role[LockClientEvent]):
         return (*settled, Send(self.broker, got))
 
     def _is_newer(self, grant: Grant) -> bool:
-        return self.sequence_num < grant.number <= NUMBER_MAX
+        return self.sequence_num < grant.number <= CENTRAL_NUMBER_MAX
 
     def _on_release_ack(self, sender: Address, ack: ReleaseAck) -> Effects:
         if sender != self.server or ack.lock != self.lock:

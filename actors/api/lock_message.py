@@ -34,12 +34,12 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import (
     Command,
-    Key,
     Outcome,
     Query,
     RepliedBy,
     Reply,
     Request,
+    RequestKey,
     TableQuery,
     TableReply,
 )
@@ -125,7 +125,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
 }
 """The error that a user's program gets for each reason."""
 
-REASONS: dict[type[FencelockError], Reason] = {
+ERROR_REASONS: dict[type[FencelockError], Reason] = {
     error: reason for reason, error in reversed(ERRORS.items())
 }
 """The reason of a refusal, by the error that a handler raised."""
@@ -154,7 +154,7 @@ class OwnerMessage(Message):
         request: int = 0
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RequestKey:
         """The key of the request; its reply has the same."""
         return self.session, self.owner, self.lock, self.request
 
@@ -325,7 +325,7 @@ class Cancel(LockRequest, Command, RepliedBy["Cancelled"], tag=0x12):
     EASES = True
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RequestKey:
         return self.session, self.owner, self.lock, -self.request
 
     def check_new(self) -> None:
@@ -416,7 +416,7 @@ class Cancelled(LockReply, Outcome, tag=0x1A):
     REPLIES_TO = (Cancel,)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RequestKey:
         return self.session, self.owner, self.lock, -self.request
 
 
@@ -453,7 +453,7 @@ def refused(request: Request, reason: Reason, detail: str = "", why: Why | None 
 
 def refused_by(request: Request, error: FencelockError) -> Refused:
     """Return the refusal of ``request`` from which a client makes that error again."""
-    return refused(request, REASONS[type(error)], str(error))
+    return refused(request, ERROR_REASONS[type(error)], str(error))
 
 
 class Contender(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.message import NodeStatus, Release
+from fencelock.actors.api.lock_message import NodeStatus, Release
 from fencelock.actors.message import Local, Timer
 
 

@@ -9,12 +9,12 @@ has one lock; here every message names its lock.
 
 from enum import IntEnum
 
-from fencelock.actors.api.message import Contender
+from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
 from fencelock.actors.message import Address, Int64, Local, Message, Timer, is_address, node_of
-from fencelock.actors.proxy.message import ReleaseOutcome
+from fencelock.actors.proxy.event import ReleaseOutcome
 
-NUMBER_MAX = (1 << 63) - 1
+CENTRAL_NUMBER_MAX = (1 << 63) - 1
 """A number is a fence, and a fence fits a signed 64-bit integer."""
 
 
@@ -227,5 +227,5 @@ def names_fit(*names: str) -> bool:
 def holder_fits(holder: Contender | None) -> bool:
     if holder is None:
         return True
-    numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX
+    numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= CENTRAL_NUMBER_MAX
     return names_fit(holder.node, holder.session, holder.owner) and numbers_fit

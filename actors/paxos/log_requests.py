@@ -9,19 +9,19 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fencelock.actors.api.message import Cancel, KeepAlive
-from fencelock.actors.api.request import Command, Key
+from fencelock.actors.api.lock_message import Cancel, KeepAlive
+from fencelock.actors.api.request import Command, RequestKey
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.paxos.event import ProposalBatch
-from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.wire import Propose
 from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
 from fencelock.actors.timing import TIMING
 
 CHECK_WAIT_MS = 5_000
 """Interval after which a wait known to the log is proposed again (ms), if its end was missed."""
 
-SILENT_MS = CHECK_WAIT_MS + 1_000
+SILENT_WAIT_MS = CHECK_WAIT_MS + 1_000
 """Waits of a client that has sent nothing for this long (ms) are not proposed again. A client that
 waits repeats its request every five seconds."""
 
@@ -29,10 +29,10 @@ WAIT_CHECKS_MAX = 25
 """Maximum number of such waits proposed again at a time. Each is a command in the log, and where
 thousands wait they must not be most of it."""
 
-BYTES_MAX = 64 << 20
+COMMANDS_BYTES_MAX = 64 << 20
 """Maximum size of the commands in flight through one node (bytes, 64 MiB). More are refused."""
 
-CLIENT_BYTES_MAX = 16 << 20
+CLIENT_COMMANDS_BYTES_MAX = 16 << 20
 """The same limit for one client or, with keys, for all clients with one key (bytes, 16 MiB)."""
 
 
@@ -44,7 +44,7 @@ class CommandEncoder(Protocol):
         ...
 
 
-class InFlightRequest(Struct, eq=False):
+class LogRequest(Struct, eq=False):
     """One command that was sent to the log and has no outcome yet.
 
     Attributes:
@@ -58,7 +58,7 @@ class InFlightRequest(Struct, eq=False):
 
     """
 
-    key: Key
+    key: RequestKey
     request: Command
     number: int
     command: bytes
@@ -68,14 +68,14 @@ class InFlightRequest(Struct, eq=False):
     client: RemoteClient | None = None
 
 
-_NUMBER: Callable[[InFlightRequest], int] = attrgetter("number")
-_COMMAND: Callable[[InFlightRequest], bytes] = attrgetter("command")
+_NUMBER: Callable[[LogRequest], int] = attrgetter("number")
+_COMMAND: Callable[[LogRequest], bytes] = attrgetter("command")
 
 
-class InFlightRequests:
+class LogRequests:
     """All requests in flight. The log's outcome ends one; until then it is proposed again.
 
-    Both queues are ordered by `InFlightRequest.proposed_at`, so the requests that are due come
+    Both queues are ordered by `LogRequest.proposed_at`, so the requests that are due come
     first and finding them is cheap. Removing from the front of a dict leaves gaps that
     later scans skip, so all due requests are taken at once.
 
@@ -102,12 +102,12 @@ class InFlightRequests:
         self.number = 0
         self.bytes = 0
         """The size of all commands in flight (bytes)."""
-        self.by_key: dict[Key, InFlightRequest] = {}
-        self.unconfirmed: dict[int, InFlightRequest] = {}
+        self.by_key: dict[RequestKey, LogRequest] = {}
+        self.unconfirmed: dict[int, LogRequest] = {}
         """Requests that the log is not known to have received."""
-        self.queued: dict[int, InFlightRequest] = {}
+        self.queued: dict[int, LogRequest] = {}
         """Acquires that wait in the table."""
-        self.gathered: list[InFlightRequest] = []
+        self.gathered: list[LogRequest] = []
         """Requests to propose at the end of this turn; a batch saves work for each of them."""
         self.unconfirmed_before = Instant(-1)
         """Unconfirmed requests proposed before this instant are due."""
@@ -119,17 +119,17 @@ class InFlightRequests:
     def add(
         self,
         request: Command,
-        key: Key,
+        key: RequestKey,
         now: Instant,
         *,
         sender: Address,
         client: RemoteClient | None = None,
-    ) -> InFlightRequest:
+    ) -> LogRequest:
         """Add a command; its ``key`` must be free. The caller then proposes it."""
         assert key not in self.by_key
         self.number = number = self.number + 1
         check = client is None  # A client's request was checked when its frame was read.
-        pending = InFlightRequest(
+        pending = LogRequest(
             key=key,
             request=request,
             number=number,
@@ -148,7 +148,7 @@ class InFlightRequests:
 
     def repeat(
         self,
-        pending: InFlightRequest,
+        pending: LogRequest,
         request: Command,
         sender: Address,
         client: RemoteClient | None,
@@ -165,7 +165,7 @@ class InFlightRequests:
                 client.usage.bytes += size
             pending.client = client
 
-    def propose(self, pending: InFlightRequest) -> Send:
+    def propose(self, pending: LogRequest) -> Send:
         propose = Propose(client=self.proxy, number=pending.number, command=pending.command)
         return Send(self.replica, propose)
 
@@ -180,11 +180,11 @@ class InFlightRequests:
             ),
         )
 
-    def numbered(self, number: int) -> InFlightRequest | None:
+    def numbered(self, number: int) -> LogRequest | None:
         """Return the request that replicas know by ``number``, or None if it is over."""
         return self.unconfirmed.get(number) or self.queued.get(number)
 
-    def end(self, pending: InFlightRequest) -> None:
+    def end(self, pending: LogRequest) -> None:
         """Drop a request that has its outcome, or that is not wanted any more."""
         del self.by_key[pending.key]
         if self.unconfirmed.pop(pending.number, None) is None:
@@ -195,7 +195,7 @@ class InFlightRequests:
             client.usage.in_flight -= 1
             client.usage.bytes -= size
 
-    def make_room(self, request: Command, key: Key, client: RemoteClient | None) -> None:
+    def make_room(self, request: Command, key: RequestKey, client: RemoteClient | None) -> None:
         """Drop requests in flight that a new command makes needless."""
         if isinstance(request, Cancel):
             session, owner, lock, number = key
@@ -209,7 +209,7 @@ class InFlightRequests:
                 self._drop(known)
             client.keeps = (oldest,) if oldest == key else (oldest, key)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: RequestKey) -> None:
         pending = self.by_key.get(key)
         if pending is not None:
             self.end(pending)
@@ -224,7 +224,7 @@ class InFlightRequests:
             self.end(pending)
         return len(gone)
 
-    def known(self, pending: InFlightRequest, now: Instant) -> None:
+    def known(self, pending: LogRequest, now: Instant) -> None:
         """Note that the log has queued this acquire, and will report when its wait ends."""
         self.unconfirmed.pop(pending.number, None)
         self.queued.pop(pending.number, None)
@@ -237,7 +237,7 @@ class InFlightRequests:
         if queued:
             self.queued_before = now
 
-    def due(self, now: Instant, most: int) -> list[InFlightRequest]:
+    def due(self, now: Instant, most: int) -> list[LogRequest]:
         """Return the requests to propose again, the longest due first, at most ``most``.
 
         All of them count as proposed now, and as unconfirmed until the log reports them. A wait
@@ -248,7 +248,7 @@ class InFlightRequests:
         due = _older(self.unconfirmed, max(repeat, self.unconfirmed_before), most)
         waits = _older(self.queued, self.queued_before, most - len(due))
         checks = min(WAIT_CHECKS_MAX, most - len(due) - len(waits))
-        recent = now - SILENT_MS * NS_PER_MS
+        recent = now - SILENT_WAIT_MS * NS_PER_MS
         for pending in [*waits, *_older(self.queued, checked, checks)]:
             if pending.client is not None and pending.client.received_at <= recent:
                 self.known(pending, now)
@@ -260,7 +260,7 @@ class InFlightRequests:
         return due
 
 
-def _older(queue: dict[int, InFlightRequest], before: Instant, most: int) -> list[InFlightRequest]:
+def _older(queue: dict[int, LogRequest], before: Instant, most: int) -> list[LogRequest]:
     """Remove from the front of ``queue`` requests proposed ``before``, at most ``most``."""
     old = takewhile(lambda pending: pending.proposed_at < before, queue.values())
     taken = list(islice(old, most))

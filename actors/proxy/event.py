@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fencelock.actors.api.message import Absence, Contender, NodeAddress, Reason
+from fencelock.actors.api.lock_message import Absence, Contender, NodeAddress, Reason
 from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.role_request import Counted, RoleDescription
