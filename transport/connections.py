@@ -4,8 +4,8 @@ libzmq accepts connections on its own thread, without a limit. Its monitor repor
 descriptor, and a frame knows the descriptor it came over (`descriptors`).
 
 A `Connection` has all that is known of one connection. `Connections` opens it when libzmq reports
-it, or when a frame comes over it before that, and closes it when libzmq reports its end, or when
-another connection has its descriptor.
+it, or when a frame comes over it before that, and closes it when libzmq reports its end, when
+another connection has its descriptor, or when a look shows that it has ended.
 """
 
 from __future__ import annotations
@@ -151,11 +151,11 @@ class Group:
 class Connections:
     """Counts connections to ``router``, and ends those that are silent or too many.
 
-    A connection is in one of these states until libzmq reports its end.
+    A connection is in one of these states until it is closed.
 
         FRESH    it has sent nothing: BEATING after `SILENT_S`, or ENDED without heartbeats
         BEATING  it has sent heartbeats, but no frame
-        USED     it has sent a frame; from FRESH and BEATING
+        USED     it has sent a frame; from FRESH, BEATING and MEMBER
         MEMBER   the latest link of a member; from any but ENDED. A later one makes it USED
         ENDED    it was shut down; from any
 
@@ -218,8 +218,8 @@ class Connections:
     def over(self, descriptor: int, identity: bytes, host: str) -> Connection:
         """Return the connection over which a frame from ``host`` came; one that is gone if closed.
 
-        While no events wait, one in `open` with that routing id that was not ended is the right one
-        without a look.
+        While no events wait, the caller may use the one that `open` has, if it has that routing id
+        and was not ended.
 
         The last frames of a closed connection may be read when another one has its descriptor
         already. If both have the same host, they name that other one wrongly. Its next frame has

@@ -23,7 +23,7 @@ CHECK_WAIT_MS = 5_000
 
 SILENT_WAIT_MS = CHECK_WAIT_MS + 1_000
 """Waits of a client that has sent nothing for this long (ms) are not proposed again. A client that
-waits repeats its request every five seconds."""
+waits repeats its request at least every five seconds."""
 
 WAIT_CHECKS_MAX = 25
 """Maximum number of such waits proposed again at a time. Each is a command in the log, and where

@@ -1,7 +1,7 @@
 """The endpoints of a client: the state of each, and the choice of the one in use.
 
-Each endpoint is in one `EndpointState`, and moves only along `MOVES`. Requests go to one that is
-usable, which are these four:
+Each endpoint is in one `EndpointState`, and moves only along `MOVES`. Requests go to a usable one.
+These four states are usable (UNTRIED to DOUBTED and back is not drawn):
 
     UNTRIED ── it sends something ──> LIVE ── a request is late: it is probed ──> DOUBTED
                                       ^  ^                                           │
@@ -9,27 +9,28 @@ usable, which are these four:
       it serves, or is named leader   │
                                     UNABLE <── it replies that it cannot serve, from all three
 
-From each of them, an endpoint may be left. It is back with the next message of it, or a new link:
+From each of them it may become unusable. Its next message, or a new link, makes it usable again:
 
-    SILENT     it owes a sign of life, see below
+    SILENT     it owed a sign of life or a reply for too long, see below
     BROKEN     its link broke, or is not up yet
     REFUSED    it does not accept this client
 
 An endpoint owes a *sign of life* while it is DOUBTED, or UNTRIED and asked for anything: any
-message will do. It owes a *reply* since a request or a keep-alive that can be answered at once; the
-reply to a probe does not count for that, since a node may live and get nothing decided. So there
-are two ways to SILENT:
+message will do. It owes a *reply* from the first request or keep-alive that can be answered at
+once, until it sends anything but a reply to a probe: a node may reply to probes and still get
+nothing decided. So there are two ways to SILENT:
 
-- a sign of life is owed for `patience_ms`, and another endpoint has sent one: that is used;
-- a reply is owed for `silence_ms`: the next endpoint is used, whatever is known of it.
+- it owed a sign of life for `patience_ms`, and another endpoint sent one: the other is used;
+- it owed a reply for `silence_ms`: the next endpoint is used, whatever is known of it.
 
-Only a session that the cluster keeps probes and doubts: it takes its place in a queue with it to
-another endpoint. Without one, a request that moves loses its place, so only `silence_ms` counts
-once an endpoint has sent anything.
+A client probes and doubts only while the cluster keeps its session: then its requests keep their
+places in queues at another endpoint. Without such a session, a request that moves loses its place,
+so only `silence_ms` counts once an endpoint has sent anything.
 
 While the endpoint in use is DOUBTED or UNABLE and requests wait, all usable ones are probed, after
 growing pauses. The first that replies replaces a DOUBTED one, the first that serves an UNABLE one.
-A message that comes soon after its endpoint was left shows a false alarm, and doubles the patience.
+A message that comes soon after its endpoint was left in doubt shows a false alarm, and doubles the
+patience, up to `ENDPOINT_SILENCE_MS`. One that comes later resets it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class EndpointState(Enum):
     """It has sent nothing yet."""
     LIVE = "live"
     DOUBTED = "doubted"
-    """A request of it is late, so it was probed, and has sent nothing since."""
+    """A request to it is late, so it was probed, and has sent nothing since."""
     UNABLE = "unable"
     """It lives, but can get no request decided, according to its last reply to a probe."""
     SILENT = "silent"
@@ -122,7 +123,7 @@ class Endpoint:
     received_at: Instant | None = None
     """The time of its last message, None before the first."""
     owing_since: Instant | None = None
-    """The time of the first message since it last replied to one, or None if it owes nothing."""
+    """The time since which it owes a reply, or None if it owes none."""
     left_in_doubt: bool = False
     """Whether it is SILENT since it sent no sign of life in time, rather than no reply."""
     refused: str = ""

@@ -1,9 +1,9 @@
 """Holds with a deadline: the table takes the lock away unless its owner renews or releases it.
 
-The table ends such a hold ``hold_ms + grace_ms`` of log time after it was granted, or after its
-last renewal. The client counts from before it sent the request, on its own clock, and subtracts the
-drift of clocks (`fencelock.actors.lease`). So the client knows that the hold ends before the table
-ends it.
+The table ends such a hold ``hold_ms + grace_ms + ROUNDING_MS`` of log time after it was granted, or
+after its last renewal. The client counts from before it sent the request, on its own clock, and
+subtracts the drift of clocks (`fencelock.actors.lease`). So the client knows that the hold ends
+before the table ends it.
 
 No client can renew a hold while no leader leads. So the log time between the last batch of one
 leadership and the first batch of the next does not count for deadlines: after a change of the

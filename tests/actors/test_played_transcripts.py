@@ -1,4 +1,7 @@
-"""The transcripts in `transcripts/`, played again: the first word of a file's name says by whom.
+"""The transcripts in `transcripts/`, played again and compared.
+
+The player of `proxy-*` is in `support/proxy_transcript.py`, that of `table-*` in
+`support/table_transcript.py`. Their headers explain the notation.
 
 ``PYTHONPATH=src:tests python tests/actors/test_played_transcripts.py --rewrite`` writes the
 outcomes of all commands anew.

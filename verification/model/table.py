@@ -3,7 +3,7 @@
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it: of the table it has only the commands, the outcomes and the limits. So the outcomes of the
 same log must be identical. Tests compare the two for random logs, and the judge of the simulator
-for the log of each run. Everything costs O(n).
+for the log of each run. A step may cost O(n^2) for n claims.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ RULES = {
     "served": "a request is granted as soon as it is its turn and what it asks for is free",
     "early": "nothing ends or passes before its time",
     "late": "what is due ends at the first log time at which it may",
-    "deadline": "a hold lasts as long as was asked for, to the millisecond",
+    "deadline": "a hold lasts as long as was asked for, and 1 ms of log time more",
     "lost": "a hold that was taken away is not renewed",
     "guard": "a change that names a hold is applied only while the lock is held under that fence",
     "versions": "each change of an entry finds the version that it requires, and versions rise",
@@ -78,7 +78,7 @@ FIELDS = {
     ("Renewed", ""): "deadline",
     ("Resized", ""): "size",
 }
-"""The rule that an outcome breaks by one of its fields, or by any."""
+"""The rule that is broken if this field of an outcome is wrong; under an empty name, any other."""
 
 MISSING: dict[str | Reason, str] = {
     "BarrierPassed": "together",
@@ -111,16 +111,16 @@ UNEXPECTED = {
     "Released": "release-by-fence",
     "Renewed": "lost",
 }
-"""The rule that is broken by such an outcome where there should be none, or a refusal. For grants
+"""The rule that is broken by such an outcome where the model has none, or a refusal. For grants
 see `TableReplay`."""
 
 
 class TableReplay(Judge):
     """Judges `RULES`: each slot of the log has the outcomes that the model has for its commands.
 
-    It judges the first report of each slot. A slot that a member left out between two others had no
-    outcomes. If no member ever learned a batch, because all of them crashed, the state is unknown
-    from there on, and nothing more is judged.
+    It judges the first report of each slot. If a member reports no outcomes for a slot between two
+    others, the slot had none. If no member ever learned a batch, because all of them crashed, the
+    state is unknown from there on, and nothing more is judged.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class TableReplay(Judge):
         self._expected: dict[int, list[Summary]] = {}
         """Outcomes of slots that no member has reported."""
         self._replied: set[Summary] = set()
-        """All outcomes so far."""
+        """All outcomes of the model in the slots compared so far."""
         self._reported: dict[str, int] = {}
         """The last slot that each member has reported in its present life."""
         self._past: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
