@@ -31,7 +31,7 @@ TICKETS = 4
 SERVE = f"""
 import sys
 from fencelock.actors.bakery import leader_requests
-leader_requests.TICKETS_MAX = {TICKETS}
+leader_requests.LEADER_TICKETS_MAX = {TICKETS}
 from fencelock.cluster.cli.start import main
 sys.argv = ["fencelock", "serve", *sys.argv[1:]]
 main()

@@ -202,7 +202,7 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
 def test_holds_whose_durations_end_together_are_handled_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ticket_attempt, "ENDS_MAX", 3)
+    monkeypatch.setattr(ticket_attempt, "QUEUE_ENDS_MAX", 3)
     trio = LeaderTrio()
     for number in range(10):
         trio.ask("n1", lock_request(lock=f"x{number}"))

@@ -262,7 +262,7 @@ def test_the_error_of_an_acquire_that_has_no_turn_names_the_node_that_confirms_n
 def test_an_acquire_beyond_the_limit_of_a_node_is_refused_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_module, "REQUESTS_MAX", 2)
+    monkeypatch.setattr(process_module, "LAMPORT_REQUESTS_MAX", 2)
     alone = LoneProcess()
     for ticket in (1, 2):
         assert sent(alone.want(ticket), QueueFull) == []

@@ -68,7 +68,7 @@ def test_there_is_room_to_release_to_cancel_and_to_keep_the_session_however_much
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.clients.quotas = Quotas(requests=4)
-    monkeypatch.setattr(backend, "REQUESTS_MAX", 4)
+    monkeypatch.setattr(backend, "NODE_REQUESTS_MAX", 4)
     for request in (2, 3, 4, 5):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
     assert messages_to(proxy.handle(ANN, acquire(6, "l6"), T0), api.Refused)
@@ -86,7 +86,7 @@ def test_there_is_room_to_release_to_cancel_and_to_keep_the_session_however_much
 
 
 def test_a_node_has_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "REQUESTS_MAX", 2)
+    monkeypatch.setattr(backend, "NODE_REQUESTS_MAX", 2)
     for request in (2, 3):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = messages_to(proxy.handle(ANN, acquire(4, "l4"), T0), api.Refused)
@@ -119,7 +119,7 @@ def test_bytes_in_flight_are_bounded_too(proxy: Proxy, monkeypatch: pytest.Monke
     assert "16384 KiB are allowed" in refused.detail
     cancel = api.Cancel(lock="l", session=ME, owner="o", request=1_000)
     assert len(proposed(proxy.handle(ANN, cancel, T0))) == 1
-    monkeypatch.setattr(backend, "BYTES_MAX", in_flight.bytes)
+    monkeypatch.setattr(backend, "COMMANDS_BYTES_MAX", in_flight.bytes)
     bob = Address("bob/session")
     (refused,) = messages_to(proxy.handle(bob, put(1, "bob.8"), T0), api.Refused, bob)
     assert "MiB of requests are under way at node n1" in refused.detail

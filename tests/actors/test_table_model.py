@@ -122,10 +122,10 @@ def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {
         "CHANGES_MAX": 6,
         "HISTORIES_MAX": 2,
-        "KEEP_MS": 500,
+        "HISTORY_KEEP_MS": 500,
         "OBJECT_BYTES_MAX": 500,
-        "BYTES_MAX": 800,
-        "RECORD_BYTES": 150,
+        "HISTORY_BYTES_MAX": 800,
+        "HISTORY_RECORD_BYTES": 150,
     }
     for name, value in limits.items():
         monkeypatch.setattr(history, name, value)

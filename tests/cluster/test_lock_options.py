@@ -347,7 +347,7 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
 @pytest.fixture
 def far(cables: Cables, monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
     """A client behind cables, which waits for a release for less than ten seconds."""
-    monkeypatch.setattr(session, "ANSWER_MS", 300)
+    monkeypatch.setattr(session, "UNANSWERED_MS", 300)
     addresses = cables.addresses
     with fencelock.connect(addresses, cluster=FACES, connect_timeout=PATIENCE_S) as client:
         yield client

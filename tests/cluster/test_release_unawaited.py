@@ -240,7 +240,7 @@ def test_an_owner_acquires_again_once_a_refused_release_was_confirmed_in_the_bac
 def test_a_second_release_waits_for_the_first_no_longer_than_usual(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hold, "ANSWER_MS", 20)
+    monkeypatch.setattr(hold, "UNANSWERED_MS", 20)
     notices: list[Notice] = []
     lock = scene.lock()
     lock.on_lost(notices.append)
