@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -21,7 +22,14 @@ from fencelock.transport.admission import (
 )
 from fencelock.transport.descriptors import CONNECTIONS_MAX, TcpConnection, connection_of
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
-from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
+from fencelock.transport.keys import (
+    MISMATCHES,
+    KeyGuard,
+    LinkKey,
+    ListedKeys,
+    mechanism_at,
+    why_failed,
+)
 from fencelock.transport.log import FaultLog, logger
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
@@ -69,6 +77,11 @@ BEAT_POLLS = 64
 """A busy hub checks whether they are due after so many polls."""
 
 
+LOOK_AFTER, LOOK_EACH = 3, 30
+"""A link looks at the mechanism of its peer after so many handshakes that failed without a detail,
+some 0.3 s, and again after so many more."""
+
+
 class Link:
     """The connection to the peer ``node``, which may be up, down, or not yet known to be either.
 
@@ -102,6 +115,10 @@ class Link:
         self.connection = TcpConnection(-1, None)
         """The present one, or the last."""
         self._refusal = ""
+        self._unexplained = 0
+        """Handshakes that failed without a detail since the link was up."""
+        self._why = ""
+        """The reason that a look at the peer has found for them."""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
         due."""
@@ -125,9 +142,19 @@ class Link:
         """Record a handshake that failed. One without a detail may be a node that stopped."""
         if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             self.retry_at = time.monotonic() + RETRY_S
-        why = why_failed(event, value, has_key=self._key is not None)
+        else:
+            self._unexplained += 1
+            if self._unexplained % LOOK_EACH == LOOK_AFTER:
+                threading.Thread(target=self._look, name="fencelock-look", daemon=True).start()
+        why = why_failed(event, value, has_key=self._key is not None) or self._why
         if why:
             self.refused(why, by_key=True)
+
+    def _look(self) -> None:
+        """Find out whether the peer has another mechanism; on a thread of its own."""
+        mechanism, has_key = mechanism_at(self.endpoint), self._key is not None
+        differs = bool(mechanism) and has_key != (mechanism == "CURVE")
+        self._why = MISMATCHES[has_key] if differs else ""
 
     def retry(self) -> None:
         """Connect again after a refused handshake; libzmq repairs broken connections by itself."""
@@ -144,7 +171,7 @@ class Link:
         self.up = up
         self._refusal = ""
         if up:
-            self.retry_at = 0.0
+            self.retry_at, self._unexplained, self._why = 0.0, 0, ""
             # Reading the events lets libzmq attach the connection; without this, a message sent
             # within the next millisecond would find none.
             self.dealer.getsockopt(zmq.EVENTS)

@@ -8,10 +8,12 @@ authenticator answers that on a thread of its own. Later every frame carries tha
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import zmq
 
@@ -25,6 +27,15 @@ UNKNOWN_MAX = 10_000
 
 SHOWN = 10
 """Characters of an unknown public key in the log, to compare with ``fencelock keys list``."""
+
+GREETING_S = 1.0
+"""Time limit for a connection to a node, and for each part of its greeting (s)."""
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
+"""The signature and the major version of a greeting."""
+
+MECHANISM_BEGINS, MECHANISM_ENDS = 12, 32
+"""The place of the mechanism in a greeting."""
 
 _DOMAIN = "fencelock"
 
@@ -42,10 +53,10 @@ class LinkKey(NamedTuple):
     server: str
     """The public key of the cluster's nodes."""
 
-    def secure(self, socket: Socket) -> None:
-        socket.setsockopt_string(zmq.CURVE_PUBLICKEY, self.public)
-        socket.setsockopt_string(zmq.CURVE_SECRETKEY, self.secret)
-        socket.setsockopt_string(zmq.CURVE_SERVERKEY, self.server)
+    def secure(self, dealer: Socket) -> None:
+        dealer.setsockopt_string(zmq.CURVE_PUBLICKEY, self.public)
+        dealer.setsockopt_string(zmq.CURVE_SECRETKEY, self.secret)
+        dealer.setsockopt_string(zmq.CURVE_SERVERKEY, self.server)
 
 
 class ListedKeys(NamedTuple):
@@ -83,11 +94,11 @@ class KeyGuard:
         self._authenticator.configure_curve_callback(_DOMAIN, self)
         self._authenticator.start()
 
-    def secure(self, socket: Socket) -> None:
-        socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt_string(zmq.CURVE_SECRETKEY, self._secret)
-        socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    def secure(self, router: Socket) -> None:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt_string(zmq.CURVE_SECRETKEY, self._secret)
+        router.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether ``key`` is known; on the thread of pyzmq, whose name this is."""
@@ -165,12 +176,34 @@ def why_failed(event: int, value: int, *, has_key: bool) -> str:
     """Return why a node did not accept a link of this process, or "" if it may be no refusal.
 
     A handshake that fails without a detail is none: the key may be for another cluster, but a proxy
-    or load balancer before a node that restarts also accepts a connection and closes it.
+    or load balancer before a node that restarts also accepts a connection and closes it. Also a
+    mechanism that differs may fail so, since both sides end the connection: see `mechanism_at`.
     """
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it does not know this key, or the key was removed"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
-        if has_key:
-            return "it uses no keys, so it may be any program"
-        return "it requires a key"
+        return MISMATCHES[has_key]
     return ""
+
+
+MISMATCHES = {False: "it requires a key", True: "it uses no keys, so it may be any program"}
+"""Why a node with another mechanism does not accept a link, by whether the link has a key."""
+
+
+def mechanism_at(endpoint: str) -> str:
+    """Return the security mechanism of the node at ``endpoint``, "NULL" or "CURVE"; "" if unknown.
+
+    A node names it in its greeting (ZMTP 3.0) once it knows the version of the other side, which
+    sends no more here. Blocks for `GREETING_S` at most for each part of it.
+    """
+    greeting = b""
+    parts = urlsplit(endpoint)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 0), GREETING_S) as one:
+            one.sendall(GREETING)
+            while len(greeting) < MECHANISM_ENDS and (more := one.recv(MECHANISM_ENDS)):
+                greeting += more
+    except (OSError, ValueError):
+        pass
+    named = greeting[MECHANISM_BEGINS:MECHANISM_ENDS].rstrip(b"\0")
+    return named.decode() if named in (b"NULL", b"CURVE") else ""

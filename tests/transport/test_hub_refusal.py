@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -41,9 +42,48 @@ from fencelock.transport.admission import REFUSALS_MAX, Dropped, FrameValidator
 from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError, UndecodableError
 from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
 from fencelock.transport.frame import EnvelopeItems, Frame, Mismatch, Rejected, encode_frame
+from fencelock.transport.keys import GREETING, ListedKeys, mechanism_at
 from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 
 LOWEST = 1 - (1 << 63)
+
+
+def greet_as(mechanism: bytes, server: socket.socket, cut: list[bool]) -> None:
+    """Cut off each connection, at once unless it names the version that it speaks."""
+    with contextlib.suppress(OSError):  # Until the server is closed.
+        while True:
+            with server.accept()[0] as one:
+                looks = len(one.recv(64)) >= len(GREETING)
+                if looks:
+                    one.sendall(GREETING + b"\0" + mechanism.ljust(20, b"\0") + bytes(32))
+                cut.append(looks)
+
+
+@pytest.mark.parametrize("mechanism", [b"CURVE", b"NULL"])
+def test_a_client_that_is_cut_off_without_a_reason_looks_at_the_mechanism_of_the_node(
+    station: Make, mechanism: bytes
+) -> None:
+    cut: list[bool] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=greet_as, args=(mechanism, server, cut), daemon=True).start()
+        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        client = station("s", {"endpoint-0": endpoint}, client=True)
+        until(lambda: True in cut and len(cut) > cut.index(True) + 3, client)
+        refused = [one for one in client.news if isinstance(one, LinkRefused)]
+        server.shutdown(socket.SHUT_RDWR)
+    detail = f"{endpoint}: it requires a key"
+    needs_key = LinkRefused(node="endpoint-0", detail=detail, by_key=True)
+    assert refused == ([needs_key] if mechanism == b"CURVE" else [])
+
+
+def test_a_node_names_its_mechanism_and_others_have_none(station: Make) -> None:
+    secret = zmq.curve_keypair()[1].decode()
+    plain, keyed = station("n1"), station("n2", listed=ListedKeys(secret, {}))
+    assert mechanism_at(plain.hub.endpoint) == "NULL"
+    assert mechanism_at(keyed.hub.endpoint) == "CURVE"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    assert mechanism_at(closed) == ""
 
 
 def test_a_client_of_another_cluster_is_notified_and_the_node_serves_on(station: Make) -> None:
