@@ -239,6 +239,6 @@ class ModelKeys:
             return KeyOutcome(state, True, 0, None, 0)
         fence = hold.fence + (hold.names.index(name) if name else 0)
         left = None if hold.ends == NEVER else int(hold.ends) - self.model.now
-        if left is not None and hold.door is not None:
-            left -= 1
+        if left is not None:  # It may be overdue.
+            left = max(0, left - (hold.door is not None))
         return KeyOutcome(state, True, fence, left, len(hold.acquisitions))
