@@ -352,8 +352,10 @@ class Model:
         self.sessions = [s for s in self.sessions if s["id"] != name]
         self.out.append(("Ended", name, request, reason, by))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
+        for c in waits:  # What can be held is served first.
+            self.serve(c)
         for c in waits:
-            self.end_wait(c)
+            self.objects.note_end(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.end(c)
