@@ -264,6 +264,7 @@ def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it
         pytest.param(9_400_676, id="a writer loses its hold while it asks to read, too"),
         pytest.param(9_500_332, id="an overdue key has no time left, rather than less than none"),
         pytest.param(9_500_846, id="the end of a session serves what can be held first"),
+        pytest.param(9_500_877, id="all that is free is asked for when fewer than none are"),
         pytest.param(9_500_670, id="the notice of a loss is repeated when another one holds"),
     ],
 )

@@ -684,7 +684,7 @@ class Model:
         if not amount:
             waits = any(not other.fence for other in self.find(lock=lock))
             amount = 0 if waits else permits - self.held(lock)
-            if not amount:
+            if amount < 1:  # Fewer than none are free after a smaller size, for a while.
                 self.deny(s, o, r, lock, Reason.TIMED_OUT)
                 return
         self._claim(c, amount, permits)
