@@ -224,8 +224,8 @@ class TcpConnection:
     def abort(self) -> None:
         """End the connection at once, and discard what the kernel holds of it in either direction.
 
-        After a shutdown, libzmq would read megabytes that came before. Connecting a socket to no
-        address does that.
+        After a shutdown, libzmq would still read megabytes that came before. A socket that is
+        connected to no address (AF_UNSPEC) is reset, and holds nothing.
         """
         if self.is_open():
             # connect(2): Python's makes addresses of a socket's own family only.

@@ -197,8 +197,8 @@ def mechanism_at(endpoint: str) -> str:
     sends no more here. Blocks for `GREETING_S` at most for each part of it.
     """
     greeting = b""
-    parts = urlsplit(endpoint)
     try:
+        parts = urlsplit(endpoint)
         with socket.create_connection((parts.hostname or "", parts.port or 0), GREETING_S) as one:
             one.sendall(GREETING)
             while len(greeting) < MECHANISM_ENDS and (more := one.recv(MECHANISM_ENDS)):

@@ -269,7 +269,7 @@ def test_a_restored_table_has_holder_queue_and_deadlines(table: LockTable, kind:
     assert copy.digest() == table.digest()
 
 
-ME, PAT = "ann.1", "pat.2"
+ME = "ann.1"
 
 
 def release(request: int, fence: int, *, session: str = ME) -> Release:
