@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import socket
 import sys
@@ -108,6 +110,22 @@ def test_a_silent_relay_accepts_and_sends_nothing_and_closes_that_when_healed(
     with connected(relays) as client:
         client.sendall(b"x")
         assert received(client, 1) == b"x"
+
+
+def test_relays_that_end_while_they_are_connected_to_leave_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: left.append(args.exc_value))
+    for count in range(100):
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            relays = stack.enter_context(Relays({LINK: listener.getsockname()[1]}))
+            clients = [connected(relays) for _ in range(count % 5 + 1)]
+        for client in clients:
+            client.close()
+    gc.collect()
+    assert left == []
 
 
 def test_a_dropped_link_is_closed(relays: Relays) -> None:

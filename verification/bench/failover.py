@@ -77,6 +77,7 @@ class Relays:
         self._servers: list[asyncio.Server] = []
         self._forwards = {link: asyncio.Event() for link in targets}
         """Set while the link is not silent."""
+        self._serving: set[asyncio.Task[None]] = set()
         self._ends: dict[RelayedLink, set[asyncio.StreamWriter]] = {link: set() for link in targets}
         """The open ends of the connections over each link."""
 
@@ -122,18 +123,32 @@ class Relays:
             self._servers.append(await asyncio.start_server(serve, sock=listener))
 
     async def _close(self) -> None:
+        """End all that serves; what asyncio does to accept a connection ends by itself.
+
+        The servers are closed last: one that is closed, or whose task is cancelled, while it
+        accepts a connection leaves its socket open.
+        """
+        for listener in self._listeners.values():
+            self._loop.remove_reader(listener)
+        while asyncio.all_tasks() != {asyncio.current_task()}:
+            for task in self._serving:
+                task.cancel()
+            await asyncio.sleep(0)
         for server in self._servers:
             server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(
         self, link: RelayedLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Forward until either side ends; end a connection over a silent link once it is healed."""
-        with self._open(link, writer):
+        """Forward until either side ends; end a connection over a silent link once it is healed.
+
+        Cancelled, it returns, since `asyncio` reports a server's task that does not.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # That of a server, which calls this.
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        with self._open(link, writer), contextlib.suppress(asyncio.CancelledError):
             if not self._forwards[link].is_set():
                 await self._forwards[link].wait()
                 return
