@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.central_scene import LoneClient
 from support.collected import Lines, logged_to
 from support.expect import PATIENCE_S
 from support.faces import FACES, Cables, Connect, connecting
@@ -214,15 +213,3 @@ def cables(paxos_nodes: list[Node]) -> Iterator[Cables]:
     """Return ways to the shared nodes that can be cut."""
     with Cables(node.address for node in paxos_nodes) as cables:
         yield cables
-
-
-@pytest.fixture
-def lone_client() -> LoneClient:
-    """A lock client of `central`, between its broker and its server."""
-    return LoneClient()
-
-
-@pytest.fixture
-def held(lone_client: LoneClient) -> LoneClient:
-    """The same: ticket 1 holds under 5, and no timer is on its way."""
-    return lone_client.holding()

@@ -1,7 +1,8 @@
 """The transcripts in `transcripts/`, played again and compared.
 
-The player of `proxy-*` is in `support/proxy_transcript.py`, that of `table-*` in
-`support/table_transcript.py`. Their headers explain the notation.
+The player of `table-*` is in `support/table_transcript.py`, that of `proxy-*` in
+`support/proxy_transcript.py`, that of other roles in `support/role_transcript.py`. Their headers
+explain the notation.
 
 ``PYTHONPATH=src:tests python tests/actors/test_played_transcripts.py --rewrite`` writes the
 outcomes of all commands anew.
@@ -12,7 +13,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.central_scene import SCENES
 from support.proxy_transcript import ProxyPlayer
+from support.role_transcript import RolePlayer
 from support.table_scene import table_of_three
 from support.table_transcript import TablePlayer
 from support.transcript import FOLDER, Case, cases_of, rewrite
@@ -25,7 +28,9 @@ FILES = sorted(FOLDER.glob("*.txt"))
 def played(case: Case) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if case.file.startswith("proxy-"):
-            return case.played(ProxyPlayer())
+            return case.played(ProxyPlayer(patch))
+        if case.file in SCENES:
+            return case.played(RolePlayer(SCENES[case.file], patch))
         table = table_of_three() if case.before is None else LockTable()
         return case.played(TablePlayer(table, patch))
 

@@ -1,101 +1,56 @@
-"""Roles of `central` by hand, and mutants of them."""
+"""The scenes of the transcripts of `central` (`role_transcript.py`), and mutants of its roles."""
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
+from fencelock.actors.central import wire
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.lock_client import LockClient
 from fencelock.actors.central.server import Holding, LockServer
-from fencelock.actors.central.wire import (
-    ClientRetransmit,
-    Grant,
-    Mode,
-    Release,
-    ReleaseAck,
-    Request,
-    Revoke,
-    ServerFull,
-)
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.proxy.event import AcquireLock, LockGranted, ReleaseLock
-from support.role_harness import HOST, T0
+from fencelock.actors.central.server_watch import ServerWatch
+from fencelock.actors.central.wire import Grant, Mode, Release, Request
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.proxy import event
+from fencelock.actors.proxy.event import LockGranted, ReleaseLock
+from fencelock.actors.role import Host
+from support.role_transcript import Scene, events_of
 
-SERVER = Address("s/server")
-BROKER_A, PROXY, WATCH = Address("a/clients"), Address("a/proxy"), Address("a/watch")
-A, B = Address("a/clients-1-1"), Address("b/clients-1-1")
-FIRST = Address("a/clients-ab-1")
-"""The first lock client of a broker whose node booted under 0xAB."""
+SERVER, NODE = Address("s/server"), Address("s/node")
+BROKER, PROXY, WATCH = Address("a/clients"), Address("a/proxy"), Address("a/watch")
+CLIENT = Address("a/clients-1-1")
+NAMES = {"server": SERVER, "broker": BROKER, "proxy": PROXY, "watch": WATCH}
+EVENTS = events_of(event, wire)
 
 
-def want(ticket: int, lock: str = "l", session: str = "s") -> AcquireLock:
-    return AcquireLock(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
+def make_server(host: Host, **arguments: Any) -> LockServer:
+    return LockServer(SERVER, host, **arguments)
 
 
-def request(client: Address, lock: str = "l") -> Request:
-    return Request(lock=lock, client=client, session="s", owner="o")
+def make_client(host: Host, server: Address = SERVER) -> LockClient:
+    return LockClient(
+        CLIENT, host, lock="l", session="s", broker=BROKER, server=server, random=Random(1)
+    )
 
 
-def release(client: Address, sequence: int, lock: str = "l") -> Release:
-    return Release(lock=lock, client=client, sequence=sequence)
+def make_watch(host: Host, boot: int = 0) -> ServerWatch:
+    return ServerWatch(WATCH, host, proxy=PROXY, server=SERVER, boot=boot)
 
 
-def granted(client: Address, number: int, lock: str = "l") -> Send:
-    """Return the grant to a lock client, which goes to its broker."""
-    broker = Address(client.partition("/")[0] + "/clients")
-    return Send(broker, Grant(lock=lock, client=client, number=number))
+def make_broker(host: Host) -> Broker:
+    return Broker(BROKER, host, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1))
 
 
-class LoneClient:
-    """Drives one lock client; effects less counters and the length of waits."""
-
-    def __init__(self) -> None:
-        self.client = LockClient(
-            A, HOST, lock="l", session="s", broker=BROKER_A, server=SERVER, random=Random(1)
-        )
-
-    def receives(self, sender: Address, event: Event) -> list[Effect | type[Wake]]:
-        known: object = event
-        assert isinstance(
-            known,
-            AcquireLock | ReleaseLock | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit,
-        )
-        effects = self.client.handle(sender, known, T0)
-        return [
-            Wake if isinstance(effect, Wake) else effect
-            for effect in effects
-            if not isinstance(effect, Observe)
-        ]
-
-    def wants(self, ticket: int) -> list[Effect | type[Wake]]:
-        return self.receives(BROKER_A, AcquireLock(lock="l", ticket=ticket, session="s", owner="o"))
-
-    def gives(self, ticket: int) -> list[Effect | type[Wake]]:
-        return self.receives(BROKER_A, ReleaseLock(lock="l", ticket=ticket))
-
-    def granted(self, number: int) -> list[Effect | type[Wake]]:
-        return self.receives(BROKER_A, Grant(lock="l", client=A, number=number))
-
-    def holding(self) -> LoneClient:
-        """Let ticket 1 hold under 5, with no timer on its way; return this client."""
-        self.wants(1)
-        self.granted(5)
-        self.rings()
-        return self
-
-    def acked(self, sequence: int) -> list[Effect | type[Wake]]:
-        return self.receives(SERVER, ReleaseAck(lock="l", sequence=sequence))
-
-    def rings(self) -> list[Effect | type[Wake]]:
-        return self.receives(A, ClientRetransmit())
-
-    def is_in(self, mode: Mode, sequence: int) -> None:
-        """Check its mode and its latest number."""
-        assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
-
-    def revoked(self, number: int) -> list[Effect | type[Wake]]:
-        return self.receives(BROKER_A, Revoke(lock="l", client=A, number=number))
+HOLD = {"session": "s", "owner": "o"}
+NOTHING_KNOWN = {"holder": None, "waiters": (), "waits_for": ()}
+SCENES = {
+    "central-server": Scene(make_server, EVENTS, {}, HOLD),
+    "central-client": Scene(make_client, EVENTS, NAMES, HOLD | {"lock": "l", "client": CLIENT}),
+    "central-watch": Scene(make_watch, EVENTS, NAMES, NOTHING_KNOWN),
+    "central-broker": Scene(make_broker, EVENTS, NAMES, HOLD),
+}
 
 
 class GrantsAreNotCompared(LockClient):

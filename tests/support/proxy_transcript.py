@@ -1,90 +1,77 @@
-"""The player of transcripts of a proxy over a backend that the test plays (`transcript.py`).
+"""The player of transcripts of a proxy over a backend that the test plays (`role_transcript.py`).
 
-``run MS``
-    Let time pass; the timers that are due fire.
 ``claims`` and ``clients``
     Return the waits and holds of the proxy, and the clients that it knows.
 
-Other lines are messages to the proxy, each after its sender (`SENDERS`). A request of ``ann#3`` is
-request 3 of the session ``ann``; without a number it has the next one. Its owner is ``o``. An
-outcome is an effect: what is sent, to whom, a timer that is set, a count. Fields that are equal in
-the message to the proxy are left out.
+A request of ``ann#3`` is request 3 of the session ``ann``; without a number it has the next one.
+Its owner is ``o``. Of an outcome, only the fields `SAME` are left out if they are equal in the
+message to the proxy.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from inspect import getmembers, isclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
+
 from fencelock.actors.api.lock_message import Refused
-from fencelock.actors.effect import Effect, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy import event as proxy_message
+from fencelock.actors.proxy import event
 from fencelock.actors.proxy.lock_manager import LockRequest
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from support.expect import checked
 from support.proxy_scene import ANN, ASK, BACKEND, BOB, LOCAL, claims_of, proxy_of_n1
-from support.role_harness import RoleHarness
+from support.role_transcript import RolePlayer, Scene, events_of
 from support.transcript import KINDS, message_of, written
 
 NODE = Address("n1/node")
 SENDERS = {"ann": ANN, "bob": BOB, "backend": BACKEND, "inside": LOCAL, "ask": ASK, "node": NODE}
-NAMES = {address: name for name, address in SENDERS.items()}
-EVENTS = KINDS | dict(getmembers(proxy_message, isclass))
+SCENE = Scene(lambda host: proxy_of_n1(), KINDS | events_of(event), SENDERS)
 SAME = ("lock", "session", "owner", "request")
 
 
-class ProxyPlayer(RoleHarness[Proxy]):
+class ProxyPlayer(RolePlayer):
     """The proxy of n1, and the numbers of the last requests of its clients."""
 
-    def __init__(self) -> None:
-        self.effects: list[Effect] = []
-        super().__init__(lambda host: proxy_of_n1())
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(SCENE, patch)
         self.last = Counter[str]()
 
     def __call__(self, line: str) -> Iterable[str]:
-        self.effects.clear()
-        event: Any = None
-        match line.split(maxsplit=1):
-            case ["claims"]:
-                return map(claim_of, claims_of(self.role).by_key.values())
-            case ["clients"]:
-                return [*self.role.clients.by_id] or ["none"]
-            case ["run", ms]:
-                self.run(int(ms))
+        proxy = checked(Proxy, self.role)
+        match line:
+            case "claims":
+                return map(claim_of, claims_of(proxy).by_key.values())
+            case "clients":
+                return [*proxy.clients.by_id] or ["none"]
             case _:
-                by, _, words = line.partition(" ")
-                name, _, given = by.partition("#")
-                number = int(given or self.last[name] + 1)
-                self.last[name] = max(number, self.last[name])
-                event = message_of(words, EVENTS, session=name, owner="o", request=number)
-                self.receive(SENDERS[name], event)
-        return filter(None, (effect_of(one, event) for one in self.effects))
+                return super().__call__(line)
 
-    def _perform(self, effect: Effect, sends: list[Send]) -> None:
-        self.effects.append(effect)
-        super()._perform(effect, sends)
+    def played(self, line: str) -> Any:
+        by, _, words = line.partition(" ")
+        name, _, given = by.partition("#")
+        number = int(given or self.last[name] + 1)
+        self.last[name] = max(number, self.last[name])
+        event = message_of(words, SCENE.kinds, session=name, owner="o", request=number)
+        self.receive(SENDERS[name], event)
+        return event
+
+    def written(self, effect: Effect, known: Mapping[str, Any]) -> str:
+        known = {"lock": ""} | {name: value for name, value in known.items() if name in SAME}
+        match effect:
+            case Send(to, Refused(reason=reason, detail=detail) as no):
+                _, *rest = written(no, **known, reason=reason, detail=detail).split()
+                return " ".join((self.names[to], *rest, f"{reason.name}: {detail}"))
+            case Wake(_, Tick()):
+                return ""
+            case Wake(after_ms, timer):
+                return f"after {after_ms} ms {type(timer).__name__}"
+            case _:
+                return super().written(effect, known)
 
 
 def claim_of(one: LockRequest) -> str:
     return f"{one.key.session}/{one.key.owner} {one.phase.name} {one.key.lock} ticket={one.ticket}"
-
-
-def effect_of(effect: Effect, event: Any) -> str:
-    """Return an effect of ``event`` in short; empty for the timer that the proxy sets each time."""
-    known = {name: getattr(event, name) for name in SAME if hasattr(event, name)}
-    match effect:
-        case Send(to, Refused(reason=reason, detail=detail) as no):
-            _, *rest = written(no, **known, reason=reason, detail=detail).split()
-            return " ".join((NAMES[to], *rest, f"{reason.name}: {detail}"))
-        case Send(to, message):
-            return f"{NAMES[to]} {written(message, **known)}"
-        case Wake(_, Tick()):
-            return ""
-        case Wake(after_ms, timer):
-            return f"after {after_ms} ms {type(timer).__name__}"
-        case Observe(name):
-            return f"count {name}"
-        case _:
-            raise NotImplementedError(effect)

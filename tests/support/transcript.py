@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from msgspec import convert
 
+import fencelock.actors.table.table  # noqa: F401  # It declares the commands of the log.
 from fencelock.actors.api.handover import digest_of
 from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import client_of
@@ -187,7 +188,10 @@ def written(value: Any, **known: Any) -> str:
 
 
 def _fields(value: Any, known: dict[str, Any]) -> Iterator[str]:
-    """Yield the fields of a message or a named tuple that are neither known, nor empty."""
+    """Yield the fields of a message or a named tuple that are not known.
+
+    An empty field is left out, too, unless another value of it is known.
+    """
     if isinstance(value, Event):
         names, defaults = value.__struct_fields__, value.__struct_defaults__
         usual = dict(zip(reversed(names), reversed(defaults), strict=False))
@@ -196,5 +200,6 @@ def _fields(value: Any, known: dict[str, Any]) -> Iterator[str]:
     usual = usual | known
     for name in names:
         field = getattr(value, name)
-        if field not in (None, ()) and not (name in usual and field == usual[name]):
+        is_empty = field in (None, ()) and known.get(name) in (None, ())
+        if not is_empty and not (name in usual and field == usual[name]):
             yield f"{name}={written(field)}"

@@ -1,0 +1,159 @@
+"""The player of transcripts of one role (`transcript.py`).
+
+``new`` and ``new NAME=VALUE ...``
+    Return the first effects of a new role, which is made with these arguments.
+``restart``
+    Return the first effects of the role that takes over what the last one wrote to its journal.
+``limit NAME NUMBER``
+    Set a limit, in all modules of the role's folder that have it.
+``wait MS``
+    Let time pass. No timer fires by itself: ``timer NAME`` fires one.
+``run MS``
+    Let time pass; the timers that are due fire.
+``summary``
+    Return what the role says of itself.
+
+Other lines are messages to the role, each after its sender. The fields that the scene gives are
+left out. So are those fields of an outcome that are equal in the message, or else in the scene. A
+role that only counts an event as ``malformed`` has not changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from inspect import getmembers, isclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from fencelock.actors.effect import Effect, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.message import Address, Message
+from fencelock.actors.role import Role
+from support.role_harness import RoleHarness
+from support.transcript import message_of, written
+
+
+class Scene(NamedTuple):
+    """What is around the role of a transcript."""
+
+    make: Callable[..., Role[Any]]
+    """Makes the role, given a host and perhaps more."""
+    kinds: Mapping[str, Any]
+    """The messages to the role, by the names of their classes."""
+    names: Mapping[str, Address] = {}
+    """Short names of addresses."""
+    given: Mapping[str, Any] = {}
+    """Values of fields that are left out."""
+
+
+def events_of(*modules: ModuleType) -> dict[str, Any]:
+    """Return the messages of ``modules`` by name; of two under one name, the last."""
+    return dict(pair for module in modules for pair in getmembers(module, isclass))
+
+
+class RolePlayer(RoleHarness[Role[Any]]):
+    """A role, what it writes, and the effects of one line."""
+
+    def __init__(self, scene: Scene, patch: pytest.MonkeyPatch) -> None:
+        self.scene, self.patch = scene, patch
+        self.names = {address: name for name, address in scene.names.items()}
+        self.start()
+
+    def start(self, **arguments: Any) -> None:
+        self.arguments = arguments
+        self.effects: list[Effect] = []
+        self.records: list[Message] = []
+        super().__init__(lambda host: self.scene.make(host, **arguments))
+
+    def __call__(self, line: str) -> Iterable[str]:
+        self.effects.clear()
+        event: Any = None
+        match line.split():
+            case ["new", *words]:
+                self.start(**{name: _argument(text) for name, text in map(_pair, words)})
+            case ["restart"]:
+                written_before = self.records
+                self.start(**self.arguments | {"records": tuple(written_before)})
+                self.records = written_before + self.records
+            case ["limit", name, number]:
+                limit(self.patch, type(self.role).__module__.rpartition(".")[0], name, int(number))
+            case ["wait", ms]:
+                self.now_ms += int(ms)
+            case ["run", ms]:
+                self.run(int(ms))
+            case ["summary"]:
+                return [" ".join(f"{name}={written(value)}" for name, value in self.role.summary())]
+            case _:
+                event = self.played(line)
+        known = {name: getattr(event, name) for name in getattr(event, "__struct_fields__", ())}
+        texts = (self.written(one, {**self.scene.given, **known}) for one in self.effects)
+        return [text for text in texts if text]
+
+    def played(self, line: str) -> Any:
+        """Send the message of a line to the role; return it."""
+        name, words = line.split(maxsplit=1)
+        names = {**self.scene.names, "timer": self.role.address}
+        sender = names.get(name, Address(name))
+        event = message_of(words, self.scene.kinds, **{"client": sender, **self.scene.given})
+        before = deepcopy(self.role.summary()), deepcopy(dict(self.role.state()))
+        self.receive(sender, event)
+        if [*map(_is_malformed, self.effects)] == [True]:
+            assert (self.role.summary(), dict(self.role.state())) == before
+        return event
+
+    def written(self, effect: Effect, known: Mapping[str, Any]) -> str:
+        """Return an effect without the fields that are ``known``, empty if it is not shown."""
+        match effect:
+            case Send(to, message):
+                return f"{self.names.get(to, to)} {written(message, **known)}"
+            case Wake(after_ms, timer):
+                return f"after {after_ms} ms {written(timer, **known)}"
+            case Observe(name, number):
+                return f"count {name}" + f" {number}" * (number > 1)
+            case Persist(record):
+                return f"persist {written(record, **known)}"
+            case Spawn(address, role, arguments):
+                texts = [f"{name}={one}" for name, one in arguments.items() if type(one) in PLAIN]
+                return " ".join(("spawn", address, role.__name__, *texts))
+            case Retire(address):
+                return f"retire {address}"
+            case _:
+                raise NotImplementedError(effect)
+
+    def _perform(self, effect: Effect, sends: list[Send]) -> None:
+        self.effects.append(effect)
+        match effect:
+            case Persist(record):
+                self.records.append(record)
+            case Spawn() | Retire():
+                pass
+            case _:
+                super()._perform(effect, sends)
+
+
+PLAIN = (int, str)
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, _, text = word.partition("=")
+    return name, text
+
+
+def _argument(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _is_malformed(effect: Effect) -> bool:
+    return isinstance(effect, Observe) and effect.name.endswith("_malformed")
+
+
+def limit(patch: pytest.MonkeyPatch, folder: str, name: str, number: int) -> None:
+    """Set a limit in all modules of ``folder`` that have it."""
+    modules = [one for name, one in sys.modules.items() if name.startswith(f"{folder}.")]
+    found = [module for module in modules if hasattr(module, name)]
+    assert found, f"{name} is no limit"
+    for module in found:
+        patch.setattr(module, name, number)
