@@ -1,11 +1,10 @@
-"""Random logs for the table of locks, applied to it and to the model, and judged on the way."""
+"""Random logs for the table of locks, applied to it and to the model."""
 
 from __future__ import annotations
 
 import os
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -39,7 +38,7 @@ from fencelock.actors.api.semaphore import (
     ReleasePermits,
     ResizeSemaphore,
 )
-from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.account_rules import read_usage
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
@@ -47,19 +46,14 @@ from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.report import read_changes
-from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.session import OwnerKey
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
+from fencelock.actors.table.wire import ExtendSessions, LogCommand
 from fencelock.verification.model.maps import Seen, key_of
-from fencelock.verification.model.table import WEEK_MS, Model, ModelClaim, Summary, summary_of
+from fencelock.verification.model.table import WEEK_MS, Model, ModelClaim, summary_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
-
-Queue = dict[tuple[str, str, int], int]
-"""A lock's queue: (session, owner, request) to ticket, in order."""
-
 
 Plain = api.Acquire | api.Release | Evict
 """A command about a lock, in place of which there may be one about another object."""
@@ -621,113 +615,53 @@ def _keyed(session: str) -> str:
     return {"a": "shop@", "b": "till@"}.get(session.partition(".")[0], "") + session
 
 
-def queue_of(held: Resource) -> Queue:
-    who = ((wait.owner_state, wait.ticket) for wait in held.waits)
-    return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
-
-
-@dataclass
-class TableJudge:
-    """The invariants, judged by the table's outcomes and state, without the model.
-
-    Attributes:
-        grants: fence to the session, owner and lock of its grant.
-        settled: requests to their final outcomes.
-        closed: sessions that ended.
-        last: the last fence that was granted, as the last of a span.
-
-    """
-
-    grants: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
-    settled: dict[Summary, Summary] = field(default_factory=dict[Summary, Summary])
-    closed: list[str] = field(default_factory=list[str])
-    last: int = 0
-
-    def on_held(self, table: LockTable, before: dict[str, Queue], held: api.Granted) -> None:
-        """Judge a grant, or the repetition of one."""
-        who = (held.session, held.owner, held.lock)
-        assert held.fence in self.grants or held.fence > self.last  # fences-rise
-        hold = table.find_hold(held.lock, held.fence)
-        span = 0 if hold is None else hold.details.span
-        self.last = max(self.last, held.fence + max(span, 1) - 1)
-        assert self.grants.setdefault(held.fence, who) == who  # one-holder
-        assert held.session not in self.closed  # ended-gets-nothing
-        queue = before.get(held.lock, {})
-        ticket = queue.get((held.session, held.owner, held.request), 0)
-        at = table.resources.get(held.lock)
-        now = queue_of(at).values() if at is not None else ()
-        assert not [t for t in queue.values() if t < ticket and t in now]  # queue-in-log-order
-
-    def judge(
-        self, table: LockTable, before: dict[str, Queue], out: list[Result], *, renews: bool
-    ) -> None:
-        """Judge the outcomes of one command, and the state of ``table`` after it.
-
-        A command that ``renews`` may have the number of an acquire; then its outcome is the last.
-        """
-        lasting = (
-            api.Reason.TIMED_OUT,
-            api.Reason.NOT_HELD,
-            api.Reason.ALREADY_HELD,
-            api.Reason.LIMIT_REACHED,
-        )
-        for one in out:
-            if isinstance(one, Ended):
-                self.closed.append(one.session)
-            if isinstance(one, api.Granted):
-                self.on_held(table, before, one)
-            if (isinstance(one, api.Granted) and one.session != NO_CLIENT) or (
-                isinstance(one, api.Refused) and one.reason in lasting
-            ):
-                key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
-                summary = summary_of(one)
-                assert self.settled.setdefault(key, summary) == summary  # one-outcome
-        assert self.last <= table.fence
-        claims = queued = spans = 0
-        for name, resource in table.resources.items():
-            holds, waits = list(resource.holds), list(resource.waits)
-            members = [one.owner_state for one in (*holds, *waits)]
-            assert members  # free-leaves-nothing
-            assert holds or any(one.details.locks for one in waits)  # free-leaves-nothing
-            for hold in holds:
-                holder, fence = hold.owner_state, hold.fence_of(name)
-                assert resource.find(name, fence) is hold
-                assert fence == hold.fence + hold.objects.index(name)  # fences-rise
-                assert self.grants[hold.fence] == (holder.session.id, *holder.key)
-                assert hold.count >= 1
-                if hold.details.span:
-                    noted = hold in (holder.session.awaited or ())
-                    assert noted or not waits  # none-forgotten
-                    assert resource.spans is not None
-                    assert noted != (fence in resource.spans.unnoted)  # noted-once
-            retained = [hold for hold in holds if hold.details.span]
-            assert retained == ([] if resource.spans is None else resource.spans.holds)
-            spans += len(retained)
-            fences = [hold.fence_of(name) for hold in holds]
-            assert fences == sorted(set(fences))  # fences-rise
-            known = {*table.sessions.by_id, NO_CLIENT}
-            assert all(one.session.id in known for one in members)  # ended-gets-nothing
-            assert resource.free == resource.capacity - sum(
-                hold.amount for hold in holds
-            )  # capacity-kept
-            assert resource.free >= 0 or kind_of(name) == SEMAPHORE  # capacity-kept
-            head = resource.next_wait()
-            at_all = [table.resources[one].next_wait() for one in head.objects] if head else []
-            assert head is None or any(
-                one is not head for one in at_all
-            )  # no-overtaking, all-at-once
-            claims += len(members)
-            queued += len(waits)
-        if table.fence % 3 == 0:  # Names that nobody has read yet end too.
-            shown = [*table.held_names.within("", "")]
-            assert shown == sorted(name for name, one in table.resources.items() if one.held)
-        unheld = judge_objects(table)
-        claims += unheld
-        assert table.waits == queued + unheld
-        assert table.retained == spans == sum(s.retained for s in table.sessions.by_id.values())
-        sessions = (table.key_session, *table.sessions.by_id.values())
-        assert claims == table.claims == sum(s.claims for s in sessions)
-        assert (table.due_ms() or table.time_ms + 1) > table.time_ms
+def judge_state(table: LockTable, model: Model) -> None:
+    """Judge the state of ``table``; outcomes are compared with those of the model."""
+    held: set[tuple[int, str, str, str]] = set()
+    claims = queued = spans = 0
+    for name, resource in table.resources.items():
+        holds, waits = list(resource.holds), list(resource.waits)
+        members = [one.owner_state for one in (*holds, *waits)]
+        assert members  # free-leaves-nothing
+        assert holds or any(one.details.locks for one in waits)  # free-leaves-nothing
+        for hold in holds:
+            holder, fence = hold.owner_state, hold.fence_of(name)
+            assert resource.find(name, fence) is hold
+            assert fence == hold.fence + hold.objects.index(name)  # fences-rise
+            held.add((hold.fence, holder.session.id, *holder.key))
+            assert hold.count >= 1
+            if hold.details.span:
+                noted = hold in (holder.session.awaited or ())
+                assert noted or not waits  # none-forgotten
+                assert resource.spans is not None
+                assert noted != (fence in resource.spans.unnoted)  # noted-once
+        retained = [hold for hold in holds if hold.details.span]
+        assert retained == ([] if resource.spans is None else resource.spans.holds)
+        spans += len(retained)
+        fences = [hold.fence_of(name) for hold in holds]
+        assert fences == sorted(set(fences))  # fences-rise
+        known = {*table.sessions.by_id, NO_CLIENT}
+        assert all(one.session.id in known for one in members)  # ended-gets-nothing
+        assert resource.free == resource.capacity - sum(
+            hold.amount for hold in holds
+        )  # capacity-kept
+        assert resource.free >= 0 or kind_of(name) == SEMAPHORE  # capacity-kept
+        head = resource.next_wait()
+        at_all = [table.resources[one].next_wait() for one in head.objects] if head else []
+        assert head is None or any(one is not head for one in at_all)  # no-overtaking, all-at-once
+        claims += len(members)
+        queued += len(waits)
+    assert held == {(c.fence, c.session, c.owner, c.lock) for c in model.claims if c.fence}
+    if table.fence % 3 == 0:  # Names that nobody has read yet end too.
+        shown = [*table.held_names.within("", "")]
+        assert shown == sorted(name for name, one in table.resources.items() if one.held)
+    unheld = judge_objects(table)
+    claims += unheld
+    assert table.waits == queued + unheld
+    assert table.retained == spans == sum(s.retained for s in table.sessions.by_id.values())
+    sessions = (table.key_session, *table.sessions.by_id.values())
+    assert claims == table.claims == sum(s.claims for s in sessions)
+    assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
 def key_holds(table: LockTable) -> list[KeyHold]:
@@ -851,18 +785,17 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         AssertionError: their outcomes of a command differ, or the judge objects.
 
     """
-    table, model, writer, judge = LockTable(), Model(), composer(), TableJudge()
+    table, model, writer = LockTable(), Model(), composer()
     for opening in (Open(session=name, ttl_ms=5_000) for name in composer.SESSIONS):
         assert [summary_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + delay_of(step)
-        before = {name: queue_of(one) for name, one in table.resources.items()}
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [summary_of(one) for one in out] == model.apply(at, command), command
         assert entries_in(table) == sorted(e.seen for e in model.entries), command
         compare_usage(table, model)
-        judge.judge(table, before, out, renews=isinstance(command, Renew))
+        judge_state(table, model)
         compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
