@@ -27,6 +27,7 @@ from support.table_comparison import (
     DeadlineComposer,
     Dice,
     ElectionComposer,
+    FewComposer,
     HandoverComposer,
     KeyComposer,
     LatchComposer,
@@ -43,9 +44,10 @@ from support.table_comparison import (
     steps_of,
 )
 
+from fencelock.actors.api.handover import Detach, digest_of
 from fencelock.actors.api.lock_message import Acquire, Reason, Release
 from fencelock.actors.api.pool import GivePermits
-from fencelock.actors.api.redis import ChangeKeys, KeyState
+from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.semaphore import AcquirePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended, Open
@@ -61,6 +63,7 @@ from fencelock.actors.table import (
     rules,
     snapshot,
 )
+from fencelock.actors.table import table as table_module
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.history import Histories
@@ -80,6 +83,7 @@ from fencelock.actors.table.wire import (
     PoolRecord,
     Result,
 )
+from fencelock.verification.model import table as model_module
 from fencelock.verification.model.table import Model, summary_of
 
 
@@ -115,6 +119,38 @@ def test_ends_beyond_those_of_one_log_time_come_at_the_next_ones() -> None:
     ends = [len(table.advance(at)) for at in (51, 52, 53)]
     assert ends == [len(model.advance(at)) for at in (51, 52, 53)]
     assert ends == [ENDS_MAX // 2, ENDS_MAX // 2 - 2, 0]
+
+
+def test_a_door_does_not_delete_a_lock_that_an_owner_without_a_name_detached() -> None:
+    table, model = LockTable(), Model()
+    about: dict[str, Any] = {"session": "a.1", "owner": "", "lock": "L"}
+    digest = digest_of(b"v")
+    log: list[LogCommand] = [
+        Open(session="a", ttl_ms=5_000),
+        Acquire(**about, request=1),
+        Detach(**about, request=2, fence=1, digest=digest, ttl_ms=400),
+        ChangeKeys(
+            session="a.1",
+            owner="q",
+            request=3,
+            keys=("L",),
+            action=KeyAction.DELETE,
+            states=(KeyState.EQUAL,),
+            expected=digest,
+        ),
+    ]
+    for command in log:
+        assert [summary_of(one) for one in table.apply(0, command)] == model.apply(0, command)
+
+
+@pytest.mark.parametrize("seed", log_seeds(30))
+def test_logs_in_which_some_ends_are_left_to_later_log_times(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """What is overdue is as it was. Where a new leader has moved an end, looking counts as one."""
+    for module in (table_module, model_module):
+        monkeypatch.setattr(module, "ENDS_MAX", 1 + seed % 4)
+    compare(steps_of(seed), FewComposer, late=True)
 
 
 def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:

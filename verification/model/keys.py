@@ -100,7 +100,7 @@ class ModelKeys:
     def attach(self, c: Attach) -> None:
         model, who, held = self.model, (c.session, c.owner, c.request), self.model.holder(c.lock)
         right = sha256(c.secret).digest()
-        if held is None or not held.detached_by or held.door is None or held.door[0] != right:
+        if held is None or held.detached_by is None or held.door is None or held.door[0] != right:
             model.deny(*who, c.lock, Reason.NOT_HELD)
             return
         model.claims.remove(held)
@@ -119,7 +119,8 @@ class ModelKeys:
         model.fences += 1
         claim = model.made("no-client", "", name, 0)
         claim.door = door
-        claim.fence, claim.acquisitions, claim.ends = model.fences, [0], ends
+        claim.fence, claim.acquisitions = model.fences, [0]
+        claim.set_end(ends)
         model.claims.append(claim)
         model.out.append(("Granted", name, claim.fence, "no-client", "", 0, 1, 0, 0))
         return claim
@@ -162,7 +163,7 @@ class ModelKeys:
         if hold is None:
             waits = any(name in claim.names for claim in self.model.claims)
             return KeyState.AWAITED if waits else KeyState.FREE
-        if hold.door is None or hold.detached_by:
+        if hold.door is None or hold.detached_by is not None:
             return KeyState.NATIVE
         value, _, reserved, _ = hold.door
         length = len(c.expected or b"") if c.prefix else len(value)
@@ -213,7 +214,7 @@ class ModelKeys:
             hold.acquisitions.append(0)
         if c.counts and c.action is KeyAction.DELETE:
             hold.acquisitions.pop()
-        hold.ends = ends
+        hold.set_end(ends)
         return hold
 
     def _force(self, c: ChangeKeys, name: str, hold: ModelClaim) -> None:
@@ -229,7 +230,7 @@ class ModelKeys:
         self.blocked = ""
 
     def _value(self, hold: ModelClaim | None) -> bytes | None:
-        if hold is None or (hold.door is not None and not hold.detached_by):
+        if hold is None or (hold.door is not None and hold.detached_by is None):
             return None if hold is None or hold.door is None else hold.door[0]
         return f"{hold.session}/{hold.shown}".encode()
 

@@ -131,6 +131,8 @@ class ModelClaim:
     grace_ms: int = 0
     ends: float = float("inf")
     """The log time at which the hold ends."""
+    moved: float = 0
+    """How much later new leaders have made that; to look again at the old time counts as an end."""
     first: int = 0
     """The number of the acquire that was granted first."""
     renewals: dict[int, int] = field(default_factory=dict[int, int])
@@ -142,7 +144,7 @@ class ModelClaim:
     the duration for which a wait will hold it."""
     command: UpdateRequest | None = None
     """The request of a door that waits."""
-    detached_by: str = ""
+    detached_by: str | None = None
     """The owner who detached the lock; then the value is the digest of the secret."""
 
     @property
@@ -153,7 +155,9 @@ class ModelClaim:
     @property
     def shown(self) -> str:
         """The owner, for people."""
-        return self.detached_by or (self.owner if self.door is None else self.door[0].decode())
+        if self.detached_by is not None:
+            return self.detached_by
+        return self.owner if self.door is None else self.door[0].decode()
 
     @property
     def payer(self) -> str:
@@ -165,6 +169,9 @@ class ModelClaim:
     def counted(self) -> bool:
         """Whether its levels are permits, as those of a semaphore."""
         return 1 < self.permits < RWLOCK_PERMITS
+
+    def set_end(self, ends: float) -> None:
+        self.ends, self.moved = ends, 0
 
 
 @dataclass(eq=False)
@@ -289,7 +296,7 @@ class Model:
         self.sizes[claim.lock, self.fences + 1] = claim.permits
         claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
         if claim.hold_ms:
-            claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
+            claim.set_end(self.now + claim.hold_ms + claim.grace_ms + 1)
         self.fences += max(len(claim.names), claim.span)
         claim.acquisitions = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
@@ -303,7 +310,8 @@ class Model:
         count = 1 if claim.span and claim.counted else len(claim.locks) or len(claim.acquisitions)
         terms = (claim.hold_ms, claim.grace_ms)
         if claim.hold_ms and request != claim.first:
-            claim.ends = max(claim.ends, self.now + 2)
+            if claim.ends < self.now + 2:
+                claim.set_end(self.now + 2)
             left = int(claim.ends) - self.now - 1
             terms = (max(1, left - claim.grace_ms), left - max(1, left - claim.grace_ms))
         answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
@@ -318,7 +326,7 @@ class Model:
             before = len(self.out)
             due: list[tuple[float, int, int, Any]]
             due = [(c.due, 0, c.place, c) for c in self.claims if not c.fence]
-            due += [(c.ends, 1, c.fence, c) for c in self.claims if c.fence]
+            due += [(c.ends - c.moved, 1, c.fence, c) for c in self.claims if c.fence]
             due += [(e.due, 0, e.place, e) for e in self.entries]
             due += self.objects.due()
             due += [(s["due"], 2, s["number"], s) for s in self.sessions]
@@ -336,6 +344,8 @@ class Model:
             maps.end(self, [item])
         elif not isinstance(item, ModelClaim):
             self.objects.drop(item)
+        elif item.fence and item.moved:
+            item.moved = 0
         elif item.fence:
             self.take(item)
         else:
@@ -370,6 +380,7 @@ class Model:
             self.extended = max(self.extended, at, self.now)
             for claim in self.claims:
                 claim.ends += max(at, self.now) - self.now
+                claim.moved += max(at, self.now) - self.now
             for s in self.sessions:
                 s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
         self.advance(at)
@@ -493,7 +504,7 @@ class Model:
             found[object_name(MAP, e.map), e.key] = e.version, e.value, e.session
         found |= {(c.lock, ""): c.permits for c in self.claims if c.counted}
         for c in self.claims:
-            if c.fence and c.door is not None and not c.detached_by:
+            if c.fence and c.door is not None and c.detached_by is None:
                 found |= dict.fromkeys([(name, "") for name in c.names], c.door[0])
         return found
 
@@ -581,7 +592,9 @@ class Model:
             return
         if r not in mine.renewals:
             mine.renewals[r] = c.hold_ms or mine.renewals.get(last, mine.hold_ms)
-            mine.ends = max(mine.ends, self.now + mine.renewals[r] + mine.grace_ms + 1)
+            ends = self.now + mine.renewals[r] + mine.grace_ms + 1
+            if ends > mine.ends:
+                mine.set_end(ends)
         self.out.append(("Renewed", lock, c.fence, mine.renewals[r], mine.grace_ms, s, o, r))
 
     def _do(

@@ -267,7 +267,7 @@ class TableReplay(Judge):
         first = min(waits, key=lambda one: one.place, default=None)
         if any(isinstance(one, Attach) for one in commands):
             return "attach"
-        if holder is not None and holder.detached_by:
+        if holder is not None and holder.detached_by is not None:
             return "between"
         if kind_of(found.lock) == SEVERAL:
             return "all-at-once"
