@@ -165,9 +165,6 @@ class PaxosBackend(MembersBackend):
         self.expired = 0
         """Sessions that expired in the slot whose outcomes are processed."""
 
-    def begin(self, now: Instant) -> None:
-        self.contact.received_at = now
-
     def __len__(self) -> int:
         return len(self.in_flight.by_key)
 

@@ -90,10 +90,6 @@ class Backend(ABC):
         self.removed = False
         self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
 
-    def begin(self, now: Instant) -> None:
-        """Note the start of the proxy."""
-        del now
-
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of requests in flight."""

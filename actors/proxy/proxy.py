@@ -148,10 +148,6 @@ class Proxy(Role[Request]):
         self._handlers[Refused] = self._on_refused
         self._named = (Request, *self._handlers)
 
-    def begin(self, now: Instant) -> Effects:
-        self.backend.begin(now)
-        return ()
-
     def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
         handler = self._handlers.get(type(event))
         if self.closed:
