@@ -326,12 +326,18 @@ def begin(
 
 
 def keep(table: TableState, session: Session) -> None:
-    """Keep a session alive: a change that is whole by itself.
+    """Keep a session alive, and forget owner states that no request can need any more.
 
-    Another one within the same millisecond changes nothing, so it can be left out.
+    It is a change that is whole by itself. Another one within the same millisecond changes nothing,
+    so it can be left out. Under a new leader nothing is forgotten for a TTL: clients repeat the
+    requests that they sent while there was none.
     """
+    now_ms, ttl_ms = table.time_ms, session.ttl_ms
     table.changing = True
-    table.sessions.keep(session, table.time_ms)
+    session.kept_ms = now_ms
+    session.deadline_ms = max(session.deadline_ms, now_ms + ttl_ms)
+    if now_ms >= table.sessions.extended_ms + ttl_ms:
+        session.forget(now_ms)
     table.changing = False
 
 

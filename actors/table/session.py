@@ -290,17 +290,6 @@ class Sessions:
         session = self.by_number.get(handle.rpartition(".")[2])
         return session if session is not None and without_secret(session.id) == handle else None
 
-    def keep(self, session: Session, now_ms: int) -> None:
-        """Note a keep-alive, and forget owner states that no request can need any more.
-
-        Under a new leader nothing is forgotten for a TTL: clients repeat the requests that they
-        sent while there was none.
-        """
-        session.kept_ms = now_ms
-        session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
-        if now_ms >= self.extended_ms + session.ttl_ms:
-            session.forget(now_ms)
-
     def extend(self, now_ms: int) -> None:
         self.extended_ms = max(self.extended_ms, now_ms)
 
