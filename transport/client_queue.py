@@ -73,7 +73,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -142,7 +141,7 @@ SENDERS_MAX = 4_096
 """Limit of owners that were behind, and of senders that are counted."""
 
 
-class QueuedFrame(NamedTuple):
+class QueuedFrame(Struct, eq=False):
     """A frame as it arrived, or the rest of one that was decoded."""
 
     connection: Connection
@@ -288,8 +287,9 @@ class ClientQueue:
             share = 0 if self._bucket.tokens < 0 else BEHIND_SHARE
             self._behind.room = most if self._is_alone() else share
         while left > 0 and (lane := self._next_lane()) is not None:
-            owner, (connection, raw, rest) = self._take(lane)
-            frame, taken = rest or opened(connection, raw), 1
+            owner, waiting = self._take(lane)
+            connection, taken = waiting.connection, 1
+            frame = waiting.rest or opened(connection, waiting.raw)
             if frame is not None:
                 room = min(left, lane.room, OWNER_SHARE if self.owners else left)
                 envelopes = frame.envelopes
