@@ -51,23 +51,6 @@ class Guarantee(Enum):
         return self.name.lower().replace("_", "-")
 
 
-OBJECT_GUARANTEES = (
-    Guarantee.SEMAPHORES,
-    Guarantee.RWLOCKS,
-    Guarantee.LOCK_ALL,
-    Guarantee.ELECTIONS,
-    Guarantee.DEADLINES,
-    Guarantee.MAPS,
-    Guarantee.LATCHES,
-    Guarantee.BARRIERS,
-    Guarantee.COUNTERS,
-    Guarantee.POOLS,
-    Guarantee.REDIS,
-    Guarantee.HANDOVERS,
-)
-"""The guarantees about objects other than a plain lock, in the order of ``--objects``."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProtocolGuarantees:
     """The guarantees of one protocol, and its price in one line."""

@@ -42,7 +42,6 @@ from fencelock.actors.table.resource import Resource, TableHold, Wait
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.guarantee import OBJECT_GUARANTEES
 from fencelock.verification.model import maps as model_maps
 from fencelock.verification.model.table import Model
 from fencelock.verification.simulation.counters import COUNTERS
@@ -276,10 +275,6 @@ def test_a_seed_with_all_kinds_at_which_a_judge_or_a_user_was_wrong_is_clean(see
 def test_a_protocol_without_the_objects_is_refused(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
         workload_of(kind, "central")
-
-
-def test_the_help_of_the_command_names_all_workloads() -> None:
-    assert tuple(WORKLOADS) == OBJECT_GUARANTEES
 
 
 def test_an_unknown_workload_is_refused_with_those_there_are() -> None:

@@ -18,12 +18,11 @@ from rich.table import Table
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.serve import PROTOCOL_NAMES
-from fencelock.cluster.guarantee import OBJECT_GUARANTEES
 from fencelock.cluster.node.node import check_assertions
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation import bakery_run, paxos_run
 from fencelock.verification.simulation.faults import in_words, promise_of
-from fencelock.verification.simulation.objects import workload_of
+from fencelock.verification.simulation.objects import WORKLOADS, workload_of
 from fencelock.verification.simulation.report import RunReport, Total, reports
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.transcript import SCENES, Recorder
@@ -68,7 +67,7 @@ def simulate(
         typer.Option(
             "--objects",
             help="Objects that clients use instead of locks. paxos: "
-            f"{', '.join(one.word for one in OBJECT_GUARANTEES)}, or all; bakery: rwlocks.",
+            f"{', '.join(one.word for one in WORKLOADS)}, or all; bakery: rwlocks.",
         ),
     ] = "",
     members: Annotated[

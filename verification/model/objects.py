@@ -57,6 +57,10 @@ class ModelObjects:
         found |= {lock: payer for lock, (_, _, payer) in self.pools.items()}
         return found | {lock: self.barrier_payers[lock] for lock in waited}
 
+    def readable(self) -> dict[str, int]:
+        """Return the values that judges compare with those that clients read."""
+        return {lock: value for lock, (value, _) in self.counters.items()}
+
     def remove(self, lock: str) -> None:
         """Remove an object, whose waits are refused."""
         if self.counters.pop(lock, None):

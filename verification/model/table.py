@@ -494,12 +494,13 @@ class Model:
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
 
     def readable(self) -> dict[tuple[str, str], Any]:
-        """Return what can be read, by object and key: the values of counters, entries and keys.
+        """Return what a judge of reads compares with, by object and key.
 
-        Of a semaphore that is held or awaited it is the number of its permits.
+        These are the values of objects (`ModelObjects.readable`), entries and keys. Of a semaphore
+        that is held or awaited it is the number of its permits.
         """
         found: dict[tuple[str, str], Any]
-        found = {(lock, ""): value for lock, (value, _) in self.objects.counters.items()}
+        found = {(lock, ""): value for lock, value in self.objects.readable().items()}
         for e in self.entries:
             found[object_name(MAP, e.map), e.key] = e.version, e.value, e.session
         found |= {(c.lock, ""): c.permits for c in self.claims if c.counted}

@@ -170,7 +170,10 @@ class TableReplay(Judge):
         self._replay_to(slot - 1)
 
     def at(self, lock: str, slot: int, key: str = "") -> Any:
-        """Return the value of an object after all slots before ``slot``; see `Model.readable`."""
+        """Return the value of an object after all slots before ``slot``, or None.
+
+        It is None, too, for a kind of object that `Model.readable` leaves out.
+        """
         past = reversed(self._past[lock, key])
         return next((value for after, value in past if after < slot), None)
 
