@@ -38,11 +38,8 @@ WIDTH = 140
 """The longest line with more than a command."""
 FIRST = "before each"
 
-OBJECTS = (
-    "lock", "locks", "keys", "semaphore", "rwlock", "election", "latch", "barrier", "counter",
-    "pool", "map", "handle", "kind", "account",
-)  # fmt: skip
-"""The fields with the name of what a message is about. It stands without the field's name."""
+SUBJECTS = ("lock", "locks", "keys", "map", "handle", "kind", "account")
+"""Fields with the name of what a message is about, beside the one that its `KIND` names."""
 
 WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 
@@ -122,14 +119,20 @@ KINDS: dict[str, Any] = {
 
 
 def message_of(line: str, kinds: Mapping[str, Any] = KINDS, **given: Any) -> Any:
-    """Return the message that a line names: its class, and its fields beside those ``given``."""
+    """Return the message that a line names: its class, and its fields beside those ``given``.
+
+    The name of what the message is about stands without the name of its field.
+    """
     name, *words = WORD.findall(line)
     kind = kinds[name]
-    hints, subject = _hints(kind), [one for one in OBJECTS if one in kind.__struct_fields__]
-    pairs = (word.split("=", 1) if "=" in word else (subject[0], word) for word in words)
-    fields = dict(pairs)
-    known = {field: value for field, value in given.items() if field in kind.__struct_fields__}
-    return kind(**known | {field: _value(text, hints[field]) for field, text in fields.items()})
+    hints, known = _hints(kind), kind.__struct_fields__
+    about = (one for one in (getattr(kind, "KIND", ""), *SUBJECTS) if one in known)
+    subject = next(about, "lock")
+    fields = dict(word.split("=", 1) if "=" in word else (subject, word) for word in words)
+    for field in fields.keys() - set(known):
+        raise ValueError(f"{line!r}: {name} has no field {field}, only {', '.join(known)}")
+    rest = {field: value for field, value in given.items() if field in known}
+    return kind(**rest | {field: _value(text, hints[field]) for field, text in fields.items()})
 
 
 @cache
