@@ -125,7 +125,32 @@ def pinned() -> str:
 
 def test_the_bytes_of_every_message_and_the_numbers_of_every_enum_are_pinned() -> None:
     """A change here is a change of the wire: on purpose, with ``--rewrite``, or a mistake."""
-    assert PINS.read_text(encoding="utf-8") == pinned()
+    assert PINS.read_text(encoding="utf-8") == pinned(), "on purpose: run this file with --rewrite"
+
+
+TAGS = re.compile(r"^\| (0x[0-9a-f, xto]+) \| `([\w/.]+)` \|$", re.MULTILINE)
+"""A row of the table of tags: some tags and spans, and the module or folder that has them."""
+
+
+def tags_of(words: str) -> Iterator[int]:
+    """Yield the tags of ``0x1e, 0xa0 to 0xa3``."""
+    for part in words.split(", "):
+        first, _, last = part.partition(" to ")
+        yield from range(int(first, 16), int(last or first, 16) + 1)
+
+
+def test_each_tag_is_of_the_row_of_its_module() -> None:
+    page = (ROOT / "actors" / "README.md").read_text(encoding="utf-8")
+    rows = [(home, tag) for words, home in TAGS.findall(page) for tag in tags_of(words)]
+    homes = {tag: home for home, tag in rows}
+    assert len(rows) == len(homes), "the table of tags in actors/README.md gives a tag to two rows"
+    wrong = set[str]()
+    for cls in declared():
+        module = cls.__module__.replace(".", "/").removeprefix("fencelock/").removeprefix("actors/")
+        home = homes.get(cls.TAG, "no module")
+        if not f"{module}.py".startswith(home):
+            wrong.add(f"{cls.TAG:#x} of {cls.__name__} in {module}.py is in the row of {home}")
+    assert wrong == set(), "the table of tags in actors/README.md disagrees"
 
 
 @given(st.data())
@@ -465,8 +490,9 @@ def _table(rows: list[str]) -> Callable[[re.Match[str]], str]:
 
 def test_the_page_has_every_message_of_clients_with_its_fields() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == rewritten(page, messages())
-    assert "| ? |" not in page
+    assert page == rewritten(page, messages()), "run this file with --rewrite"
+    unexplained = re.findall(r"^\| 0x\w+ \| (\w+) \| .* \| \? \|$", page, re.MULTILINE)
+    assert unexplained == [], "write in the last column, for '?', what these messages mean"
 
 
 RULES = """\
@@ -511,7 +537,7 @@ def _in_cddl(spelling: str) -> str:
 
 def test_the_schema_has_every_message_of_clients() -> None:
     written = SCHEMA.read_text(encoding="utf-8")
-    assert written == schema(messages())
+    assert written == schema(messages()), "run this file with --rewrite"
     assert Schema(written)
 
 
