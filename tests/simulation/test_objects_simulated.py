@@ -795,6 +795,12 @@ for (kind, workload), planted in PLANTED.items():
             BUGS[f"{kind}: {bug}, in the log"] = (workload, judge[1], *how)
 
 
+def test_bugs_are_planted_in_each_workload() -> None:
+    planted = {workload for _, workload in PLANTED}
+    without = {one.word for one, workload in WORKLOADS.items() if workload not in planted}
+    assert without == set(), "PLANTED has no bugs of these"
+
+
 @pytest.mark.parametrize(
     "bug",
     with_long(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import fencelock
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.table.rules import OBJECT_RECORDS
 from fencelock.cluster.cli.completion import complete_object, named_argument
 from fencelock.cluster.cli.formatting import object_kinds, object_named, object_shown, share_of
 from fencelock.cluster.cli.main import app
@@ -235,6 +236,13 @@ def test_what_nobody_can_hold_stands_in_a_table_of_its_own(client: fencelock.Cli
     assert held.index("shown/lock") < held.index("name")
     assert others.split()[0] == "3"
     client.counter("shown/count").set(0)
+
+
+@pytest.mark.parametrize("kind", [one.KIND for one in OBJECT_RECORDS.values()])
+def test_what_outlives_its_clients_is_listed_and_deleted_by_a_command(kind: str) -> None:
+    """Nobody could remove it otherwise."""
+    assert run(kind, "list", "--help").exit_code == 0, "objects.py has no _staying_app of it"
+    assert run(kind, "delete", "--help").exit_code == 0
 
 
 def test_who_of_a_map_prints_how_to_see_its_entries(client: fencelock.Client) -> None:
