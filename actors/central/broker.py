@@ -70,9 +70,9 @@ class ClientRecord(NamedTuple):
 class Broker(Role[Accepted]):
     """Spawns a `LockClient` per session and lock, and retires it when it is not needed any more.
 
-    It is the backend of the node's proxy. Every `Grant` for a lock client of this node comes
-    here first, because a late copy of a request can win a lock for a lock client that does not
-    exist any more. The broker gives such a grant back, which no other role would do.
+    It is the ``granter`` of the `LockManager` in the node's proxy. Every `Grant` for a lock client
+    of this node comes here first, because a late copy of a request can win a lock for a lock client
+    that does not exist any more. The broker gives such a grant back, which no other role would do.
 
     A grant for a lock client of an *earlier life* of this node is not given back at once: in that
     life a client may have acquired the lock, and it may still use the resource. The hold belongs to
@@ -91,7 +91,7 @@ class Broker(Role[Accepted]):
         for both.
 
     Args:
-        proxy: the role that uses this backend, see `fencelock.actors.proxy.backend`.
+        proxy: requests locks and receives grants.
         server: the address of the `LockServer`.
         boot: the id of this life of the node.
         random: spreads the retransmissions.

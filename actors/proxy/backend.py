@@ -119,7 +119,7 @@ class Backend(ABC):
         """Return the protocol's part of a description; None while it is being gathered."""
 
     def is_ready(self) -> bool:
-        """Return whether requests can be granted now, as far as is known."""
+        """Return whether requests can be decided now, as far as is known."""
         return self.serving()[0]
 
     def serving(self) -> tuple[bool, str]:

@@ -23,6 +23,9 @@ nothing decided. So there are two ways to SILENT:
 - it owed a sign of life for `patience_ms`, and another endpoint sent one: the other is used;
 - it owed a reply for `silence_ms`: the next endpoint is used, whatever is known of it.
 
+A client with a session uses the endpoint of the leader, which saves a hop, as soon as it knows
+who leads and that endpoint is usable (`prefer_leader`).
+
 A client probes and doubts only while the cluster keeps its session: then its requests keep their
 places in queues at another endpoint. Without such a session, a request that moves loses its place,
 so only `silence_ms` counts once an endpoint has sent anything.
