@@ -95,20 +95,38 @@ def test_a_test_that_is_as_slow_without_the_mutant_shows_nothing(tmp_path: Path)
     assert made_hang(tmp_path, [test], hung, test_seconds=5)
 
 
-def test_the_nearest_test_files_judge_first_and_slow_ones_last(tmp_path: Path) -> None:
+SUBJECT = """\
+def grant(queue):
+    return queue.head
+
+
+def refuse(owner):
+    raise OverloadedError(f"{owner} has too many keys")
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "first"), [(2, ["test_grant", "test_real", "test_user"]), (6, ["test_refused"])]
+)
+def test_files_that_name_what_a_function_does_judge_it_first_however_they_reach_it(
+    tmp_path: Path, line: int, first: list[str]
+) -> None:
     files = {
-        "src/fencelock/actors/subject.py": "",
-        "src/fencelock/actors/user.py": "import fencelock.actors.subject",
-        "tests/actors/test_other.py": "",
-        "tests/actors/test_subject.py": "from fencelock.actors import subject",
-        "tests/actors/test_user.py": "from fencelock.actors import user",
-        "tests/system/test_real.py": "from fencelock.actors import subject",
+        "src/fencelock/actors/subject.py": SUBJECT,
+        "src/fencelock/actors/user.py": "from fencelock.actors import subject",
+        "tests/actors/test_grant.py": "from fencelock.actors import subject\n# grant: queue, head",
+        "tests/actors/test_other.py": "import fencelock",
+        "tests/actors/test_user.py": "from fencelock.actors import user\n# grant: queue, head",
+        "tests/system/test_real.py": "from fencelock.actors import subject\n# grant: queue, head",
+        "tests/actors/test_refused.py": (
+            "from fencelock.actors import user\n# refuse an owner: OverloadedError, too many keys"
+        ),
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    chosen = Selection(tmp_path).tests_of("src/fencelock/actors/subject.py", 3)
-    assert [test.stem for test in chosen] == ["test_subject", "test_user", "test_real"]
+    chosen = Selection(tmp_path).tests_of("src/fencelock/actors/subject.py", line, 9)
+    assert [test.stem for test in chosen][: len(first)] == first
 
 
 def test_each_mutant_is_refused_or_recovers_without_damage() -> None:

@@ -6,8 +6,8 @@
     python verification/programs/mutants.py --first 31               # go on where a run was stopped
 
 A mutant is the product with one small change, drawn by the seed (`OPERATORS`). It stands in a copy
-of the tree. The test files nearest to the changed module in the graph of imports (`Selection`)
-run until a test fails: a few at first, then the others (`STAGES`). A verdict is one of
+of the tree. The test files that are about the changed function (`Selection`) run until a test
+fails: a few at first, then the others (`STAGES`). A verdict is one of
 
 ``killed``
     A test failed; the line below names it.
@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import math
 import os
 import re
 import resource
@@ -61,12 +62,15 @@ STAGES = (3, 12)
 """Test files after which a run pauses: most mutants are killed by the first few, so pytest need not
 collect the others."""
 
-FAR = 1_000
-"""Imports that count as the distance of a test file that does not import the changed module."""
+NEAR = 4
+"""How much more a test file counts that imports the changed module itself. It is half as much with
+twice as many imports between them."""
 
-NAMED = 2
-"""Imports by which a test file is nearer if its name has the module's or its folder's name: it may
-use the module only through the fixtures of `tests/conftest.py`."""
+SLOW = 0.25
+"""How much less a simulation counts. It is twice as much for a file that starts real nodes."""
+
+LINES = 4
+"""Lines before and after a change outside of functions that show what it is about."""
 
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -286,25 +290,67 @@ def slowness(test: Path) -> int:
     return int("simulation" in test.parts)
 
 
+def words(text: str) -> Counter[str]:
+    """Count the words of a text and the parts of its names: `_on_lost` and `OnLost` have "lost"."""
+    return Counter(word.lower() for word in re.findall(r"[A-Z]?[a-z]{2,}|[A-Z]{3,}", text))
+
+
+def surroundings(source: str, line: int) -> str:
+    """Return the function that has a line, or the lines around it, after its name and its class."""
+    first, last = max(line - LINES, 1), line + LINES
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            if node.lineno <= line <= node.end_lineno:
+                names.append(node.name)
+                if not isinstance(node, ast.ClassDef):
+                    first, last = node.lineno, node.end_lineno
+                    break
+    return "\n".join([*names, *source.splitlines()[first - 1 : last]])
+
+
 class Selection:
-    """The order in which test files judge a mutant: the nearest first, then the most specific."""
+    """The order in which test files judge a mutant: the most similar to the changed function first.
+
+    A test names what it is about: requests, fields, limits, texts of errors and of log lines. So it
+    shares rare words with the function that it shows, however many modules are between the two.
+    The similarity is the cosine of two vectors with a weight for each word (tf-idf). Imports count
+    too, since some functions have only words that are everywhere.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         tests = sorted((self.root / "tests").rglob("test_*.py"))
+        counts = {test: words(test.read_text(encoding="utf-8")) for test in tests}
+        having = Counter(word for counted in counts.values() for word in counted)
+        self.rarity = {word: math.log((len(tests) + 1) / having[word]) for word in having}
+        self.vectors = {test: self.vector(counted) for test, counted in counts.items()}
         self.known = {test: distances(self.root, test) for test in tests}
         self.slowness = {test: slowness(test) for test in tests}
 
-    def tests_of(self, file: str, most: int) -> list[Path]:
+    def vector(self, counted: Counter[str]) -> dict[str, float]:
+        """Return the weight of each word that tests have, as a vector of length 1."""
+        found = {
+            word: (1 + math.log(count)) * self.rarity[word]
+            for word, count in counted.items()
+            if word in self.rarity
+        }
+        length = math.hypot(*found.values()) or 1
+        return {word: weight / length for word, weight in found.items()}
+
+    def tests_of(self, file: str, line: int, most: int) -> list[Path]:
         target = self.root / file
+        about = surroundings(target.read_text(encoding="utf-8"), line)
+        wanted = self.vector(words(f"{file} {about}"))
 
-        def rank(test: Path) -> tuple[int, int, Path]:
-            known = self.known[test]
-            named = target.stem in test.stem or target.parent.name in test.stem
-            distance = known.get(target, FAR) + self.slowness[test] - NAMED * named
-            return distance, len(known), test
+        def rank(test: Path) -> float:
+            vector = self.vectors[test]
+            similarity = sum(weight * vector.get(word, 0) for word, weight in wanted.items())
+            distance = self.known[test].get(target, math.inf)
+            return -similarity * (1 + NEAR / distance) / (1 + SLOW * self.slowness[test])
 
-        return sorted(self.known, key=rank)[:most]
+        return sorted(self.vectors, key=rank)[:most]
 
 
 def run(root: Path, tests: Sequence[Path | str], test_seconds: int) -> tuple[str, str]:
@@ -386,7 +432,7 @@ def judge(mutants: list[Mutant], first: int, files: int, test_seconds: int) -> C
             path = root / mutant.file
             source = path.read_text(encoding="utf-8")
             began = time.monotonic()
-            chosen = selection.tests_of(mutant.file, files)
+            chosen = selection.tests_of(mutant.file, mutant.line, files)
             path.write_text(mutant.apply(source), encoding="utf-8")
             verdict, reason = run_in_stages(root, chosen, test_seconds)
             path.write_text(source, encoding="utf-8")
