@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -88,11 +89,19 @@ def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None
     assert (len(rest.entries), rest.more) == (1, False)
 
 
-def test_sorted_keys_are_as_a_sorted_list() -> None:
+NUMBERS: dict[str, Callable[[random.Random, int], int]] = {
+    "in any order": lambda chance, _: chance.randrange(6_000),
+    "from the first on": lambda _, step: step % 6_000,
+    "from the last on": lambda _, step: -step % 6_000,
+}
+
+
+@pytest.mark.parametrize("number_at", NUMBERS.values(), ids=NUMBERS)
+def test_sorted_keys_are_as_a_sorted_list(number_at: Callable[[random.Random, int], int]) -> None:
     chance = random.Random(5)
     keys, plain = SortedKeys(), set[str]()
     for step in range(30_000):
-        text = str(chance.randrange(6_000))
+        text = f"{number_at(chance, step):04}"
         growing = step // 6_000 % 2 == 0
         if text not in plain and growing:
             keys.add(text)
@@ -103,9 +112,9 @@ def test_sorted_keys_are_as_a_sorted_list() -> None:
         if step % 500 == 0:
             ordered = sorted(plain)
             assert [one for block in keys.blocks for one in block] == ordered
-            at = chance.randrange(6_000)
-            assert list(keys.after(str(at))) == [one for one in ordered if one > str(at)]
-            assert list(keys.after(str(at), also=True)) == [o for o in ordered if o >= str(at)]
+            at = f"{chance.randrange(6_000):04}"
+            assert list(keys.after(at)) == [one for one in ordered if one > at]
+            assert list(keys.after(at, also=True)) == [one for one in ordered if one >= at]
             assert all(0 < len(block) <= table_map.BLOCK_MAX for block in keys.blocks)
             assert len(keys.blocks) <= 1 + 5 * len(plain) // table_map.BLOCK_MAX
 
