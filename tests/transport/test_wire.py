@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import partial
@@ -23,14 +24,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import NODEFAULT, inspect
-from msgspec.structs import replace
+from msgspec.structs import asdict, fields, replace
 from support.paths import PINS, ROOT
 
 import fencelock.actors
 import fencelock.actors.api as api_package
+from fencelock.actors.api.account import Purge
+from fencelock.actors.api.changes import ReadChanges
+from fencelock.actors.api.handover import Detach
 from fencelock.actors.api.lock_message import Acquire, Granted
-from fencelock.actors.api.name import SESSION_TTL_MS_MAX, WAIT_MS_MAX
-from fencelock.actors.api.session_message import Opened, Renewed
+from fencelock.actors.api.map import MAP
+from fencelock.actors.api.membership_message import ChangeMembers
+from fencelock.actors.api.name import INT_MAX, SESSION_TTL_MS_MAX, WAIT_MS_MAX, object_name
+from fencelock.actors.api.redis import ChangeKeys
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.session_message import Open, Opened, Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Int64, Message
 from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError, dump
@@ -112,6 +120,71 @@ def enums_in(kind: inspect.Type) -> Iterator[type[IntEnum]]:
             pass
 
 
+VALID: dict[type[Request], dict[str, Any]] = {
+    ChangeKeys: {"receipt": ""},
+    ChangeMembers: {"endpoint": "tcp://n1:4040", "replacement": ""},
+    Detach: {"digest": bytes(32)},
+    Open: {"ttl_ms": 5_000},
+    Purge: {"entry_prefix": ""},
+    ReadChanges: {"lock": object_name(MAP, "word")},
+}
+"""Fields whose samples are refused with those of the others."""
+
+SIZED: dict[type, Callable[[int], Any]] = {
+    int: int,
+    str: "a".__mul__,
+    bytes: bytes,
+    tuple: lambda count: tuple(map(str, range(count))),
+}
+"""A value of each size: a number is its own."""
+
+SIZE_MAX = 1 << 17
+"""A text or a list without a lower limit than this has none of its own."""
+
+
+def accepted(request: Request, name: str, value: Any) -> bool:
+    try:
+        replace(request, **{name: value}).check()
+    except InvalidRequestError:
+        return False
+    return True
+
+
+def limits_of(cls: type[Request]) -> Iterator[str]:
+    """Yield the fewest and the most that each field may have if the others are as in the sample.
+
+    Fields without limits of their own are left out, and so are those that have to fit others.
+    """
+    request = replace(sample(cls), **VALID.get(cls, {}))
+    request.check()
+    for name, value in asdict(request).items():
+        make = SIZED.get(type(value))
+        if make is None:
+            continue
+        size = value if make is int else len(value)
+        above, below = (INT_MAX - size, INT_MAX) if make is int else (SIZE_MAX - size, size)
+
+        def refused(by: int, name: str = name, make: Any = make, size: int = size) -> bool:
+            return not accepted(request, name, make(size + by))
+
+        up = bisect_left(range(1, above + 1), True, key=refused)
+        down = bisect_left(range(1, below + 1), True, key=lambda by: refused(-by))
+        if (up, down) not in {(above, below), (0, 0)}:
+            yield f"{name}={size - down}..{size + up}"
+
+
+def defaults_of(cls: type[Message]) -> Iterator[str]:
+    """Yield what fields are if a sender leaves them out, but for zeros and empty values."""
+    for field in fields(cls):
+        if field.default is not NODEFAULT and field.default:
+            yield f"{field.name}={field.default}"
+
+
+def lines_of(of: Callable[[Any], Iterator[str]], classes: Iterable[type]) -> list[str]:
+    found = ((cls.__name__, " ".join(of(cls))) for cls in classes)
+    return [f"{name} {text}" for name, text in found if text]
+
+
 def pinned() -> str:
     """Return the lines that ``wire_pins.txt`` should have."""
     enums = {cls for one in declared() for cls in enums_in(inspect.type_info(one))}
@@ -120,11 +193,17 @@ def pinned() -> str:
         f"{cls.__name__} {' '.join(f'{one.name}={one.value}' for one in cls)}"
         for cls in sorted(enums, key=lambda cls: cls.__name__)
     )
-    return "\n".join([*messages, *numbers, ""])
+    limits = lines_of(limits_of, (cls for cls in declared() if issubclass(cls, Request)))
+    defaults = lines_of(defaults_of, declared())
+    return "\n".join([*messages, *numbers, "limits:", *limits, "defaults:", *defaults, ""])
 
 
-def test_the_bytes_of_every_message_and_the_numbers_of_every_enum_are_pinned() -> None:
-    """A change here is a change of the wire: on purpose, with ``--rewrite``, or a mistake."""
+def test_bytes_of_messages_numbers_of_enums_limits_and_defaults_are_pinned() -> None:
+    """A change here is a change of the wire: on purpose, with ``--rewrite``, or a mistake.
+
+    The table of each member has the limits of commands: one with others would diverge. A default
+    stands for a field that an older sender does not know, so members must agree on it, too.
+    """
     assert PINS.read_text(encoding="utf-8") == pinned(), "on purpose: run this file with --rewrite"
 
 
