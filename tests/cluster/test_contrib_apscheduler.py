@@ -114,7 +114,8 @@ def test_a_leader_that_is_cut_off_pauses_before_the_other_leads(
 ) -> None:
     with partition(first.client):
         runs.until("second")
-        assert first.leader.term is None
+        term = first.leader.term  # The leader's thread soon clears one that was lost.
+        assert term is None or not term.held
     second.close()
     runs.until("first")
     assert runs.in_turn() == ["first", "second", "first"]
