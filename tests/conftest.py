@@ -22,7 +22,6 @@ from support.collected import Lines, logged_to
 from support.expect import PATIENCE_S
 from support.faces import FACES, Cables, Connect, connecting
 from support.hub_station import Make, stations
-from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
@@ -173,18 +172,6 @@ def scene(script: ScriptedSession) -> Iterator[Scene]:
     executor = ThreadExecutor()
     yield Scene(script, executor)
     executor.stop(PATIENCE_S)
-
-
-@pytest.fixture
-def alone() -> LoneProcess:
-    """Return a lock process of `lamport` that knows no other yet."""
-    return LoneProcess()
-
-
-@pytest.fixture
-def joined(alone: LoneProcess) -> LoneProcess:
-    """Return a lock process of `lamport` that both others have welcomed."""
-    return alone.welcomed()
 
 
 @pytest.fixture

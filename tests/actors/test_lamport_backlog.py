@@ -6,11 +6,11 @@ from collections import deque
 from typing import Any
 
 import pytest
-from support.expect import checked
-from support.lamport_scene import CLOCK, LoneProcess, welcome
-from support.role_harness import HOST, T0, at, only_sent, sent
+from support.counting import count_contenders
+from support.expect import checked, present
+from support.role_harness import HOST, T0, at, only_sent
 
-from fencelock.actors.clock import Clock, Post, Stamped
+from fencelock.actors.clock import Clock, Stamped
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.lamport import process as process_module
 from fencelock.actors.lamport.order import REQUESTS_POSTED_MAX, WELCOME_MAX
@@ -22,7 +22,6 @@ from fencelock.actors.lamport.wire import (
     Introduce,
     Neighbors,
     Parcel,
-    PeerJoined,
     Probe,
     Release,
     Request,
@@ -30,11 +29,11 @@ from fencelock.actors.lamport.wire import (
 )
 from fencelock.actors.message import Address, Event, node_of
 from fencelock.actors.proxy.event import (
+    WAITERS_SHOWN_MAX,
     AcquireLock,
     LockDescription,
     LockGranted,
     QueryLock,
-    QueueFull,
     ReleaseLock,
 )
 
@@ -236,19 +235,6 @@ def test_a_wait_that_ends_before_it_has_its_turn_leaves_nothing_behind() -> None
     assert (pending.out, pending.lines, pending.turns, pending.tickets) == ({}, {}, {}, 0)
 
 
-def test_a_process_that_becomes_ready_sends_few_of_the_requests_that_wait_in_one_turn() -> None:
-    alone = LoneProcess()
-    for ticket in range(1, MANY + 1):
-        alone.want(ticket, f"lock-{ticket}")
-    for node in ("a", "c"):
-        alone.handle(PeerJoined(node=node, boot=1))
-    alone.receive("a", welcome(2, stamp=5))
-    effects = alone.receive("c", welcome(2, stamp=6))
-    assert [post.message for post in sent(effects, Post, CLOCK)] == [
-        Request(lock=f"lock-{ticket}") for ticket in range(1, REQUESTS_POSTED_MAX + 1)
-    ]
-
-
 def test_the_error_of_an_acquire_that_has_no_turn_names_the_node_that_confirms_nothing() -> None:
     pair = Rogue()
     for ticket in range(1, MANY + 1):
@@ -259,18 +245,6 @@ def test_the_error_of_an_acquire_that_has_no_turn_names_the_node_that_confirms_n
     assert [one.node for one in only_sent(effects, LockDescription).waits_for] == ["b"]
 
 
-def test_an_acquire_beyond_the_limit_of_a_node_is_refused_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_module, "LAMPORT_REQUESTS_MAX", 2)
-    alone = LoneProcess()
-    for ticket in (1, 2):
-        assert sent(alone.want(ticket), QueueFull) == []
-    full = only_sent(alone.want(3), QueueFull)
-    assert full.ticket == 3
-    assert full.detail == "2 tickets wait or hold through node b, its limit"
-
-
 def test_a_member_with_many_answers_to_another_still_requests() -> None:
     pair = Rogue()
     for number in range(2 * CHANNEL_WINDOW):
@@ -278,3 +252,23 @@ def test_a_member_with_many_answers_to_another_still_requests() -> None:
     assert len(pair.peer("a").outgoing) > CHANNEL_WINDOW
     pair.acquire("a", "other", 1)
     assert pair.counted["lamport.request"] == 1
+
+
+@pytest.mark.parametrize(("waiters", "shown"), [(True, WAITERS_SHOWN_MAX), (False, 0)])
+def test_a_query_builds_only_the_requests_and_the_waiters_that_it_shows(
+    monkeypatch: pytest.MonkeyPatch, *, waiters: bool, shown: int
+) -> None:
+    pair = Pair("a", "b")
+    pair.deliver(5)
+    for ticket in range(1, 1_000):
+        pair.acquire("a", "x", ticket, f"s{ticket}")
+    pair.deliver(5)
+    built = count_contenders(monkeypatch, process_module)
+
+    query = QueryLock(lock="x", query=1, waiters=waiters)
+    effects = pair.roles["a/process"].handle(Address("a/proxy"), query, T0)
+
+    seen = only_sent(effects, LockDescription)
+    assert present(seen.holder).session == "s1"
+    assert [waiter.session for waiter in seen.waiters] == [f"s{2 + n}" for n in range(shown)]
+    assert len(built) == 1 + shown

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.central_scene import SCENES
+from support import central_scene, lamport_scene
 from support.proxy_transcript import ProxyPlayer
 from support.role_transcript import RolePlayer
 from support.table_scene import table_of_three
@@ -22,6 +22,7 @@ from support.transcript import FOLDER, Case, cases_of, rewrite
 
 from fencelock.actors.table.table import LockTable
 
+SCENES = central_scene.SCENES | lamport_scene.SCENES
 FILES = sorted(FOLDER.glob("*.txt"))
 
 

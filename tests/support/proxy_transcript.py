@@ -24,7 +24,7 @@ from fencelock.actors.proxy.lock_manager import LockRequest
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.expect import checked
 from support.proxy_scene import ANN, ASK, BACKEND, BOB, LOCAL, claims_of, proxy_of_n1
-from support.role_transcript import RolePlayer, Scene, events_of
+from support.role_transcript import RolePlayer, Scene, events_of, fields_of
 from support.transcript import KINDS, message_of, written
 
 NODE = Address("n1/node")
@@ -59,11 +59,13 @@ class ProxyPlayer(RolePlayer):
         self.receive(SENDERS[name], event)
         return event
 
+    def known(self, event: Any) -> dict[str, Any]:
+        return {"lock": ""} | {name: one for name, one in fields_of(event).items() if name in SAME}
+
     def written(self, effect: Effect, known: Mapping[str, Any]) -> str:
-        known = {"lock": ""} | {name: value for name, value in known.items() if name in SAME}
         match effect:
             case Send(to, Refused(reason=reason, detail=detail) as no):
-                _, *rest = written(no, **known, reason=reason, detail=detail).split()
+                _, *rest = written(no, **{**known, "reason": reason, "detail": detail}).split()
                 return " ".join((self.names[to], *rest, f"{reason.name}: {detail}"))
             case Wake(_, Tick()):
                 return ""

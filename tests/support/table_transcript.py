@@ -5,7 +5,7 @@
 ``times NUMBER COMMAND``
     Apply a command so many times, each under its own number; return what came of the last.
 ``limit NAME NUMBER``
-    Set a limit, in all modules of the table that have it.
+    Set a limit, in all modules of `actors` that have it.
 ``NAME means MESSAGE``
     Let another name stand for a message with some fields, to which others may be added.
 ``due``
@@ -27,7 +27,6 @@ that was restored from a snapshot plays each line too, and the same comes of it
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -43,15 +42,13 @@ from fencelock.actors.table.rules import TABLE_QUERIES
 from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Result
+from support.role_transcript import limit
 from support.table_scene import restored
 from support.transcript import KINDS, message_of, written
 
 BY = re.compile(r"(?:(\S*?\.\d+)(?:/([^#\s]+))?(?:#(\d+))?\s+)?(.*)")
 """A session, an owner, a number, and a message; only the last must be there."""
 
-TABLE_MODULES = [
-    module for name, module in sys.modules.items() if name.startswith("fencelock.actors.table.")
-]
 OWNER = "o"
 LEAP_MS = 1_000
 """Log time that passes in a leap of at most this (ms) also passes in steps, with equal outcomes."""
@@ -117,7 +114,7 @@ class TablePlayer(CommandReader):
                     table.apply(table.time_ms, self.message(command))
                 return self.play(command)
             case ["limit", name, number]:
-                self.limit(name, int(number))
+                limit(self.patch, name, int(number))
                 return ()
             case [name, "means", words]:
                 self.meanings[name] = self.meant(words)
@@ -133,11 +130,6 @@ class TablePlayer(CommandReader):
                 return ["nothing" if account is None else written(account.used)]
             case _:
                 return self.play(line)
-
-    def limit(self, name: str, number: int) -> None:
-        for module in TABLE_MODULES:
-            if hasattr(module, name):
-                self.patch.setattr(module, name, number)
 
     def play(self, line: str, time_ms: int = 0) -> list[str]:
         """Apply a command, or answer a query."""
