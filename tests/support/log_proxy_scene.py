@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencelock.actors.api.lock_message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Reason, Refused
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.backend import PaxosBackend
@@ -21,8 +21,6 @@ PROXY, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/re
 ANN = Address("ann/session")
 ME = "ann.7"
 ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
-RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
-CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 
 P = TypeVar("P", bound=Proxy)
 K = TypeVar("K")

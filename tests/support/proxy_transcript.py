@@ -36,8 +36,8 @@ SAME = ("lock", "session", "owner", "request")
 class ProxyPlayer(RolePlayer):
     """The proxy of n1, and the numbers of the last requests of its clients."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(SCENE, patch)
+    def __init__(self, patch: pytest.MonkeyPatch, scene: Scene = SCENE) -> None:
+        super().__init__(scene, patch)
         self.last = Counter[str]()
 
     def __call__(self, line: str) -> Iterable[str]:
@@ -55,9 +55,13 @@ class ProxyPlayer(RolePlayer):
         name, _, given = by.partition("#")
         number = int(given or self.last[name] + 1)
         self.last[name] = max(number, self.last[name])
-        event = message_of(words, SCENE.kinds, session=name, owner="o", request=number)
-        self.receive(SENDERS[name], event)
+        fields = {"session": self.session_of(name), "owner": "o", "request": number}
+        event = message_of(words, self.scene.kinds, **fields)
+        self.receive(self.scene.names.get(name, Address(f"{name}/session")), event)
         return event
+
+    def session_of(self, name: str) -> str:
+        return name
 
     def known(self, event: Any) -> dict[str, Any]:
         return {"lock": ""} | {name: one for name, one in fields_of(event).items() if name in SAME}
@@ -65,8 +69,9 @@ class ProxyPlayer(RolePlayer):
     def written(self, effect: Effect, known: Mapping[str, Any]) -> str:
         match effect:
             case Send(to, Refused(reason=reason, detail=detail) as no):
-                _, *rest = written(no, **{**known, "reason": reason, "detail": detail}).split()
-                return " ".join((self.names[to], *rest, f"{reason.name}: {detail}"))
+                shown = {"reason": reason, "detail": detail, "why": None}
+                _, *rest = written(no, **{**known, **shown}).split()
+                return " ".join((self.names.get(to, to), *rest, f"{reason.name}: {detail}"))
             case Wake(_, Tick()):
                 return ""
             case Wake(after_ms, timer):
