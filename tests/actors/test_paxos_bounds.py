@@ -23,6 +23,7 @@ from fencelock.actors.paxos.config import (
     GROWTH_MAX,
     TEXT_MAX,
     TIME_JUMP_MS_MAX,
+    VOTES_MAX,
     WINDOW,
     acceptor_of,
     catchup_of,
@@ -32,7 +33,7 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.divergence import RECEIVED_SLOTS_MAX, Digests
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import Scout
+from fencelock.actors.paxos.leader import REPORTED_MAX, Scout
 from fencelock.actors.paxos.snapshots import CatchUp
 from fencelock.actors.role import Role
 
@@ -306,3 +307,20 @@ def test_an_acceptor_whose_slots_could_not_be_fetched_is_asked_last() -> None:
     scout.handle(scout.address, events.ScoutResend(), at(50))  # The others do not answer.
     scout.handle(acceptor_of("b"), promise, at(51))
     assert list(scout.complete) == [acceptor_of("b")]
+
+
+def test_an_acceptor_with_votes_without_end_is_not_counted() -> None:
+    scout = a_scout()
+    of_a, of_b, of_c = map(acceptor_of, "abc")
+
+    def page(first: int, votes: int, more: int | None) -> messages.Promise:
+        found = tuple(messages.Vote(slot, BALLOT, NO_OP) for slot in range(first, first + votes))
+        return messages.Promise(ballot=MINE, asked=first, first=first, votes=found, more=more)
+
+    asked, pages = 1, 0
+    while sent(scout.handle(of_b, page(asked, 1_000, asked + 1_000), T0), messages.Prepare):
+        asked, pages = asked + 1_000, pages + 1
+    assert VOTES_MAX <= pages * 1_000 <= REPORTED_MAX
+    end = page(1, 0, None)
+    assert sent(scout.handle(of_c, end, T0), events.Adopted) == []
+    assert sent(scout.handle(of_a, end, T0), events.Adopted)

@@ -1,4 +1,7 @@
-"""The leader of the log: its leases, how it resigns, and how it hands over."""
+"""The leader of the log: its pauses, its leases, its successor, and real nodes that hand over.
+
+How it begins to lead, gives way and hands over stands in `transcripts/paxos-leader.txt`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,11 @@ from support.role_harness import HOST, T0, at, not_counted, sends, sent
 from support.table_scene import LISTENER, config_of, detector_of
 
 import fencelock
-from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Spawn, Wake
 from fencelock.actors.lease import DRIFT_PPM, relied_ns
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import (
     LEADER_LEASE_MS,
     acceptor_of,
@@ -33,7 +35,7 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered, recover
-from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader, LeaderPhase, Scout
+from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader
 from fencelock.actors.paxos.member import MemoryAcceptor
 from fencelock.actors.paxos.wire import (
     NO_BALLOT,
@@ -64,15 +66,9 @@ MONITOR, REPLICA = address_of("a", "monitor"), address_of("a", "replica")
 BATCH = Batch(time_ms=9, commands=(b"x",))
 
 
-def made(recovered: Recovered | None = None) -> Leader:
-    return Leader(
-        LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=recovered or Recovered()
-    )
-
-
 @pytest.fixture
 def leader() -> Leader:
-    return made()
+    return Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
 
 
 def suspect(leader: Leader) -> Effects:
@@ -84,62 +80,8 @@ def adopt(leader: Leader, *batches: Batch, floor: int = 1) -> Effects:
     return leader.handle(LEADER, adopted, T0)
 
 
-def spawned(round_: int) -> Spawn:
-    arguments = {"node": "a", "config": CONFIG, "ballot": Ballot(round_, LEADER), "first": 1}
-    return Spawn(address_of("a", f"scout-{round_}"), Scout, arguments)
-
-
-def written(round_: int) -> Checkpoint:
-    return Checkpoint((Pledged(pledge=Pledge.LED, ballot=Ballot(round_, LEADER)),))
-
-
 def preempted(round_: int) -> Preempted:
     return Preempted(ballot=Ballot(round_, leader_of("b")))
-
-
-def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
-    effects = not_counted(suspect(leader))
-
-    assert effects == [
-        written(1),
-        spawned(1),
-        Send(MONITOR, events.Candidate()),
-        Send(REPLICA, events.ReportApplied()),
-    ]
-
-
-def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise() -> None:
-    assert not_counted(suspect(made(Recovered(led=6))))[0] == written(7)
-    other = Recovered(led=6, promised=Ballot(9, leader_of("b")))
-    assert not_counted(suspect(made(other)))[0] == written(10)
-
-
-def test_it_stands_above_every_ballot_its_monitor_has_seen(leader: Leader) -> None:
-    seen = Ballot(5, leader_of("b"))
-
-    assert not_counted(leader.handle(MONITOR, events.Suspect(above=seen), T0))[0] == written(6)
-
-
-def test_another_suspicion_changes_nothing_while_a_scout_asks(leader: Leader) -> None:
-    suspect(leader)
-
-    assert suspect(leader) == ()
-
-
-def test_a_majority_makes_it_lead_and_propose_what_was_reported(leader: Leader) -> None:
-    suspect(leader)
-
-    effects = not_counted(adopt(leader, BATCH, NO_OP))
-
-    ballot, commander = Ballot(1, LEADER), address_of("a", "commander-1")
-    arguments = {"node": "a", "config": CONFIG, "ballot": ballot, "first": 1}
-    leadership = events.Leadership(ballot=ballot, commander=commander, first=3, time_ms=9)
-    assert effects == [
-        Retire(address_of("a", "scout-1")),
-        Spawn(commander, Commander, {**arguments, "batches": (BATCH, NO_OP)}),
-        Send(REPLICA, leadership),
-        Send(MONITOR, leadership),
-    ]
 
 
 def test_it_learns_what_others_decided_before_it_leads(
@@ -156,17 +98,6 @@ def test_it_learns_what_others_decided_before_it_leads(
 
     spawn = checked(Spawn, leadership[1])
     assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
-
-
-def test_a_higher_ballot_makes_it_give_way_and_pause(leader: Leader) -> None:
-    suspect(leader)
-    adopt(leader)
-
-    effects = not_counted(leader.handle(address_of("a", "commander-1"), preempted(5), T0))
-
-    assert effects[0] == Retire(address_of("a", "commander-1"))
-    assert [send.to for send in sends(effects)] == [REPLICA, MONITOR]
-    assert not_counted(suspect(leader))[0] == written(6)
 
 
 def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
@@ -187,108 +118,15 @@ def pause_of(effects: Effects) -> int:
     return next(message.pause_ms for message in sent(effects, events.SteppedDown))
 
 
-@pytest.mark.parametrize("event", [events.Withdraw(), events.LeaderChanged(leader="b")])
-def test_it_withdraws_when_the_leader_lives_after_all(
-    leader: Leader, event: events.Withdraw | events.LeaderChanged
-) -> None:
-    suspect(leader)
-
-    effects = not_counted(leader.handle(MONITOR, event, T0))
-
-    assert effects[0] == Retire(address_of("a", "scout-1"))
-    assert list(leader.handle(MONITOR, event, T0)) == []
-
-
-@pytest.mark.parametrize("ballot", [Ballot(1, Address("a/other")), Ballot(2, LEADER)])
-def test_a_late_message_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
-    suspect(leader)
-    message = events.Adopted(ballot=ballot, floor=1, source="b", batches=())
-
-    assert leader.handle(LEADER, message, T0) == ()
-
-
-def test_a_preemption_by_its_own_ballot_changes_nothing(leader: Leader) -> None:
-    suspect(leader)
-    adopt(leader)
-    mine = Preempted(ballot=leader.ballot)
-    assert leader.handle(address_of("a", "commander-1"), mine, T0) == ()
-
-
 ASKER = address_of("a", "~ask-1")
 BALLOT = Ballot(1, LEADER)
 HIGHER = Ballot(2, leader_of("b"))
 
 
-@pytest.fixture
-def leading() -> Leader:
-    """Return one that leads under `BALLOT`."""
-    role = made()
-    role.handle(LEADER, events.LeaderChanged(leader="a"), T0)
-    role.handle(monitor_of("a"), events.Succeed(ballot=Ballot(0, LEADER)), T0)
-    role.handle(LEADER, events.Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
-    assert role.phase is LeaderPhase.LEADING
-    return role
-
-
-def hand_over(leading: Leader) -> Effects:
-    return leading.handle(MONITOR, events.HandOverTo(successor="c", client=ASKER), T0)
-
-
-def test_a_member_that_does_not_lead_replies_so_at_once(leader: Leader) -> None:
-    leader.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
-    assert hand_over(leader) == (Send(ASKER, events.Resigned(leader="b")),)
-
+def test_a_monitor_of_a_member_that_does_not_lead_replies_so_at_once() -> None:
     monitor = detector_of("a")
     monitor.handle(acceptor_of("a"), events.BallotSeen(ballot=HIGHER, leads=True), T0)
     assert resign(monitor) == Send(ASKER, events.Resigned(leader="b"))
-
-
-def test_a_leader_has_its_replica_finish(leading: Leader) -> None:
-    assert sends(hand_over(leading)) == [Send(replica_of("a"), events.Drain(ballot=BALLOT))]
-    assert sends(hand_over(leading)) == []  # It has begun.
-
-
-def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Leader) -> None:
-    hand_over(leading)
-
-    effects = leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
-
-    assert effects[0] == Retire(address_of("a", "commander-1"))
-    sent_messages = [(send.to, send.message) for send in sends(effects)][2:]
-    assert sent_messages == [
-        *((acceptor_of(node), Release(ballot=BALLOT)) for node in "abc"),
-        (monitor_of("c"), TakeOver(ballot=BALLOT)),
-    ]
-    assert leading.phase is LeaderPhase.FOLLOWING
-
-
-def test_a_leadership_that_is_not_handed_over_does_not_end(leading: Leader) -> None:
-    assert leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0) == ()
-    hand_over(leading)
-
-    assert leading.handle(LEADER, events.HandOverLate(ballot=HIGHER), T0) == ()
-    assert leading.phase is LeaderPhase.LEADING
-
-
-def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -> None:
-    hand_over(leading)
-
-    effects = leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0)
-
-    words = [send.message for send in sends(effects)]
-    assert not any(isinstance(message, Release) for message in words)
-    assert words[-1] == TakeOver(ballot=BALLOT)
-    assert leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0) == ()
-
-
-def test_a_caller_learns_that_another_node_leads(leading: Leader) -> None:
-    hand_over(leading)
-    leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
-
-    assert leading.handle(monitor_of("a"), events.LeaderChanged(leader=""), T0) == ()
-    followed = leading.handle(monitor_of("a"), events.LeaderChanged(leader="c"), T0)
-    assert followed == [Send(ASKER, events.Resigned(leader="c"))]
-    assert leading.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0) == []
 
 
 def answered(monitor: FailureDetector, node: str, applied: int) -> None:

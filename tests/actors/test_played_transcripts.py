@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support import central_scene, lamport_scene
+from support import central_scene, lamport_scene, paxos_scene
 from support.log_proxy_transcript import LogProxyPlayer
 from support.proxy_transcript import ProxyPlayer
 from support.role_transcript import RolePlayer
@@ -23,7 +23,7 @@ from support.transcript import FOLDER, Case, cases_of, rewrite
 
 from fencelock.actors.table.table import LockTable
 
-SCENES = central_scene.SCENES | lamport_scene.SCENES
+SCENES = central_scene.SCENES | lamport_scene.SCENES | paxos_scene.SCENES
 FILES = sorted(FOLDER.glob("*.txt"))
 
 

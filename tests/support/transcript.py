@@ -43,6 +43,17 @@ SUBJECTS = ("lock", "locks", "keys", "map", "handle", "kind", "account")
 
 WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 
+
+class Notation(NamedTuple):
+    """The way in which values of one type are written."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+
+
+NOTATIONS: dict[Any, Notation] = {}
+"""The types whose values are not written field by field. A scene adds those of its protocol."""
+
 Player = Callable[[str], Iterable[str]]
 """Plays one line of a case after the other, and returns what came of it, in order."""
 
@@ -141,6 +152,8 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 
 
 def _value(text: str, hint: Any) -> Any:
+    if hint in NOTATIONS:
+        return NOTATIONS[hint].read(text)
     if NoneType in get_args(hint):
         return None if text == "None" else _value(text, get_args(hint)[0])
     if getattr(hint, "__origin__", None) is tuple:
@@ -168,6 +181,8 @@ def _value(text: str, hint: Any) -> Any:
 
 def written(value: Any, **known: Any) -> str:
     """Return a value in short: a message without the fields that are ``known`` or by default."""
+    if value.__class__ in NOTATIONS:
+        return NOTATIONS[value.__class__].write(value)
     match value:
         case Enum():
             return value.name
