@@ -64,6 +64,9 @@ class SessionDropped(Message, tag=0xFE02):
     position: Int64
 
 
+ListOutcome = Appended | SessionDropped
+
+
 class ReadOrder(Local):
     """A query for the length of the list."""
 
@@ -139,6 +142,10 @@ class Register:
         return sum(command) % 2 == 0
 
     def advance(self, time_ms: int) -> Sequence[Message]:
+        return self.end_sessions(time_ms)
+
+    def end_sessions(self, time_ms: int) -> Sequence[Message]:
+        """End the sessions whose time is over at that log time."""
         self.time_ms = max(self.time_ms, time_ms)
         over = [name for name, (due, _) in self.sessions.items() if due <= self.time_ms]
         for name in over:
@@ -158,12 +165,12 @@ class Register:
         now = max(self.time_ms, time_ms)
         if command == OPENING:
             self.extend(now)
-            return self.advance(now)
+            return self.end_sessions(now)
         request = request_in(command)
         if request is None:
-            return self.advance(now)
+            return self.end_sessions(now)
         self.sessions[request.client] = (now + request.ttl_ms, request.ttl_ms)
-        expired = self.advance(now)
+        expired = self.end_sessions(now)
         last = self.last.get(request.client)
         if last is not None and request.number <= last.number:
             return [*expired, last] if request.number == last.number else expired
@@ -283,10 +290,7 @@ class LockRegister(Register):
     def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
         if is_of_locks(command):
             (outcomes,) = self.locks.apply(time_ms, (command,))
-            return [*outcomes, *super().advance(time_ms)]
-        if command == OPENING:  # The table's own follows it.
-            self.extend(max(self.time_ms, time_ms))
-            return super().advance(time_ms)
+            return [*outcomes, *self.end_sessions(time_ms)]
         return super().do(time_ms, command)
 
     def due_ms(self, before: int | None = None) -> int | None:

@@ -14,6 +14,7 @@ from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.redis import RECEIPT, KeyOutcome, KeysChanged
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Message
+from fencelock.actors.paxos.config import change_in
 from fencelock.actors.paxos.event import Decided, Learned, Skipped, SlotOutcomes
 from fencelock.actors.paxos.wire import NO_BALLOT, Batch
 from fencelock.actors.table.state import INVARIANTS as TABLE_INVARIANTS
@@ -31,7 +32,7 @@ from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import Judge, ViolationReport
 
 RULES = {
-    **TABLE_INVARIANTS,
+    **{name: rule for name, rule in TABLE_INVARIANTS.items() if name != "free-leaves-nothing"},
     "served": "a request is granted as soon as it is its turn and what it asks for is free",
     "early": "nothing ends or passes before its time",
     "late": "what is due ends at the first log time at which it may",
@@ -123,8 +124,8 @@ class TableReplay(Judge):
     state is unknown from there on, and nothing more is judged.
     """
 
-    def __init__(self) -> None:
-        self.violation_report = ViolationReport(RULES)
+    def __init__(self, violation_report: ViolationReport | None = None) -> None:
+        self.violation_report = violation_report or ViolationReport(RULES)
         self.model = Model()
         self.batches: dict[int, Batch] = {}
         self.next = 1
@@ -177,6 +178,11 @@ class TableReplay(Judge):
         past = reversed(self._past[lock, key])
         return next((value for after, value in past if after < slot), None)
 
+    def judge(self, slot: int, batch: Batch, outcomes: Sequence[Message]) -> None:
+        """Judge a slot of a log that no role reports."""
+        self.batches[slot] = batch
+        self._report(slot, outcomes)
+
     def _report(self, slot: int, outcomes: Sequence[Message]) -> None:
         if slot in self._expected:
             self._compare(slot, outcomes)
@@ -196,7 +202,8 @@ class TableReplay(Judge):
     def _replay(self, slot: int, batch: Batch) -> None:
         time_ms = 0 if batch.origin < self._origin else batch.time_ms  # A leftover has no time.
         self._origin = max(self._origin, batch.origin)
-        expected = [] if batch.commands else self.model.advance(time_ms)
+        empty = not batch.commands or change_in(batch) is not None
+        expected = self.model.advance(time_ms) if empty else []
         for command in commands_of(batch):
             expected += self.model.apply(time_ms, command)
         self._expected[slot] = expected
@@ -237,24 +244,38 @@ class TableReplay(Judge):
         own = [one for one in commands if tuple(getattr(one, name, "") for name in OWNER) == about]
         instead = f"and not {shown(wanted)}" if wanted else "which the model does not have"
         text = f"{found!r}, {instead}" if found else f"no {shown(wanted or ())}"
+        overtaken = [a[1] for a in missing if a[0] == "Granted"]
         self.violation_report(
-            self._rule(wanted, found, own),
+            self._rule(wanted, found, own, overtaken),
             f"slot {slot} at {self.model.now} ms: {text}, after {own or commands}",
         )
 
     def _rule(
-        self, wanted: Summary | None, found: Message | None, commands: Sequence[LogCommand]
+        self,
+        wanted: Summary | None,
+        found: Message | None,
+        commands: Sequence[LogCommand],
+        overtaken: Sequence[str],
     ) -> str:
+        """Return the rule that is broken by ``found`` in place of ``wanted``.
+
+        ``commands`` are those of the request, and ``overtaken`` the locks of missing grants.
+        """
         if wanted in self._replied:
             return "one-outcome"
         kind = type(found).__name__
         if wanted is not None and found is not None and wanted[0] == kind:
-            return rule_of_field(wanted, found)
+            rule = rule_of_field(wanted, found)
+            if rule == "fences-rise" and isinstance(found, Granted):
+                holds = self.model.find(fence=wanted[2])
+                entered_again = any(one.first != found.request for one in holds)
+                return "same-fence-again" if entered_again else rule
+            return rule
         reason = wanted[2] if wanted is not None and wanted[0] == "Refused" else None
         if found is not None and reason is not None and reason in REFUSED:
             return REFUSED[reason]
         if isinstance(found, Granted):
-            return self._rule_of_grant(found, commands)
+            return self._rule_of_grant(found, commands, overtaken)
         if kind in UNEXPECTED:
             return UNEXPECTED[kind]
         if wanted is None:
@@ -263,7 +284,9 @@ class TableReplay(Judge):
             return "one-outcome"
         return MISSING.get(reason or wanted[0], "outcome")
 
-    def _rule_of_grant(self, found: Granted, commands: Sequence[LogCommand]) -> str:
+    def _rule_of_grant(
+        self, found: Granted, commands: Sequence[LogCommand], overtaken: Sequence[str]
+    ) -> str:
         """Return the rule that is broken by a grant that the model does not have."""
         holder, places = self.model.holder(found.lock), self.model.claims
         waits = [one for one in places if found.lock in one.names and not one.fence]
@@ -274,6 +297,10 @@ class TableReplay(Judge):
             return "between"
         if kind_of(found.lock) == SEVERAL:
             return "all-at-once"
+        if found.lock in overtaken:
+            return "queue-in-log-order"
+        if holder is not None and holder.permits == 1:
+            return "one-holder"
         overtakes = first is not None and (first.session, first.owner) != found.key[:2]
         return "queue-in-log-order" if overtakes else "capacity"
 
