@@ -189,7 +189,7 @@ def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
     monkeypatch: pytest.MonkeyPatch, compared: Tally[str]
 ) -> None:
     seen: Tally[str] = Tally()
-    change, end, judge_read = model_maps.change, model_maps.end, MapJudge._judge_read  # pyright: ignore[reportPrivateUsage]
+    change, end, judge_read = model_maps.change, model_maps.end, MapJudge._read  # pyright: ignore[reportPrivateUsage]
 
     def changed(model: Model, command: EntryRequest) -> None:
         seen["changed"] += 1
@@ -202,13 +202,13 @@ def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
         seen["ended"] += any(one.session for one in entries)
         end(model, entries)
 
-    def read(judge: MapJudge, user: Any, query: Any, reply: EntryList) -> None:
+    def read(judge: MapJudge, user: Any, query: Any, floor: int, reply: EntryList) -> None:
         seen["found"] += bool(reply.entries)
-        judge_read(judge, user, query, reply)
+        judge_read(judge, user, query, floor, reply)
 
     monkeypatch.setattr(model_maps, "change", changed)
     monkeypatch.setattr(model_maps, "end", ended)
-    monkeypatch.setattr(MapJudge, "_judge_read", read)
+    monkeypatch.setattr(MapJudge, "_read", read)
     demand_clean(
         MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"), first=30
     )

@@ -25,7 +25,7 @@ from fencelock.actors.api.lock_message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.map import MAP, EntryRequest
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import object_name, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
@@ -502,7 +502,7 @@ class Model:
         found: dict[tuple[str, str], Any]
         found = {(lock, ""): value for lock, value in self.objects.readable().items()}
         for e in self.entries:
-            found[object_name(MAP, e.map), e.key] = e.version, e.value, e.session
+            found[object_name(MAP, e.map), e.key] = e.version, e.value, without_secret(e.session)
         found |= {(c.lock, ""): c.permits for c in self.claims if c.counted}
         for c in self.claims:
             if c.fence and c.door is not None and c.detached_by is None:

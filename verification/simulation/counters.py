@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from functools import partial
 from typing import Any
 
 from fencelock.actors.api.counter import (
@@ -101,15 +100,13 @@ class CounterJudge(LockJudge):
     - Once: a user's changes are at most as many as the user sent.
     - Replies: a user receives the outcome that its change has in the log, which was applied after
       all changes that any user knew when it was sent.
-    - Reads: a read returns the value before its slot, which comes after all changes that any user
-      knew when it was sent. As changes take effect in the order of the log, this makes each
-      counter linearizable.
+    - Reads: see `TableReplay.judge_read`.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.asked: dict[Address, tuple[CounterRequest | Inspect, int]] = {}
-        """The request of each user in flight, and the `floor` when it was sent."""
+        """The request of each user in flight, and the slot that was known when it was sent."""
         self.sent: Counter[tuple[Address, str]] = Counter()
         """The changes of each user and counter that are not in the log."""
         self.slots: dict[RequestKey, int] = {}
@@ -118,8 +115,6 @@ class CounterJudge(LockJudge):
             list
         )
         """The outcomes in the log, with their slots, that their users have not received."""
-        self.floor = 0
-        """The slot after all changes that any user knows by a reply or by a read."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         event, user = delivered.event, delivered.to
@@ -134,16 +129,19 @@ class CounterJudge(LockJudge):
             case CounterChanged():
                 self._hear(user, event)
             case LockStatus():
-                self._read(user, event)
+                if user not in self.asked:
+                    raise ViolationError(f"reads: {user} asked for nothing, and read {event!r}")
+                _, floor = self.asked.pop(user)
+                self.replay.judge_read(user, floor, event, {(event.lock, ""): event.left or None})
             case Refused() if kind_of(event.lock) == COUNTER:
                 self.asked.pop(user, None)
             case _:
                 super().handled(delivered, effects)
         for request in sent(effects, CounterRequest):
-            self.asked[user] = request, self.floor
+            self.asked[user] = request, self.replay.floor
             self.sent[user, request.lock] += 1
         for query in sent(effects, Inspect):
-            self.asked[user] = query, self.floor
+            self.asked[user] = query, self.replay.floor
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``, whose requests get no reply any more."""
@@ -172,19 +170,7 @@ class CounterJudge(LockJudge):
         ]
         if asked is None or not found or found[-1] < asked[1]:
             raise ViolationError(f"replies: {user} received {changed!r} of slot {found} to {asked}")
-        self.floor = max(self.floor, found[-1] + 1)
-
-    def _read(self, user: Address, status: LockStatus) -> None:
-        asked = self.asked.pop(user, None)
-        if asked is None or status.slot < asked[1]:
-            raise ViolationError(f"reads: {user} read {status!r} after {asked!r}")
-        self.floor = max(self.floor, status.slot)
-        self.replay.when_known(status.slot, partial(self._judge_read, user, status))
-
-    def _judge_read(self, user: Address, status: LockStatus) -> None:
-        value = self.replay.at(status.lock, status.slot) or 0
-        if (status.left or 0) != value:
-            raise ViolationError(f"reads: {user} read {status!r}, and the value was {value}")
+        self.replay.knows(found[-1])
 
 
 COUNTERS = Workload(CounterUser, CounterJudge)

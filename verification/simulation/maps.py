@@ -18,7 +18,7 @@ from fencelock.actors.api.map import (
     MapQuery,
     PutEntry,
 )
-from fencelock.actors.api.name import kind_of, object_name, titled, without_secret
+from fencelock.actors.api.name import kind_of, object_name, titled
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
@@ -230,20 +230,16 @@ class MapUser(Watching):
 class MapJudge(LockJudge):
     """Judges the locks of one run as `LockJudge` does, and the reads of the map that they guard.
 
-    - Reads: a read returns exactly the entries that the model has before its slot. Its slot comes
-      after all changes that any user knew when the read was requested. As changes take effect in
-      the order of the log, this makes the history of each key linearizable.
+    - Reads: see `TableReplay.judge_read`.
     - Watches, gaps and values: see `WatchJudge`.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.asked: dict[Address, tuple[MapQuery, int]] = {}
-        """The read of each user in flight, and the `floor` when it was requested."""
+        """The read of each user in flight, and the slot that was known when it was sent."""
         self.slots: dict[int, int] = {}
         """The slot of each version."""
-        self.floor = 0
-        """The slot after all changes that any user knows by a reply or by a read."""
         self.watches = WatchJudge(self.replay)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
@@ -264,13 +260,13 @@ class MapJudge(LockJudge):
             case ChangesRead():
                 self.watches.see(user, event)
             case EntryChanged(version=version):
-                self.floor = max(self.floor, self.slots.get(version, 0) + 1)
+                self.replay.knows(self.slots.get(version, 0))
             case EntryList() if user in self.asked:
                 self._read(user, *self.asked.pop(user), event)
             case _:
                 pass
         for query in sent(effects, MapQuery):
-            self.asked[user] = query, self.floor
+            self.asked[user] = query, self.replay.floor
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``. Its reads get no reply any more."""
@@ -280,21 +276,11 @@ class MapJudge(LockJudge):
             del self.asked[user]
 
     def _read(self, user: Address, query: MapQuery, floor: int, read: EntryList) -> None:
-        if read.slot < floor:
-            raise ViolationError(
-                f"reads: {user} read the state before slot {read.slot}, but {floor} was known"
-            )
-        self.floor = max(self.floor, read.slot)
-        self.replay.when_known(read.slot, partial(self._judge_read, user, query, read))
-
-    def _judge_read(self, user: Address, query: MapQuery, read: EntryList) -> None:
-        right = {}
-        for key in (query.entry_key,) if isinstance(query, GetEntry) else KEYS:
-            if found := self.replay.at(object_name(MAP, NAME), read.slot, key):
-                right[key] = (*found[:2], without_secret(found[2]))
-        seen = {one.key: (one.version, one.value, one.session) for one in read.entries}
-        if seen != right:
-            raise ViolationError(f"reads: {user} read {read!r}, and the entries were {right}")
+        lock = object_name(MAP, NAME)
+        keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
+        seen: dict[tuple[str, str], Any] = dict.fromkeys((lock, key) for key in keys)
+        seen |= {(lock, one.key): (one.version, one.value, one.session) for one in read.entries}
+        self.replay.judge_read(user, floor, read, seen)
 
 
 MAPS = Workload(MapUser, MapJudge)

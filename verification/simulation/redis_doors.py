@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -425,8 +424,7 @@ class RedisJudge(LockJudge):
     - Mutual exclusion: no client of a door relies on a key, from the reply until it deletes it or
       until its time is over by true time, while another one or a native user does.
     - Deletes: of one hold, one compare-and-delete at most takes effect.
-    - Reads: a read returns the values before its slot, which comes after all holds that any client
-      knew when it was sent.
+    - Reads: see `TableReplay.judge_read`.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -455,8 +453,6 @@ class RedisJudge(LockJudge):
         """The keys of reads in flight, by node and number, and the slot that was known then."""
         self.slots: dict[int, int] = {}
         """The slot in which the log first has each fence of a key."""
-        self.floor = 0
-        """The slot after all that any client knows by a reply."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         self.now = delivered.time
@@ -467,10 +463,9 @@ class RedisJudge(LockJudge):
             case SlotOutcomes():
                 self._note_slot(event)
             case ReadKeys() if role_of(delivered.to) == "session":
-                self.reading[delivered.node, event.request] = event.keys, self.floor
+                self.reading[delivered.node, event.request] = event.keys, self.replay.floor
             case KeysChanged() if role_of(delivered.to) == "redis":
-                known = max(self.slots.get(one.fence, -1) for one in event.keys)
-                self.floor = max(self.floor, known + 1)
+                self.replay.knows(max(self.slots.get(one.fence, -1) for one in event.keys))
             case KeysRead() if role_of(delivered.to) == "redis":
                 self._read(delivered.node, event)
             case _:
@@ -570,17 +565,9 @@ class RedisJudge(LockJudge):
 
     def _read(self, node: str, read: KeysRead) -> None:
         keys, floor = self.reading.pop((node, read.request), ((), 0))
-        if read.slot < floor:
-            raise ViolationError(f"reads: {read!r} of slot {read.slot}, but {floor} was known")
-        self.floor = max(self.floor, read.slot)
-        self.replay.when_known(read.slot, partial(self._judge_read, keys, read))
-
-    def _judge_read(self, keys: tuple[str, ...], read: KeysRead) -> None:
-        seen = {one.key: one.value for one in read.keys if not one.native}
-        for name in keys:
-            value = self.replay.at(name, read.slot)
-            if seen.get(name) != value:
-                raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
+        seen: dict[tuple[str, str], Any] = dict.fromkeys((name, "") for name in keys)
+        seen |= {(one.key, ""): one.value for one in read.keys if not one.native}
+        self.replay.judge_read(node, floor, read, seen)
 
 
 REDIS_DOORS = Workload(RedisLock, RedisJudge, retains=True, doors=door_roles)

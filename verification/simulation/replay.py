@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -29,7 +30,7 @@ from fencelock.verification.model.table import (
     summary_of,
 )
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import Judge, ViolationReport
+from fencelock.verification.simulation.violation import Judge, ViolationError, ViolationReport
 
 RULES = {
     **{name: rule for name, rule in TABLE_INVARIANTS.items() if name != "free-leaves-nothing"},
@@ -121,7 +122,8 @@ class TableReplay(Judge):
 
     It judges the first report of each slot. If a member reports no outcomes for a slot between two
     others, the slot had none. If no member ever learned a batch, because all of them crashed, the
-    state is unknown from there on, and nothing more is judged.
+    state is unknown from there on, and nothing more is judged. It also judges reads, for the judges
+    that see them.
     """
 
     def __init__(self, violation_report: ViolationReport | None = None) -> None:
@@ -132,6 +134,8 @@ class TableReplay(Judge):
         """The slot to replay next."""
         self.compared = 0
         """The number of outcomes that were compared with those of the model."""
+        self.floor = 0
+        """The slot after all that any user knows by a reply or by a read."""
         self._origin = NO_BALLOT
         self._reports: dict[int, Sequence[Message]] = {}
         """Outcomes of slots that are not yet replayed."""
@@ -164,6 +168,29 @@ class TableReplay(Judge):
 
     def crashed(self, node: str, boot: int) -> None:
         self._reported.pop(node, None)
+
+    def knows(self, slot: int) -> None:
+        """Record that a user knows, by a reply, what the log has in ``slot``."""
+        self.floor = max(self.floor, slot + 1)
+
+    def judge_read(
+        self, reader: str, floor: int, reply: Any, values: Mapping[tuple[str, str], Any]
+    ) -> None:
+        """Judge a read: it returns the ``values`` of some objects and keys before its slot.
+
+        The slot comes after all changes that any user knew when the read was sent: that is the
+        `floor` of that time. As changes take effect in the order of the log, this makes the history
+        of each value linearizable.
+        """
+        if reply.slot < floor:
+            raise ViolationError(f"reads: {reader} received {reply!r}, but {floor} was known")
+        self.knows(reply.slot - 1)
+        self.when_known(reply.slot, partial(self._judge_values, reader, reply, values))
+
+    def _judge_values(self, reader: str, reply: Any, values: Mapping[tuple[str, str], Any]) -> None:
+        right = {(lock, key): self.at(lock, reply.slot, key) for lock, key in values}
+        if values != right:
+            raise ViolationError(f"reads: {reader} received {reply!r}, and there was {right}")
 
     def when_known(self, slot: int, check: Callable[[], None]) -> None:
         """Call ``check`` as soon as all slots before ``slot`` are replayed."""
