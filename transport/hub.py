@@ -268,6 +268,8 @@ class SocketHub:
         self._listener: Listener | None = None
         self.waiting: Collection[str] = ()
         self._doorbell = Doorbell()
+        self.ring: Callable[[], None] = self._doorbell.ring
+        """Wakes `poll`; from any thread, also after `close`."""
         self._streams: StreamServer | None = None
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
@@ -371,10 +373,6 @@ class SocketHub:
         """Poll ``streams``, too, and close them in the end. On the thread that polls."""
         self._streams = streams
         self._poller.register(streams.descriptor)
-
-    def ring(self) -> None:
-        """Wake `poll`; from any thread, also after `close`."""
-        self._doorbell.ring()
 
     def poll(self, timeout_ms: int | None, expects_reply: bool = False) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
