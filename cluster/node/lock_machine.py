@@ -20,7 +20,7 @@ from fencelock.actors.table.rules import LOG_COMMANDS, TABLE_QUERIES
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, TablePart, TableSnapshot
-from fencelock.transport.cbor import MalformedFrameError, load, load_each
+from fencelock.transport.cbor import MalformedFrameError, load_each
 from fencelock.transport.codec import NATIVE, decode, encode, prepare
 
 KNOWN_MAX = 4096
@@ -207,36 +207,30 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
     return weight
 
 
-def read_command(command: bytes) -> LogCommand | None:
-    try:
-        read = _commands([load(command)])
-    except MalformedFrameError:
-        return None
-    return read[0] if read else None
-
-
 _AnyCommand: Any = Union[LOG_COMMANDS]  # noqa: UP007
 _Commands: Any = defstruct("_Commands", [("each", list[_AnyCommand])], array_like=True)
 prepare(_Commands)
 
 
-def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
-    """Return each of ``commands`` decoded, or None for one that cannot be read.
+def read_command(command: bytes) -> LogCommand | None:
+    return _read_all((command,))[0]
 
-    All of them are read and checked in one call, and one by one only if one is wrong.
+
+def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
+    """Return each of ``commands`` decoded.
+
+    None is in place of one that is no command of the log, or has undeclared fields. All of them are
+    read and checked in one call, and one by one only if one is wrong.
     """
     values = load_each(commands)
-    read = None if values is None else _commands(values)
-    return [read_command(command) for command in commands] if read is None else read
-
-
-def _commands(values: list[Any]) -> list[LogCommand | None] | None:
-    """Return the commands in ``values``; None if one is no command, or has undeclared fields."""
-    try:
-        read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
-    except ValidationError:
-        return None
-    for items, command in zip(values, read, strict=True):
-        if len(items) > command.ITEMS:
-            return None
-    return read
+    if values is not None:
+        try:
+            read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
+        except ValidationError:
+            read = [None] * len(values)
+        for items, command in zip(values, read, strict=True):
+            if command is None or len(items) > command.ITEMS:
+                break
+        else:
+            return read
+    return [None] if len(commands) == 1 else [*map(read_command, commands)]
