@@ -219,11 +219,23 @@ def check_release(state: SessionState, release: ReleaseRequest) -> LockKey:
     """Return the lock key of a release, or raise why it is sent to no endpoint."""
     if state.closing.begun:
         raise _closed()
-    lock_key = checked_lock_key(
-        release.lock, release.owner or state.owner_of(release.lock, release.fence)
-    )
-    _check_release(state, release, lock_key)
-    return lock_key
+    shown = release.fence
+    lock_key = checked_lock_key(release.lock, release.owner or state.owner_of(release.lock, shown))
+    loss = state.unreported.take_reason(lock_key, shown) if state.unreported.losses else None
+    if loss is not None:
+        raise lost(lock_key, shown, loss)
+    hold = state.holds.get(lock_key)
+    if hold is None and not lock_key.owner:
+        text = f"{titled(lock_key.lock)}: fence {shown} was shown, which does not hold it here"
+    elif hold is None:
+        text = f"{_owner(lock_key)} does not hold it"
+    elif hold.fence != shown:
+        text = f"{_owner(lock_key)} holds it under fence {hold.fence}, fence {shown} was shown"
+    elif _being_released(state, lock_key) >= len(hold.acquisitions):
+        text = f"{_owner(lock_key)} is releasing it already"
+    else:
+        return lock_key
+    raise NotHeldError(text)
 
 
 def check_request(state: SessionState, request: UserRequest, now: Instant) -> LockKey | None:
@@ -277,25 +289,6 @@ def _check_acquire(state: SessionState, acquire: AcquireRequest, lock_key: LockK
         raise AlreadyHeldError(f"{_owner(lock_key)} holds it, under fence {hold.fence}")
     if hold is None and len(state.holds) >= HOLDS_MAX:
         raise OverloadedError(f"this client holds {HOLDS_MAX} locks, the limit")
-
-
-def _check_release(state: SessionState, release: ReleaseRequest, lock_key: LockKey) -> None:
-    shown = release.fence
-    loss = state.unreported.take_reason(lock_key, shown) if state.unreported.losses else None
-    if loss is not None:
-        raise lost(lock_key, shown, loss)
-    hold = state.holds.get(lock_key)
-    if hold is None and not lock_key.owner:
-        text = f"{titled(lock_key.lock)}: fence {shown} was shown, which does not hold it here"
-    elif hold is None:
-        text = f"{_owner(lock_key)} does not hold it"
-    elif hold.fence != shown:
-        text = f"{_owner(lock_key)} holds it under fence {hold.fence}, fence {shown} was shown"
-    elif _being_released(state, lock_key) >= len(hold.acquisitions):
-        text = f"{_owner(lock_key)} is releasing it already"
-    else:
-        return
-    raise NotHeldError(text)
 
 
 def _being_released(state: SessionState, lock_key: LockKey) -> int:
