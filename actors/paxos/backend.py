@@ -147,7 +147,7 @@ class PaxosBackend(MembersBackend):
         }
         self.events = {
             SlotOutcomes: self._on_slot_outcomes,
-            Gather: self._on_gather,
+            Gather: self.in_flight.on_gather,
             Outcome: self._on_direct,
             HoldLost: self._on_direct,
             Recall: self._on_direct,
@@ -232,9 +232,6 @@ class PaxosBackend(MembersBackend):
     def _expect_reply(self, now: Instant) -> None:
         if not (self.in_flight.by_key or self.queries.pending.by_number):
             self.contact.expected_at = now
-
-    def _on_gather(self, sender: Address, event: Gather, now: Instant) -> Effects:
-        return self.in_flight.batch()
 
     def _on_slot_outcomes(self, sender: Address, slot: SlotOutcomes, now: Instant) -> Effects:
         """Process the outcomes of one slot; this node's replica sends them for every slot."""

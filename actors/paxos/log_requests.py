@@ -13,7 +13,7 @@ from fencelock.actors.api.lock_message import Cancel, KeepAlive
 from fencelock.actors.api.request import Command, RequestKey
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
-from fencelock.actors.paxos.event import ProposalBatch
+from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.paxos.wire import Propose
 from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
 from fencelock.actors.timing import TIMING
@@ -169,7 +169,8 @@ class LogRequests:
         propose = Propose(client=self.proxy, number=pending.number, command=pending.command)
         return Send(self.replica, propose)
 
-    def batch(self) -> Effects:
+    def on_gather(self, sender: Address, event: Gather, now: Instant) -> Effects:
+        """Propose all requests of this turn together."""
         if not self.gathered:
             return ()
         gathered, self.gathered = self.gathered, []
