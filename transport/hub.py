@@ -35,12 +35,14 @@ from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
     HANDSHAKE_FAILURES,
     LINK_EVENTS,
+    LOOKUP_THREADS,
     NOBLOCK,
     POLLIN,
     Socket,
     close_socket,
     connected_dealer,
     discard_parts,
+    io_context,
     monitored,
     poll_sockets,
     send_part,
@@ -97,14 +99,17 @@ class Link:
         key: LinkKey | None,
         news: list[LinkEvent],
         poller: Poller,
+        lookup_thread: int,
     ) -> None:
         self.node = node
         self.endpoint = endpoint
+        self.lookup_thread = lookup_thread
+        """The I/O thread of a link to a host name, see `LOOKUP_THREADS`."""
         self._key = key
         self._news = news
         self._poller = poller
         secure = None if key is None else key.secure
-        self.dealer = connected_dealer(context, endpoint, identity, secure)
+        self.dealer = connected_dealer(context, endpoint, identity, secure, lookup_thread)
         self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
         poller.register(self.dealer)
         poller.register(self.monitor)
@@ -271,7 +276,7 @@ class SocketHub:
         self.ring: Callable[[], None] = self._doorbell.ring
         """Wakes `poll`; from any thread, also after `close`."""
         self._streams: StreamServer | None = None
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context = io_context()
         self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
         self._polls = 0
@@ -339,8 +344,10 @@ class SocketHub:
         # The number tells two links to one node apart: a client may list it twice.
         identity = f"{self._identity}.{self._connected}".encode()
         self._connected += 1
+        taken = [link.lookup_thread for link in self._links.values()]
+        thread = min(range(LOOKUP_THREADS), key=taken.count)
         link = self._links[node] = Link(
-            self._context, node, endpoint, identity, self._key, self._news, self._poller
+            self._context, node, endpoint, identity, self._key, self._news, self._poller, thread
         )
         self._monitors.add(link.monitor)
 

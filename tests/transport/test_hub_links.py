@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 import zmq
@@ -23,6 +24,7 @@ from fencelock.transport import hub
 from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import Envelope, Frame
+from fencelock.transport.sockets import LOOKUP_THREADS, Socket, connected_dealer
 
 
 @pytest.fixture
@@ -75,6 +77,29 @@ def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
                 assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
                 line.cut()  # The node sees nothing of the first connection's end.
     assert node.counters == Counter()
+
+
+def test_each_link_to_a_host_name_has_an_io_thread_of_its_own(
+    station: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup blocks its thread, for seconds if the resolver is down: no other link may wait."""
+    threads: dict[str, int] = {}
+
+    def noted(context: zmq.Context[Socket], endpoint: str, *arguments: Any) -> Socket:
+        socket = connected_dealer(context, endpoint, *arguments)
+        threads[endpoint] = int(socket.getsockopt(zmq.AFFINITY))
+        return socket
+
+    monkeypatch.setattr(hub, "connected_dealer", noted)
+    named = {f"n{place}": f"tcp://localhost:{place}" for place in range(2, 2 + LOOKUP_THREADS)}
+    numeric = {"ipv4": "tcp://127.0.0.1:1", "ipv6": "tcp://[::1]:1"}
+    node = station("n1", named | numeric)
+    assert [threads[endpoint] for endpoint in numeric.values()] == [1, 1]
+    assert len({threads[endpoint] for endpoint in named.values()} - {1}) == LOOKUP_THREADS
+
+    node.hub.disconnect("n3")
+    node.hub.connect("moved", "tcp://localhost:3333")
+    assert threads["tcp://localhost:3333"] == threads[named["n3"]]
 
 
 def has_got(station: Station, count: int) -> bool:
