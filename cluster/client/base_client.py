@@ -72,8 +72,9 @@ class BaseClient(Connected, Notifying):
     def close(self) -> Operation[None]:
         """Release all holds, cancel all waits, and leave nothing running.
 
-        Waits up to 2 s until reachable nodes confirm. Threads or tasks that wait for a lock get
-        `AcquireCancelledError`. Closing again, or in a forked process, does nothing.
+        Waits up to 2 s until reachable nodes confirm. Calls of other threads or tasks that wait for
+        a lock, or for any other reply, raise `AcquireCancelledError`, whose text says if it is
+        unknown whether the call took effect. Closing again, or in a forked process, does nothing.
         """
         return self._given.closing()
 

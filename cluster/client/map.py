@@ -307,7 +307,7 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
         if after is not None:
             check_int("after", after, "an int of at least 0, or None", lambda n: n >= 0)
         super().__init__(channel, object_name(MAP, name), prefix, after)
-        checked(replace(self._question, after=after))
+        checked(replace(self._request, after=after))
         self._pages = ListEntries(map=name, prefix=prefix, most=LIST_PAGE_MAX)
         self._listed: dict[str, int] = {}
         """The entries of the last listing with versions above that of the listing.

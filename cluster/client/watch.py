@@ -55,7 +55,7 @@ class BaseWatch(Generic[T]):
         self, channel: SessionChannel, lock: str, prefix: str = "", after: int | None = None
     ) -> None:
         self._channel = channel
-        self._question = ReadChanges(lock=lock, prefix=prefix)
+        self._request = ReadChanges(lock=lock, prefix=prefix)
         self._version = after
         """The version up to which all changes were received; None before the first reply."""
         self._began = False
@@ -117,7 +117,7 @@ class BaseWatch(Generic[T]):
         self._channel.check()
         reply = self._reply
         if reply is None:
-            reply = self._reply = self._sent(replace(self._question, after=self._version))
+            reply = self._reply = self._sent(replace(self._request, after=self._version))
         try:
             read: ChangesRead = yield from self._reply_of(reply, ends_at)
         finally:
@@ -184,7 +184,7 @@ class BaseWatch(Generic[T]):
 
     def _check(self) -> None:
         if self._closed:
-            watched = titled(self._question.lock)
+            watched = titled(self._request.lock)
             raise ClosedError(f"the watch of {watched} was closed: make another one")
 
     def _abandon(self) -> None:
