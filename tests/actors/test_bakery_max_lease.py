@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
-from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, lock_request, seats
+from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, lock_request, seats, ticket_of
 
 from fencelock.actors.api.lock_message import Granted, Reason, Refused, Released
 from fencelock.actors.api.session_message import Renewed
@@ -17,6 +17,7 @@ from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bakery.wire import (
     BoundStatement,
+    Entering,
     Extend,
     Extended,
     HoldRenewed,
@@ -64,6 +65,17 @@ def test_no_leader_votes_for_a_lease_that_it_did_not_state() -> None:
     assert trio.received(Locked) == []
     known = [trio.leaders[name].tickets.of("x", ANN)[0].fence for name in ("n2", "n3")]
     assert known == [0, 0]
+
+
+def test_a_leader_states_a_long_lease_when_its_ticket_enters() -> None:
+    """So it is known when a vote is wanted, which would have to wait for it otherwise."""
+    trio = LeaderTrio()
+    for hold_ms in (LONG_MS, LONG_MS + 1):
+        ticket = ticket_of(number=0, leader="n1", hold_ms=hold_ms)
+        trio.deliver(leader_of("n1"), "n2", Entering(epoch=1, ticket=ticket))
+    stated = [message.bound_ms for message in trio.received(Vouch)]
+    assert stated[0] >= LONG_MS + ticket.grace_ms
+    assert trio.leaders["n2"].epoch_state.wait_for_bound(stated[0] + 1) != []
 
 
 def test_statements_are_confirmed_by_a_quorum_and_only_the_last_one_counts() -> None:
