@@ -307,6 +307,23 @@ def test_status_shows_which_members_are_connected() -> None:
     assert members == [("n1", True), ("n2", False), ("n3", False), ("n4", False)]
 
 
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("serving", [False, True])
+def test_status_shows_what_is_awaited_here_while_no_leader_is_ready(
+    harness: ProxyHarness, serving: bool, ready: bool
+) -> None:
+    harness.acquire()
+    harness.learn(ready=ready)
+    harness.receive(ANN, Describe(session="ann", request=2))
+    harness.receive(address_of("n4", "node"), Reported(uptime_ms=1, counters=()))
+    replies = harness.receive(leader_of("n4"), Tally(serving=serving, locks=()))
+    shown = [
+        (lock.lock, lock.holder, [(wait.session, wait.owner) for wait in lock.waiters])
+        for lock in one(NodeStatus, replies).locks
+    ]
+    assert shown == ([] if serving or ready else [("x", None, [("ann", "o")])])
+
+
 def answers(harness: ProxyHarness, sends: list[Send], holder: Contender | None) -> list[Send]:
     """Let n1 and n3 reply to the read in ``sends``; return what follows."""
     result = reply_to(of(Query, sends)[0], *(() if holder is None else (holder,)))

@@ -76,13 +76,15 @@ class BakeryProxyHarness(RoleHarness[Proxy]):
         epoch: int = 1,
         leaders: tuple[str, ...] = LEADERS,
         reachable: tuple[str, ...] = MEMBERS,
+        *,
+        ready: bool = True,
     ) -> list[Send]:
         """Notify the proxy of the leaders and of the nodes that it reaches."""
         readiness = Readiness(
             seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
             members=tuple(member(name) for name in reachable),
-            ready=True,
-            detail="ready",
+            ready=ready,
+            detail="ready" if ready else "an election is under way",
         )
         return self.receive(election_of("n4"), readiness)
 
