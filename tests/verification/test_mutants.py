@@ -106,7 +106,7 @@ def refuse(owner):
 
 
 @pytest.mark.parametrize(
-    ("line", "first"), [(2, ["test_grant", "test_real", "test_user"]), (6, ["test_refused"])]
+    ("line", "first"), [(2, ["test_grant", "test_real", "test_user"]), (6, ["test_transcripts"])]
 )
 def test_files_that_name_what_a_function_does_judge_it_first_however_they_reach_it(
     tmp_path: Path, line: int, first: list[str]
@@ -118,9 +118,8 @@ def test_files_that_name_what_a_function_does_judge_it_first_however_they_reach_
         "tests/actors/test_other.py": "import fencelock",
         "tests/actors/test_user.py": "from fencelock.actors import user\n# grant: queue, head",
         "tests/system/test_real.py": "from fencelock.actors import subject\n# grant: queue, head",
-        "tests/actors/test_refused.py": (
-            "from fencelock.actors import user\n# refuse an owner: OverloadedError, too many keys"
-        ),
+        "tests/actors/test_transcripts.py": "from fencelock.actors import user",
+        "tests/actors/transcripts/refusals.txt": "refuse an owner: OverloadedError, too many keys",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -290,6 +290,12 @@ def slowness(test: Path) -> int:
     return int("simulation" in test.parts)
 
 
+def text_of(test: Path) -> str:
+    """Return the text of a test file, and of what it plays: `transcripts/` for `*_transcripts`."""
+    played = sorted(test.parent.glob(f"{test.stem.rpartition('_')[2]}/*.txt"))
+    return "\n".join(one.read_text(encoding="utf-8") for one in (test, *played))
+
+
 def words(text: str) -> Counter[str]:
     """Count the words of a text and the parts of its names: `_on_lost` and `OnLost` have "lost"."""
     return Counter(word.lower() for word in re.findall(r"[A-Z]?[a-z]{2,}|[A-Z]{3,}", text))
@@ -322,7 +328,7 @@ class Selection:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         tests = sorted((self.root / "tests").rglob("test_*.py"))
-        counts = {test: words(test.read_text(encoding="utf-8")) for test in tests}
+        counts = {test: words(text_of(test)) for test in tests}
         having = Counter(word for counted in counts.values() for word in counted)
         self.rarity = {word: math.log((len(tests) + 1) / having[word]) for word in having}
         self.vectors = {test: self.vector(counted) for test, counted in counts.items()}
