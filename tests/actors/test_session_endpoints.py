@@ -230,6 +230,17 @@ def test_a_new_link_is_asked_again_at_once_to_open_the_session(harness: SessionH
     assert of(Open, harness.regain_link("a")) == []
 
 
+def test_a_new_link_is_asked_as_often_as_a_first_one_to_open_the_session() -> None:
+    """Pauses have grown meanwhile, since nothing answered; a new link deserves short ones again."""
+    harness = SessionHarness()
+    harness.acquire()
+    asked = len(of(Open, harness.run(1_000), A))
+    harness.run(10_000)
+    assert len(of(Open, harness.run(4_000), A)) < asked
+    harness.regain_link("a")
+    assert len(of(Open, harness.run(1_000), A)) == asked
+
+
 def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(unkept: UnkeptSession) -> None:
     assert [type(send.message) for send in unkept.regain_link("b")] == [api.KeepAlive]
 
