@@ -228,7 +228,9 @@ class Listener:
             one = self._introduced(connections.over(source, identity, host))
         name = one.name
         if not name:
-            self._count("wire.malformed", 1)
+            # libzmq made that id: the peer sent none, or connected again before this was read.
+            made_here = identity.startswith(b"\x00")
+            self._count("wire.unnamed" if made_here else "wire.malformed", 1)
             return 0
         one.taken += size + (held.extra if size <= held.short_max else held.extra_long)
         if self._guard is not None and not self._guard.admits(one, part):

@@ -71,6 +71,8 @@ OTHER_GROUP = "wire.other_group"
 
 DROPPED = {
     "wire.malformed": "that nobody can read: a port scan, or a program that is not fencelock",
+    "wire.unnamed": "over connections without a name: what was left of them when their peers "
+    "connected again, as they do while this node is paused, or a program that sets no routing id",
     "wire.oversized": "too large",
     "wire.wrong_version": "of another version of fencelock: see the rolling upgrade",
     "wire.wrong_cluster": "for another cluster: a client or node with a wrong cluster name",
