@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
 import pykka
 
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from fencelock.cluster.client.hold_registry import HoldRegistry
 
 A = TypeVar("A")
+
+
+class Uncopied:
+    """A client, or an object of one. A copy would release, or close, what the original uses."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse `copy` and `pickle`."""
+        raise TypeError(
+            f"cannot copy or pickle {self!r}: it belongs to one client of one process. Give "
+            "another process the name, and make it anew there; `Hold.detach` hands a lock over"
+        )
 
 
 class SessionRole(Protocol):

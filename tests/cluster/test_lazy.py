@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -309,9 +311,26 @@ def test_a_dropped_hold_is_released_unless_its_lock_lives(fencelock_cluster: Loc
     assert other.lock("named").acquire(blocking=False) is None
 
 
+@pytest.mark.parametrize("act", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_nothing_of_a_client_is_copied_or_pickled(
+    act: Callable[[object], object], fencelock_cluster: LocalCluster
+) -> None:
+    """A copy of a hold would release the lock of the original when it is dropped."""
+    client, other = fencelock_cluster.connect(), fencelock_cluster.connect()
+    lock = client.lock("x")
+    hold = lock.acquire()
+    for one in (hold, lock, client, client.map("m"), client.semaphore("s", permits=2)):
+        with pytest.raises(TypeError, match=r"belongs to one client.*make it anew.*detach"):
+            act(one)
+    gc.collect()
+    assert hold.held
+    assert other.lock("x").acquire(blocking=False) is None
+
+
 THREADS = "hold = fencelock.lock('x').acquire()\n"
 TASKS = """
 import asyncio
+import copy
 from fencelock import aio
 async def main():
     global client, hold
