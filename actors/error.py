@@ -87,8 +87,8 @@ class VersionMismatchError(RefusedError):
 
     """
 
-    def __init__(self, text: str, version: int | None) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, version: int | None = None) -> None:
+        super().__init__(text)  # Unpickling calls this without a version, and then sets it.
         self.version = version
 
 

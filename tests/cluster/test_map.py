@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -67,6 +68,11 @@ def test_a_change_by_version_fails_if_another_was_faster(kv: fencelock.Map) -> N
     with pytest.raises(VersionMismatchError, match="does not exist") as failed:
         kv.replace("k", b"3", version=second)
     assert failed.value.version is None
+
+
+def test_the_version_in_an_error_survives_a_queue_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(VersionMismatchError("map 'm' has another", 7)))
+    assert (str(error), error.version) == ("map 'm' has another", 7)
 
 
 def test_many_threads_count_without_losing_one(kv: fencelock.Map, pool: ThreadPoolExecutor) -> None:
