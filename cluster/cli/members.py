@@ -399,7 +399,7 @@ def _reports(operator: Client, act: str) -> tuple[dict[str, NodeReport], bool, s
 
 
 def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
-    """Ask for ``change`` until it is done, show the progress, and print the members."""
+    """Ask for ``change`` until it is done, show the progress, and print what it led to."""
     if wait <= 0:
         raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
     progress, waited = ChangeProgress(wait), False
@@ -408,6 +408,9 @@ def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: 
         waited = True
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
+        return
+    if change.action is MemberAction.TRANSFER:
+        say(f"{change.node} leads.")
         return
     if not waited:
         say(f"Nothing had to be changed for {change.node}.")

@@ -180,6 +180,11 @@ def test_a_change_of_an_unknown_node_changes_nothing_and_reports_it(client: Made
     assert done.stdout == "Nothing had to be changed for n9.\nThe members are n1, n2, n4.\n"
 
 
+def test_a_transfer_prints_who_leads_and_not_who_the_members_are(client: MadeCluster) -> None:
+    client.answers = [waits(0), DONE]
+    assert run("transfer", "n2").stdout == "n2 leads.\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "change"),
     [
