@@ -209,7 +209,7 @@ def serve(
     if not stopped:
         raise ServeError(f"{node_id} did not stop in time")
     text = f"{node_id} stopped"
-    typer.echo(log.json_object(text, node=node_id, event="stopped") if log_json else text)
+    _print(log.json_object(text, node=node_id, event="stopped") if log_json else text)
 
 
 def _settings_of(file: Path, node_id: str | None, joins: JoinOptions) -> tuple[Config, str]:
@@ -315,8 +315,15 @@ def _greet(config: Config, node: Node, *, as_json: bool) -> None:
         f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
     )
     text_line = log.json_object(text, node=node.id, event="listens", address=node.address)
-    typer.echo(text_line if as_json else text)
-    sys.stdout.flush()  # A program that started us through a pipe waits for this line.
+    _print(text_line if as_json else text)
+
+
+def _print(text: str) -> None:
+    """Print a line at once, for a program that started us. A node serves on if nobody reads."""
+    try:
+        typer.echo(text)  # It flushes.
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Take what is buffered.
 
 
 def _reload(node: Node) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -231,6 +232,26 @@ def test_nodes_serve_show_their_status_and_stop_on_a_signal(
         first.send_signal(signal.SIGTERM)
         second.send_signal(signal.SIGINT)
         assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (0, 0)
+
+
+def test_a_node_whose_output_nobody_reads_serves_and_stops_in_order(tmp_path: Path) -> None:
+    """As after ``fencelock serve | head -1``."""
+    addresses = write_config(tmp_path, "central")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--id", "n1"], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE
+    ) as node:
+        os.close(writer)
+        try:
+            with connect(addresses["n1"], lazy=True) as client:
+                assert client.lock("x").acquire(timeout=PATIENCE_S)
+            node.send_signal(signal.SIGTERM)
+            _, log = node.communicate(timeout=PATIENCE_S)
+        finally:
+            node.kill()
+    assert b"n1 stops: SIGTERM" in log
+    assert node.returncode == 0
 
 
 def test_an_operator_frees_a_holders_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
