@@ -154,7 +154,9 @@ def test_damage_is_reported_with_its_offset_and_the_next_step() -> None:
     text = str(caught.value)
     assert f"journal.bin is damaged at byte {second}: group 2 cannot be read" in text
     assert f"another follows at byte {BEFORE_LAST}" in text
-    assert "start the node with an empty one. It will serve and learn, and not vote" in text
+    assert "start the node with an empty one. It will serve and learn, and not vote until" in text
+    assert 'run "fencelock replace" with its id' in text
+    assert "empty folders grant nothing until an operator begins a new cluster" in text
 
 
 def test_a_group_that_is_not_where_it_belongs_is_damage() -> None:

@@ -62,9 +62,10 @@ ENTRY_BYTES = ENTRY.size
 REJOIN = (
     "The node does not start from it, since it could break promises that it has forgotten. "
     "If a majority of the other members is running, nothing is lost: move the folder aside "
-    "and start the node with an empty one. It will serve and learn, and not vote. If no "
-    "majority is left without it, restore the folder from the disk it lay on: with an empty "
-    "one on every node a new cluster begins, and all locks, sessions and fences are lost"
+    "and start the node with an empty one. It will serve and learn, and not vote until you run "
+    '"fencelock replace" with its id. If no majority is left without it, restore the folder from '
+    "the disk it lay on: nodes that all have empty folders grant nothing until an operator begins "
+    "a new cluster, and all locks, sessions and fences are lost"
 )
 
 NO_ENTRY = "the group there has the right checksum, but no entry that a journal writes"
