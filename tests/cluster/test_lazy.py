@@ -330,7 +330,6 @@ def test_nothing_of_a_client_is_copied_or_pickled(
 THREADS = "hold = fencelock.lock('x').acquire()\n"
 TASKS = """
 import asyncio
-import copy
 from fencelock import aio
 async def main():
     global client, hold
