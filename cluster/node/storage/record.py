@@ -65,7 +65,7 @@ REJOIN = (
     "and start the node with an empty one. It will serve and learn, and not vote until you run "
     '"fencelock replace" with its id. If no majority is left without it, restore the folder from '
     "the disk it lay on: nodes that all have empty folders grant nothing until an operator begins "
-    "a new cluster, and all locks, sessions and fences are lost"
+    "a new cluster, in which all locks, sessions and fences are lost"
 )
 
 NO_ENTRY = "the group there has the right checksum, but no entry that a journal writes"
