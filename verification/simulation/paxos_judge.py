@@ -90,6 +90,9 @@ MAX_TIME = 1 << 62
 """A time after the end of every run, and more than any list has entries."""
 
 
+SlotWatch = Callable[[int, Batch, Sequence[Message]], None]
+
+
 class StateJudge:
     """Judges states, outcomes and reads: it applies the chosen batches to its own machine.
 
@@ -114,7 +117,7 @@ class StateJudge:
         self.belief_ns = ttl_ms * NS_PER_MS * PPM // (PPM + drift_ppm)
         self.twin = twin
         self.origin = NO_BALLOT
-        self.watch: Callable[[int, Batch, Sequence[Message]], None] = lambda *_: None
+        self.watch: SlotWatch = lambda slot, batch, outcomes: None
         """Receives each slot with its batch and its outcomes, in the order of the log."""
         self.digests = [b"", self.twin.digest()]
         """Digests of the state after all slots before each."""
