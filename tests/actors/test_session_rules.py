@@ -100,6 +100,19 @@ def test_a_release_of_what_is_not_held_is_refused_here(harness: SessionHarness, 
     assert of(api.Release, sends) == []
 
 
+def test_the_refusal_of_a_release_says_what_its_owner_holds(harness: SessionHarness) -> None:
+    def refusal(user: Address, fence: int) -> str:
+        return one(api.Refused, harness.release(user, fence=fence), user).detail
+
+    nobody = Address("c/")
+    harness.hold(fence=7)
+    assert refusal(BEN, 7) == "lock 'x': owner 'ben' does not hold it"
+    assert refusal(nobody, 8) == "lock 'x': fence 8 was shown, which does not hold it here"
+    assert refusal(ANN, 8) == "lock 'x': owner 'ann' holds it under fence 7, fence 8 was shown"
+    harness.release()
+    assert refusal(ANN, 7) == "lock 'x': owner 'ann' is releasing it already"
+
+
 @pytest.mark.parametrize("way", ["expired", "ended"])
 def test_a_release_after_the_session_ended_is_lost_once(harness: SessionHarness, way: str) -> None:
     harness.hold()
