@@ -21,7 +21,7 @@ from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EPOCHS_AFTER_START, EPOCHS_AHEAD_MAX, EpochLimit
-from fencelock.actors.bakery.event import Connected, ElectionDue, Serve
+from fencelock.actors.bakery.event import Connected, ElectionDue, Serve, Trust
 from fencelock.actors.bakery.leader_selection import identity_of
 from fencelock.actors.bakery.wire import (
     NO_SEATING,
@@ -241,3 +241,12 @@ def test_a_vote_that_only_one_former_leader_has_is_taken_over_under_a_bound_that
     confirm(trio, "n3")
     trio.pass_time(BAKERY_TIMING.resend_ms)
     assert [one.hold_ms for one in trio.received(Locked)] == [LOCK.hold_ms]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_majority_that_promised_another_epoch_trusts_no_leader_of_this_one(epoch: int) -> None:
+    trio = LeaderTrio()
+    leader = trio.leaders["n1"]
+    leader.epoch_state.trusted_at = None
+    leader.handle(status_of("n1"), Trust(epoch=epoch, at=trio.now), trio.now)
+    assert leader.epoch_state.trusted(trio.now) == (epoch == 1)
