@@ -374,6 +374,14 @@ def test_the_log_level_of_a_node_is_shown_and_changed(lamport: str) -> None:
     assert json.loads(shell(*options)[1]) == {"node": "n1", "level": "INFO", "trace": []}
     changed = shell(*options, "--level", "error", "--trace", "process,clock")[1]
     assert json.loads(changed) == {"node": "n1", "level": "ERROR", "trace": ["process", "clock"]}
+    plain = options[:-1]
+    for given, line in (
+        ((), "ERROR on"),
+        (("--level", "TRACE"), "TRACE on, traced roles: process, clock"),
+        (("--trace", "all"), "TRACE on, traced roles: all"),
+        (("--level", "INFO"), "INFO on"),
+    ):
+        assert shell(*plain, *given)[1] == f"n1 logs from level {line}\n"
     status, _, error = shell("log", "n1", "--level", "loud", "--connect", lamport)
     assert (status, "--level is LOUD" in error) == (2, True)
 
