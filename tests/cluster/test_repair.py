@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -25,14 +26,15 @@ from fencelock.actors.paxos.event import Compare, Decided, Divergence, Isolate, 
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.wire import SCHEME, Batch, Diverged, Figure, TableDigest
+from fencelock.actors.paxos.wire import SCHEME, Batch, Diverged, Figure, Slots, TableDigest
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.rules import RULES
 from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.lock_machine import LockMachine
-from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.node import Node, identity_of
 from fencelock.cluster.node.repair import skip_slot
+from fencelock.cluster.node.storage.journal import Journal, claim
 from fencelock.transport.codec import encode
 
 BUG = "planted bug"
@@ -150,6 +152,21 @@ def test_a_folder_that_cannot_be_mended_is_left_alone(config: Config) -> None:
     with pytest.raises(fencelock.ConfigError, match="n1 has no journal of paxos here"):
         skip_slot(config, "n1", 1, "alice")
     assert not any(config.folder_of(node).exists() for node in config.nodes if config.data)  # type: ignore[union-attr]
+
+
+def test_the_line_of_a_skip_names_the_commands_of_its_slot_where_they_are_known(
+    config: Config,
+) -> None:
+    command = encode(CountDown(latch="x", count=2, session="s.1", request=4))
+    decided = Slots(first=1, batches=(Batch(time_ms=1, commands=(command,)),))
+    with closing(Journal.open(present(config.folder_of("n1")))) as journal:
+        claim(journal, journal.take_records(), identity_of(config, "n1"))
+        journal.append([("acceptor", encode(decided))])
+        journal.sync()
+    commands = ["CountDown of latch 'x' (request 4)", "not known here yet"]
+    for slot, known in enumerate(commands, start=1):
+        line = skip_slot(config, "n1", slot, "alice")
+        assert f"slot {slot} is skipped, by alice. Its commands: {known}. Run" in line
 
 
 # If a replica's state differs from a majority's, it leaves the group and reports what to do
