@@ -202,6 +202,9 @@ def trace(
             svg.write_text(space_time(shown, title), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--svg: {svg} cannot be written: {error.strerror}") from error
+    if not events:
+        text = "no such message was sent meanwhile. Use a lock while this runs, or set --seconds"
+        say(text, err=True)
 
 
 def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: float) -> list[Event]:

@@ -432,6 +432,15 @@ def test_a_trace_draws_the_messages_of_a_lock_in_causal_order(address: str, tmp_
     assert (status, error) == (2, f"--svg: {tmp_path} cannot be written: Is a directory\n")
 
 
+def test_a_trace_of_no_message_says_so(address: str) -> None:
+    of_no_role = shell("trace", "--seconds", "0.5", "--roles", "clock", "--connect", address)
+    assert of_no_role == (
+        0,
+        "",
+        "no such message was sent meanwhile. Use a lock while this runs, or set --seconds\n",
+    )
+
+
 LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "central", "lamport")]
 
 
