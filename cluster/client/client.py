@@ -194,8 +194,8 @@ class Client(
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             if inspect.iscoroutinefunction(function):
                 raise TypeError(
-                    f"{function.__qualname__} is a coroutine function: use a client of "
-                    "fencelock.aio, which waits without blocking the loop"
+                    f"{function.__qualname__} is a coroutine function: use fencelock.aio.locked, "
+                    "or a client of fencelock.aio, which wait without blocking the loop"
                 )
             name_of = namer(template, function)
 

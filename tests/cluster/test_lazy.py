@@ -363,6 +363,9 @@ def test_a_decorator_that_cannot_work_raises_at_once() -> None:
     def plain() -> None:
         """Do nothing."""
 
+    async def coroutine() -> None:
+        """Do nothing."""
+
     async def generator() -> AsyncIterator[int]:
         yield 1
 
@@ -372,6 +375,8 @@ def test_a_decorator_that_cannot_work_raises_at_once() -> None:
             locked(wrong)
         with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
             locked("x", foo=3)
+    with pytest.raises(TypeError, match=r"is a coroutine function: use fencelock\.aio\.locked"):
+        fencelock.locked("x")(coroutine)
     with pytest.raises(TypeError, match="plain is not a coroutine function"):
         aio.locked("x")(wrong)
     with pytest.raises(TypeError, match="generator is a generator: take the lock inside it"):
