@@ -78,9 +78,6 @@ PLAUSIBLE: dict[Any, Any] = {bool: False, int: 1, str: "x", bytes: b"x"}
 MANY = 300
 """Length of the longest tuple."""
 
-LARGE_BYTES = 1 << 19
-"""A value is left out if a message with it would not fit a frame."""
-
 Values = Mapping[str, Any]
 """Plausible values of fields, by name."""
 

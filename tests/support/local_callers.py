@@ -24,7 +24,6 @@ from support.proxy_scene import UnbatchedProxy
 from support.role_harness import HOST
 from support.session_harness import First
 
-REPLICA = Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
 A = Acquire(lock="a")
 K = TypeVar("K")
