@@ -29,6 +29,7 @@ from fencelock.actors.paxos.wire import Propose
 from fencelock.actors.proxy import event as proxy_event
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.quota import Quotas
+from fencelock.actors.role import Host
 from fencelock.actors.table import report
 from fencelock.transport.codec import decode
 from support.expect import checked
@@ -39,12 +40,18 @@ from support.role_transcript import Scene, events_of, fields_of
 from support.transcript import KINDS, message_of, written
 
 MOVED = Address("ann/other")
-NAMES = {"ann": ANN, "ann-2": MOVED, "bob": BOB, "ask": ASK, "node": NODE}
-NAMES |= {"replica": REPLICA, "far": FAR, "timer": PROXY}
+CLIENTS = {"ann": ANN, "ann-2": MOVED, "bob": BOB, "ask": ASK}
+NAMES = CLIENTS | {"node": NODE, "replica": REPLICA, "far": FAR, "timer": PROXY}
 GIVEN = {"session": ME, "owner": "o", "node": "", "detail": ""}
-KNOWN = events_of(event, wire, proxy_event) | KINDS
-KNOWN |= events_of(bootstrap_message, cluster_message, report) | {"Tick": Tick}
-SCENE = Scene(lambda host: log_proxy(UnbatchedProxy), KNOWN, NAMES, GIVEN)
+OWN = events_of(event, wire, proxy_event)
+OTHERS = events_of(bootstrap_message, cluster_message, report)
+
+
+def make_proxy(host: Host) -> Proxy:
+    return log_proxy(UnbatchedProxy)
+
+
+SCENE = Scene(make_proxy, OWN | KINDS | OTHERS | {"Tick": Tick}, NAMES, GIVEN)
 SESSIONS = {"ann-2": ME, "ask": "", "timer": ""}
 
 

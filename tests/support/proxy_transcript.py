@@ -22,6 +22,7 @@ from fencelock.actors.message import Address
 from fencelock.actors.proxy import event
 from fencelock.actors.proxy.lock_manager import LockRequest
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.role import Host
 from support.expect import checked
 from support.proxy_scene import ANN, ASK, BACKEND, BOB, LOCAL, claims_of, proxy_of_n1
 from support.role_transcript import RolePlayer, Scene, events_of, fields_of
@@ -29,7 +30,13 @@ from support.transcript import KINDS, message_of, written
 
 NODE = Address("n1/node")
 SENDERS = {"ann": ANN, "bob": BOB, "backend": BACKEND, "inside": LOCAL, "ask": ASK, "node": NODE}
-SCENE = Scene(lambda host: proxy_of_n1(), KINDS | events_of(event), SENDERS)
+
+
+def make_proxy(host: Host) -> Proxy:
+    return proxy_of_n1()
+
+
+SCENE = Scene(make_proxy, KINDS | events_of(event), SENDERS)
 SAME = ("lock", "session", "owner", "request")
 
 

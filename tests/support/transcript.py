@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from msgspec import convert
 
-import fencelock.actors.table.table  # noqa: F401  # It declares the commands of the log.
+# The table declares the commands of the log.
+import fencelock.actors.table.table  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from fencelock.actors.api.handover import digest_of
 from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import client_of
