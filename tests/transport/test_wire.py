@@ -158,7 +158,7 @@ def limits_of(cls: type[Request]) -> Iterator[str]:
     request = replace(sample(cls), **VALID.get(cls, {}))
     request.check()
     for name, value in asdict(request).items():
-        make = SIZED.get(type(value))
+        make = next((make for kind, make in SIZED.items() if type(value) is kind), None)
         if make is None:
             continue
         size = value if make is int else len(value)

@@ -116,7 +116,11 @@ def test_relays_that_end_while_they_are_connected_to_leave_no_socket_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: left.append(args.exc_value))
+
+    def noted(unraisable: sys.UnraisableHookArgs) -> None:
+        left.append(unraisable.exc_value)
+
+    monkeypatch.setattr(sys, "unraisablehook", noted)
     for count in range(100):
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
