@@ -15,12 +15,19 @@ from support.leader_trio import (
     member,
     registry,
 )
-from support.role_harness import sent
+from support.role_harness import at, sent
 
 from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.epochs import EPOCHS_AFTER_START, EPOCHS_AHEAD_MAX, EpochLimit
+from fencelock.actors.bakery.electorate import FOUNDERS
+from fencelock.actors.bakery.epochs import (
+    EPOCHS_AFTER_START,
+    EPOCHS_AHEAD_MAX,
+    DurablePromises,
+    EpochLimit,
+    Refusals,
+)
 from fencelock.actors.bakery.event import Connected, ElectionDue, Serve, Trust
 from fencelock.actors.bakery.leader_selection import identity_of
 from fencelock.actors.bakery.wire import (
@@ -54,6 +61,24 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
         return True
     assert Observe("bakery.epoch_too_far") in effects
     return False
+
+
+def test_the_longest_lease_that_an_honest_member_can_report_is_no_reason_for_a_refusal() -> None:
+    limit = EpochLimit(lease_ms=5_000)
+    refusals = Refusals("n1", limit)
+    assert refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max) == []
+    assert refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max + 1) != []
+
+
+def test_leaders_are_quiet_from_the_first_promise_of_a_later_epoch_on() -> None:
+    promises = DurablePromises()
+    promises.learn(Seating(1, LIVES, 0), FOUNDERS, at(0))
+    assert promises.quiet_ms(at(100)) == 0
+    for epoch in (2, 3):
+        promises.promise(messages.Propose(epoch=epoch, leaders=LIVES), at(100 * epoch))
+    assert promises.quiet_ms(at(500)) == 300
+    promises.learn(Seating(3, LIVES, 0), FOUNDERS, at(500))
+    assert promises.quiet_ms(at(900)) == 0
 
 
 def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> None:
