@@ -246,6 +246,7 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
         T0,
     )
     assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2)]
+    assert list(replica.handle(HERE, events.GapCheck(slot=1), T0)) == []  # It is closed.
 
 
 def test_a_leader_that_yields_finishes_its_slots_and_declines_the_rest(leading: Replica) -> None:
