@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 from support.collected import Lines, fields_of, logged_to
 from support.expect import PATIENCE_S, present
 from support.real_nodes import config_in, running, running_nodes
+from support.role_harness import T0
 
 import fencelock
 from fencelock.actors.api.lock_message import Contender
@@ -28,9 +30,13 @@ from fencelock.actors.error import (
     LockOwnershipLostError,
     UnsupportedError,
 )
+from fencelock.actors.message import Instant
 from fencelock.actors.paxos.backend import notice_of
+from fencelock.actors.repeated import INTERVAL_NS
 from fencelock.actors.role_message import Level
 from fencelock.cluster import log
+from fencelock.cluster.host.scheduler import Scheduler
+from fencelock.cluster.host.watchdog import DROPPED, OTHER_GROUP, Watchdog
 from fencelock.cluster.node.node import records_of
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.segment import segment_path
@@ -327,3 +333,23 @@ def test_a_log_file_that_cannot_be_written_is_refused_with_a_reason(
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"log\.folder: .*file"):
         log.set_up(file=log.LogFile(tmp_path / "file" / "n1.log", 1_000, 1), stream=StringIO())
+
+
+@pytest.mark.parametrize(
+    ("counter", "level"), [("wire.malformed", "WARNING"), (OTHER_GROUP, "ERROR")]
+)
+def test_new_dropped_frames_are_reported_once_an_interval(
+    lines: Lines, counter: str, level: str
+) -> None:
+    counters = Counter[str]()
+    watchdog = Watchdog("n1", Scheduler("n1", lambda _: None, counters, lambda: T0), list)
+    for dropped, passed_ns in (
+        (2, 0),
+        (3, INTERVAL_NS - 1),
+        (0, INTERVAL_NS),
+        (0, 9 * INTERVAL_NS),
+    ):
+        counters[counter] += dropped
+        watchdog.look(Instant(T0 + passed_ns), 0)
+    shown = [(line[0], line[2].rpartition(" s: ")[2]) for line in lines.values]
+    assert shown == [(level, f"{dropped} {DROPPED[counter]}") for dropped in (2, 3)]
