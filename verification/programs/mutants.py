@@ -69,9 +69,6 @@ twice as many imports between them."""
 SLOW = 0.25
 """How much less a simulation counts. It is twice as much for a file that starts real nodes."""
 
-LINES = 4
-"""Lines before and after a change outside of functions that show what it is about."""
-
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -302,8 +299,8 @@ def words(text: str) -> Counter[str]:
 
 
 def surroundings(source: str, line: int) -> str:
-    """Return the function that has a line, or the lines around it, after its name and its class."""
-    first, last = max(line - LINES, 1), line + LINES
+    """Return the function that has a line, with the names of its classes; outside of any, all."""
+    first, last = 1, len(source)
     names: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
