@@ -186,7 +186,8 @@ def bound_router(
         if monitor is not None:
             socket.disable_monitor()
         socket.close()
-        raise ConfigError(f"cannot listen on {endpoint!r}: {error.strerror}") from error
+        reason = zmq.strerror(error.errno or 0)  # Without the endpoint, which its text repeats.
+        raise ConfigError(f"cannot listen on {endpoint!r}: {reason}") from error
     return socket
 
 

@@ -260,7 +260,8 @@ def _founding(
 
 
 def print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool = False) -> None:
-    text = f"{node_id} stopped after a fatal error: {failure!r}"
+    why = str(failure) if isinstance(failure, FencelockError) else repr(failure)
+    text = f"{node_id} stopped after a fatal error: {why}"
     text_line = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
     typer.echo(text_line if as_json else text, err=True)
 
