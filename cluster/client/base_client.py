@@ -98,9 +98,11 @@ def check_template(template: object) -> None:
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that formats ``template`` with the arguments of a call of ``function``.
 
-    Refuse a generator, whose calls return before its work is done, and a ``template`` with a field
-    that is no parameter.
+    Refuse a generator, whose calls return before its work is done, a class method, which is not a
+    function yet, and a ``template`` with a field that is no parameter.
     """
+    if isinstance(function, classmethod):
+        raise TypeError("locked decorates functions: write it below @classmethod, not above")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: take the lock inside it")
     signature = inspect.signature(function)

@@ -276,6 +276,8 @@ def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
             client.locked("x")(function)
     with pytest.raises(TypeError, match="has no parameter 'day'"):
         client.locked("report/{day}")(print)
+    with pytest.raises(TypeError, match="write it below @classmethod"):
+        client.locked("x")(classmethod(print))  # type: ignore[arg-type]
 
 
 def test_each_level_of_a_lost_hold_is_reported(scene: Scene) -> None:
