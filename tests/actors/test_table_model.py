@@ -282,7 +282,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a snapshot without deadlines": (snapshot, "_wait_record", with_fields(due_ms=None)),
     "the forgotten may do it again": (Session, "_forget_first", no_floor),
     "no owner is forgotten": (Session, "forget", instead(nothing)),
-    "commands are no sign of life": (Sessions, "keep", instead(nothing)),
+    "commands are no sign of life": (requests, "keep", instead(nothing)),
     "a new leader extends nothing": (Sessions, "extend", instead(nothing)),
     "an old session id again": (Sessions, "drop", same_number_again),
 }

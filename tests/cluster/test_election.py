@@ -136,9 +136,11 @@ def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
     assert watch.resyncs == 0
     fences = terms(paxos_nodes[0], name, 5)  # The cluster keeps these changes for the watch.
     assert watch.get(PATIENCE_S) == fencelock.Leader("term 0", fences[0])
-    behind = connect().election(name).watch()
+    election = connect().election(name)
+    behind = election.watch()
     assert next(behind) is None
     terms(paxos_nodes[0], name, CHANGES_MAX // 2 + 5)  # A term is two changes.
+    assert election.leader() is None  # The node of its client has applied them all.
     with connect().election(name).lead("present") as term:
         present = fencelock.Leader("present", term.fence)
         while behind.get(PATIENCE_S) != present:
