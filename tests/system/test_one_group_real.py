@@ -164,10 +164,13 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
         # Whether they learn of the group depends on which links to former members are left.
         known = "no other node has confirmed it"
         texts = ("no cluster is known", known, "serves nobody", "n1 lost its journal")
-        until(
-            lambda: any(one in founders.status("n1").detail for one in texts),
-            "n1 reports what it knows",
-        )
+        seen = [""]
+
+        def reports() -> bool:
+            seen[0] = founders.status("n1").detail
+            return any(one in seen[0] for one in texts)
+
+        until(reports, "n1 reports what it knows", seen)
         assert {founders.group(name) for name in FOUNDERS} <= {"", group}
         with client.lock("x", timeout=PATIENCE_S):  # The group of the others goes on.
             pass
