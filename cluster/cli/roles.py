@@ -203,7 +203,7 @@ def trace(
         except OSError as error:
             raise ConfigError(f"--svg: {svg} cannot be written: {error.strerror}") from error
     if not events:
-        text = "no such message was sent meanwhile. Use a lock while this runs, or set --seconds"
+        text = "no such message was sent in that time. Use a lock while this runs, or set --seconds"
         say(text, err=True)
 
 

@@ -55,7 +55,7 @@ from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive
 from fencelock.cluster.client.owner import operator_named, process_label
 from fencelock.cluster.client.retaining import Retaining
-from fencelock.cluster.client.session_channel import SessionChannel, Uncopied
+from fencelock.cluster.client.session_channel import SessionChannel, Uncopyable
 from fencelock.cluster.client.settings import (
     COHORT_MAX,
     DEFAULT_ADDRESS,
@@ -395,7 +395,7 @@ class Connection:
         self.hold_registry.clear()
 
 
-class Connected(Uncopied):
+class Connected(Uncopyable):
     """A client, or an object that is used and not held: it uses the connection here and now."""
 
     def __init__(self, connection: Connection) -> None:

@@ -35,7 +35,7 @@ from fencelock.actors.session.requests import UNANSWERED_MS
 from fencelock.cluster.client.callback_executor import Callback, Listeners, Notifying
 from fencelock.cluster.client.hold_registry import HoldRegistry, Ownership, ReleaseCall
 from fencelock.cluster.client.operation import AwaitReply, Operation, operation
-from fencelock.cluster.client.session_channel import SessionChannel, Uncopied, closed_meanwhile
+from fencelock.cluster.client.session_channel import SessionChannel, Uncopyable, closed_meanwhile
 from fencelock.cluster.client.settings import check_text_type, term_ms_of
 from fencelock.cluster.host.fork import ForkCounter
 
@@ -48,7 +48,7 @@ SECRET_BYTES = 16
 _SUM_BYTES = 4
 
 
-class HasHold(Notifying, Uncopied):
+class HasHold(Notifying, Uncopyable):
     """A hold, or an object that is held. The properties of an object describe its current hold."""
 
     _registry: HoldRegistry

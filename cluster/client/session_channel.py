@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class Uncopied:
-    """A client, or an object of one. A copy would release, or close, what the original uses."""
+class Uncopyable:
+    """A client, or an object of one: the end of a copy would release what the original holds."""
 
     def __reduce__(self) -> NoReturn:
         """Refuse `copy` and `pickle`."""

@@ -437,7 +437,7 @@ def test_a_trace_of_no_message_says_so(address: str) -> None:
     assert of_no_role == (
         0,
         "",
-        "no such message was sent meanwhile. Use a lock while this runs, or set --seconds\n",
+        "no such message was sent in that time. Use a lock while this runs, or set --seconds\n",
     )
 
 
