@@ -437,6 +437,8 @@ class Bootstrap(Role[BootstrapEvent]):
         """Let a node that lost its disk know of the group before it founds another."""
         if isinstance(event, LinkDown):
             self.followers.pop(event.node, None)  # It may learn of a group: it must follow again.
+            if self.group is None:
+                self.acked.pop(event.node, None)
         elif self.group is not None:
             return self._announce((event.node,))
         return ()
@@ -813,11 +815,17 @@ class Bootstrap(Role[BootstrapEvent]):
         if self.claims.knowing and self.founding is not Founding.AGAIN:
             return self.claims.what_is_awaited()
         waits = self.followers if self._is_first else self.acked
-        missing = ", ".join(member for member in self.others if member not in waits)
+        left = [member for member in self.others if member not in waits]
+        missing = ", ".join(left)
         if former := ", ".join(member for member in self.claims.knowing if member not in waits):
             return (
                 f"the former group is known to {former}: stop all its nodes, empty the folder of "
                 "each configured node, and start them again"
+            )
+        if left and all(member in self.acked for member in left):
+            return (
+                f"{missing} will not begin a cluster with {self.node} yet: just started, or heard "
+                "of one that exists. Its own status says which"
             )
         if self._is_wanted(now):
             if self._is_first and not missing:

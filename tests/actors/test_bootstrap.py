@@ -223,6 +223,17 @@ def test_no_majority_founds_a_group() -> None:
     assert why(effects) == "waiting for c: a new cluster begins when all its members have met once"
 
 
+def test_the_first_member_does_not_wait_for_a_node_that_replied_but_declined() -> None:
+    role, effects = bootstrap("a", founding=Founding.NO)
+    receive(role, "c", ack("a", "c", follows=False))
+    assert "waiting for b, c: this node has an empty journal" in why(effects)
+    effects = receive(role, "b", ack("a", "b", follows=False))
+    assert "b, c will not begin a cluster with a yet: " in why(effects)
+    role.handle(address_of("a", "node"), LinkDown(node="b"), T0)
+    effects = role.handle(bootstrap_of("a"), JoinRetry(), T0)
+    assert "waiting for b, c: " in why(effects)
+
+
 def test_only_a_follower_counts_and_only_at_the_first_member() -> None:
     first, _ = bootstrap("a")
     second, _ = bootstrap("b")
