@@ -173,7 +173,7 @@ MUTANTS: dict[str, tuple[MakeRoles, ProtocolSettings, str, int]] = {
     "grants are not written": (with_role(GrantsAreNotWritten), JOURNAL, "fences", 0),
     "holds end with a node": (holds_end_with_the_life_of_a_node, FORGETFUL, "progress", 0),
     "no client is asked": (with_role(NoClientIsAskedWhetherItHolds), FORGETFUL, "progress", 62),
-    "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion", 0),
+    "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion", 127),
     "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences", 280),
 }
 """The function that makes the roles, its settings, the judge that must find the bug, and the first

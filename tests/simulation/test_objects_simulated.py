@@ -267,6 +267,7 @@ def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it
         pytest.param(9_500_670, id="the notice of a loss is repeated when another one holds"),
     ],
 )
+@pytest.mark.long
 def test_a_seed_with_all_kinds_at_which_a_judge_or_a_user_was_wrong_is_clean(seed: int) -> None:
     assert run_seed("paxos", seed, workload=MIXED).violation is None
 
