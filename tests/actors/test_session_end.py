@@ -19,6 +19,9 @@ from support.session_harness import (
 )
 
 from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.account import Purge, Quota, SetQuota
+from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.lock_message import (
     Acquire,
     Alive,
@@ -29,11 +32,22 @@ from fencelock.actors.api.lock_message import (
     Refused,
     Release,
 )
-from fencelock.actors.api.session_message import End, Ended, HoldLost, Open
+from fencelock.actors.api.map import GetEntry
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
+from fencelock.actors.api.session_message import (
+    CloseSession,
+    End,
+    Ended,
+    Evict,
+    HoldLost,
+    ListLocks,
+    ListRecords,
+    Open,
+)
 from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
 from fencelock.actors.lease import DRIFT_PPM
-from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.message import NS_PER_MS, Instant, Message
 from fencelock.actors.role_message import LinkRefused
 from fencelock.actors.session import holds
 from fencelock.actors.session.event import (
@@ -84,15 +98,91 @@ def test_a_wait_without_limit_goes_on_forever(unkept: UnkeptSession) -> None:
     assert of(Refused, unkept.run(3_600_000)) == []
 
 
-@pytest.mark.parametrize("request_", [Inspect(lock="x"), Describe()])
-def test_a_question_ends_unanswered_after_its_time(
-    unkept: UnkeptSession, request_: Inspect | Describe
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (
+            Inspect(lock="x"),
+            "lock 'x': no node sent its status within 10.0 s; nodes: a (silent for ",
+        ),
+        (Describe(), "no node described itself within 10.0 s; nodes: "),
+        (ListRecords(), "no node listed sessions or evictions within 10.0 s; "),
+        (ListLocks(), "no node listed the held locks within 10.0 s; "),
+        (ReadMembers(), "no node listed the members within 10.0 s; "),
+        (ReadBackup(), "no node sent its part of a backup within 10.0 s; "),
+        (GetEntry(map="m", entry_key="k"), "map 'm': no node answered within 10.0 s; "),
+        (
+            SetQuota(account="key", quota=Quota(), operator="ops"),
+            "no node confirmed that the quota is set within 10.0 s; ",
+        ),
+        (
+            Purge(kind="counter", prefix="", exact=False, operator="ops"),
+            "no node confirmed within 10.0 s that anything was deleted; asking again does no harm",
+        ),
+        (
+            Evict(lock="x", fence=7, operator="ops"),
+            "lock 'x': no node confirmed within 10.0 s that it was taken from its holder under "
+            "fence 7; asking again does no harm; nodes: ",
+        ),
+        (
+            CloseSession(handle="ann#3", operator="ops"),
+            "no node confirmed within 10.0 s that session 'ann#3' was closed; asking again does no "
+            "harm; nodes: ",
+        ),
+        (
+            ChangeMembers(action=MemberAction.JOIN, node="n4"),
+            "no node answered within 10.0 s whether the change of n4 is done; asking again does no "
+            "harm; nodes: ",
+        ),
+    ],
+)
+def test_a_request_ends_unanswered_after_its_time_and_says_what_is_unknown(
+    unkept: UnkeptSession, request_: Message, text: str
 ) -> None:
     unkept.receive(ANN, request_)
     assert of(Refused, unkept.run(9_900)) == []
-    assert refusal(unkept.run(300)).reason is Reason.UNAVAILABLE
+    answer = refusal(unkept.run(300))
+    assert answer.reason is Reason.UNAVAILABLE
+    assert answer.detail.startswith(text)
     unkept.run(1_000)
     assert unkept.alarms == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (
+            Acquire(lock="y", wait_ms=0),
+            "lock 'y': no node decided within 1.5 s, and the outcome is unknown; the client "
+            "cancels the request as soon as it is connected again, and releases the lock if it was "
+            "granted meanwhile; nodes: a (silent for ",
+        ),
+        (
+            AddToCounter(counter="c"),
+            "counter 'c': no node answered within 10.0 s, and it is unknown whether the request "
+            "took effect; nodes: ",
+        ),
+        (
+            Release(lock="x", fence=7, owner="ann"),
+            "lock 'x': its release was not confirmed by b within 10.0 s; it goes on being repeated "
+            "in the background until it is; nodes: ",
+        ),
+    ],
+)
+def test_a_change_that_ends_unanswered_says_how_it_goes_on(
+    harness: SessionHarness, request_: Message, text: str
+) -> None:
+    harness.hold()
+    harness.receive(ANN, request_)
+    assert refusal(harness.run(10_200)).detail.startswith(text)
+
+
+def test_an_acquire_for_which_no_session_was_opened_was_sent_to_nobody(
+    harness: SessionHarness,
+) -> None:
+    harness.acquire(wait_ms=0)
+    text = "lock 'x': no node could be asked for it within 1.5 s; nodes: "
+    assert refusal(harness.run(2_000)).detail.startswith(text)
 
 
 def test_each_request_ends_so_if_all_endpoints_are_of_another_cluster(
@@ -107,6 +197,19 @@ def test_each_request_ends_so_if_all_endpoints_are_of_another_cluster(
     assert isinstance(answer.error(), WrongClusterError)
     assert refusal(unkept.receive(ANN, Describe())).reason is Reason.WRONG_CLUSTER
     assert unkept.role.session_state.in_flight.cancels == {}
+
+
+def test_a_key_that_no_endpoint_accepts_is_forbidden_and_the_text_says_where_to_give_one(
+    unkept: UnkeptSession,
+) -> None:
+    unkept.receive(ME, LinkRefused(node="a", detail="the key is not known", by_key=True))
+    unkept.receive(ME, LinkRefused(node="b", detail="cluster 'e'"))
+    answer = refusal(unkept.receive(ANN, Describe()))
+    assert answer.reason is Reason.FORBIDDEN
+    begin = "no node accepts the connection: a (the key is not known), b (cluster 'e'). Give "
+    assert answer.detail.startswith(begin)
+    assert "--key, FENCELOCK_KEY, or key= of connect" in answer.detail
+    assert "fencelock keys add" in answer.detail
 
 
 def test_a_refused_endpoint_is_not_asked_while_another_is_there(unkept: UnkeptSession) -> None:
