@@ -89,12 +89,16 @@ def scripted(operation: Operation, call: Call) -> Steps:
     if operation is Operation.RENEW_EACH:
         needed += count
     if len(arguments) < needed or count < max(several, 1):
-        wanted = "one key or more" if several == 0 else f"{several} keys"
+        wanted = "1 key or more" if several == 0 else _counted(several, "key")
         raise CommandError(
-            f"ERR {operation.name.lower()} has {wanted} and {needed} arguments, and the script was "
-            f"sent with {count} and {len(arguments)}"
+            f"ERR {operation.name.lower()} has {wanted} and {_counted(needed, 'argument')}, and "
+            f"the script was sent with {count} and {len(arguments)}"
         )
     return steps(operation, call._replace(keys=keys[: several or None], arguments=arguments))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _deletion(keys: tuple[str, ...], expected: bytes | None, *, each: bool = False) -> ChangeKeys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
-from fencelock.actors.redis.command import FREE, KEY_COMMANDS, MINE, Attempts, glob
+from fencelock.actors.redis.command import CURSORS_MAX, FREE, KEY_COMMANDS, MINE, Attempts, glob
 from fencelock.actors.redis.door import (
     HELD_BYTES_MAX,
     REQUESTS_AT_ONCE,
@@ -48,6 +49,10 @@ SOCKETS, SESSION, HERE = Address("n1/redis-sockets"), Address("n1/session"), Add
 RELEASE = (
     b'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) '
     b"else return 0 end"
+)
+RELEASES, ENTERS, LEAVES = (
+    hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+    for script in (RELEASE.decode(), SCRIPTS["enter 3.19"], SCRIPTS["leave 3.24"])
 )
 SECRETS = {"orders": "s3cret", "root": "r00t"}
 
@@ -259,15 +264,117 @@ def test_a_refusal_of_the_cluster_is_an_error_with_its_text(door: Door) -> None:
         assert transmit.data == f"-{code} why\r\n".encode()
 
 
-def test_a_value_that_is_no_lock_is_refused_with_a_reason(door: Door) -> None:
-    assert door.call("HSET", "a", "b", "c") == (
-        b"-ERR fencelock serves locks, not data: HSET is not supported; see docs/redis.md\r\n"
+REFUSED = {
+    "GET": "wrong number of arguments for 'get' command",
+    "PING a b": "wrong number of arguments for 'ping' command",
+    "HSET a b c": "fencelock serves locks, not data: HSET is not supported; see docs/redis.md",
+    "GET \xff": r"a key is the name of a lock, which must be UTF-8: '\xff'",
+    f"DEL {' '.join(map(str, range(65)))}": "65 keys, at most 64 are allowed in one command",
+    f"KEYS {'a' * 257}": "the pattern has more than 256 bytes",
+    "SET a x EX": "syntax error",
+    "SET a x BY 5": "syntax error",
+    "SET a x NX XX": "syntax error",
+    "SET a x PX y": "value is not an integer or out of range",
+    "SET a x EX 0": "invalid expire time in 'set' command",
+    "SETEX a 0 x": "invalid expire time in 'setex' command",
+    "PSETEX a -5 x": "invalid expire time in 'psetex' command",
+    "EXPIRE a 99999999999": "invalid expire time in 'expire' command",
+    "EXPIRE a 5 EVER": "Unsupported option EVER",
+    "EXPIRE a 5 NX GT": "NX and XX, GT or LT options at the same time are not compatible",
+    "SCAN x": "invalid cursor",
+    "SCAN 0 COUNT": "syntax error",
+    "SCAN 0 COUNT 0": "syntax error",
+    "SCAN 0 FROM a": "syntax error",
+    "SCAN 17": "the scan with cursor 17 has ended, or is too old: begin anew",
+    "FLUSHALL NOW": "syntax error",
+    "BLPOP lock-signal:a lock-signal:b 0": "BLPOP waits for one lock at a time here",
+    "BLPOP lock-signal:a x": "timeout is not a float or out of range",
+    "BLPOP lock-signal:a -1": "timeout is negative",
+    "BLPOP lock-signal:a 99999999999": "timeout is out of range",
+    "BLPOP jobs 0": (
+        "BLPOP waits only as python-redis-lock does: for a list lock-signal:NAME, after a SET with "
+        "NX of lock:NAME that failed; see docs/redis.md"
+    ),
+    "SELECT 1": "DB index is out of range",
+    "AUTH a b c": "syntax error",
+    "AUTH secret": (
+        "AUTH <password> called without any password configured for the default user. Are you sure "
+        "your configuration is correct?"
+    ),
+    "HELLO x": "Protocol version is not an integer or out of range",
+    "HELLO 3 SAY hi": "Syntax error in HELLO option 'SAY'",
+    "CLIENT SETNAME \x80": ("Client names cannot contain spaces, newlines or special characters."),
+    "CLIENT KILL 1": (
+        "fencelock does not support CLIENT KILL with these arguments; see docs/redis.md"
+    ),
+    "SCRIPT KILL": "fencelock does not support SCRIPT KILL with these arguments; see docs/redis.md",
+    "COMMAND GETKEYS": "fencelock supports COMMAND COUNT, DOCS, INFO and LIST only",
+    'EVAL "return 1" 0': (
+        "fencelock executes no Lua: the script with SHA1 e0e1f9fabfc9d4800c877a703b823ac0578ff8db "
+        "is none of those that it knows. It knows scripts of Redlock, redis-py, python-redis-lock, "
+        "Redisson and others that acquire, extend, release or read keys by their values: see "
+        "docs/redis.md"
+    ),
+    f"EVALSHA {RELEASES} -1": "Number of keys can't be negative",
+    f"EVALSHA {RELEASES} 2 a": "Number of keys can't be greater than number of args",
+    f"EVALSHA {RELEASES} 0": (
+        "compare_delete has 1 key and 1 argument, and the script was sent with 0 and 0"
+    ),
+    f"EVALSHA_RO {RELEASES} 1 a x": "Write commands are not allowed from read-only scripts.",
+    f"EVALSHA {ENTERS} 1 {'a' * 191} 5 me": (
+        "a lock of Redisson has a name of at most 190 bytes here"
+    ),
+    f"EVALSHA {ENTERS} 1 {{a}} 5 me": (
+        "'{a}' has the same channel as 'a' in Redisson: choose another name"
+    ),
+    f"EVALSHA {LEAVES} 3 a c d 0 5 me PUBLISH 5": (
+        "the third key of Redisson's unlock begins with redisson_unlock_latch"
+    ),
+}
+"""Commands, and the text of each refusal after its code, which is ERR."""
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_a_door_refuses_itself_has_a_reason(door: Door, command: str) -> None:
+    (transmit,) = transmitted(door.receive(command.encode("latin-1") + b"\r\n"))
+    assert transmit.data.decode() == f"-ERR {REFUSED[command]}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("EVALSHA 0 0", "NOSCRIPT No matching script. Please use EVAL."),
+        ("HELLO 4", "NOPROTO unsupported protocol version"),
+        ("AUTH me secret", "WRONGPASS invalid username-password pair or user is disabled."),
+    ],
+)
+def test_other_codes_are_those_of_redis(door: Door, command: str, text: str) -> None:
+    assert door.call(command) == f"-{text}\r\n".encode()
+
+
+def test_a_key_that_others_have_is_refused_by_its_name(door: Door) -> None:
+    held = (
+        b"-ERR 'a' is held by a client that does not use this door: it releases the lock, or "
+        b'"fencelock release" does\r\n'
     )
-    assert b"executes no Lua: the script with SHA1 e0e1f9fabf" in door.call(
-        "EVAL", '"return 1"', "0"
-    )
-    assert door.call("EVALSHA", "0" * 40, "0").startswith(b"-NOSCRIPT ")
-    assert b"python-redis-lock" in door.call("BLPOP", "jobs", "0")
+    for command in ("DEL a", "EXPIRE a 5", "PERSIST a"):
+        request = door.ask(command)
+        assert door.reply(request, changed=False, state=KeyState.NATIVE) == held
+    request = door.ask("SET a x")
+    granted = b"-TRYAGAIN 'a' is about to be granted with other locks\r\n"
+    assert door.reply(request, changed=False, state=KeyState.OTHER) == granted
+
+
+def test_a_client_is_listed_with_what_it_says_of_itself() -> None:
+    door = Door(clients=2)
+    for command in ("SETNAME worker", "SETINFO LIB-VER 5", "SETINFO LIB-NAME py"):
+        assert door.call("CLIENT", command) == b"+OK\r\n"
+    first = "id=1 addr=10.0.0.1:1 name=worker db=0 resp=2 user=default lib-name=py lib-ver=5\n"
+    second = "id=2 addr=10.0.0.2:1 name= db=0 resp=2 user=default \n"
+    assert door.call("CLIENT", "INFO") == f"${len(first)}\r\n{first}\r\n".encode()
+    listed = first + second
+    door.role.handle(HERE, DoorTurn(), T0)  # A list costs as much as many requests.
+    assert door.call("CLIENT", "LIST") == f"${len(listed)}\r\n{listed}\r\n".encode()
 
 
 def test_garbage_is_answered_once_and_the_connection_closed(door: Door) -> None:
@@ -601,8 +708,22 @@ def test_a_pattern_takes_no_long_time() -> None:
 
 
 def test_scan_lists_what_follows_and_forgets_its_oldest_cursors(door: Door) -> None:
-    assert door.call("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
-    assert door.call("SCAN", "x") == b"-ERR invalid cursor\r\n"
+    def page(cursor: int, *names: str, more: bool = True) -> bytes:
+        door.role.handle(HERE, DoorTurn(), T0)  # A turn has room for a few scans.
+        asked = only(ListKeys, to_session(door.send("SCAN", str(cursor))))
+        after = names[0] if cursor else ""
+        assert asked.after == after
+        reply = KeyList(keys=names[1:], more=more, total=9, request=asked.request)
+        (transmit,) = transmitted(door.role.handle(SESSION, reply, T0))
+        return transmit.data
+
+    assert page(0, "", "a", "b") == b"*2\r\n$1\r\n1\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n"
+    assert page(1, "b", "c", more=False) == b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\nc\r\n"
+    for _ in range(CURSORS_MAX + 1):
+        page(0, "", "a")
+    door.role.handle(HERE, DoorTurn(), T0)
+    assert door.call("SCAN", "1").startswith(b"-ERR the scan with cursor 1 has ended")
+    page(2, "a", "b")
 
 
 EXTREMES = (
