@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from fencelock.actors.api import name
+from fencelock.actors.api.account import Purge, Quota, SetQuota
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.lock_message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Inspect, Reason, Refused, Release
+from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.api.name import (
     INT_MAX,
     LABEL_BYTES_MAX,
@@ -19,7 +24,11 @@ from fencelock.actors.api.name import (
     OWNER_BYTES_MAX,
     REQUEST_MAX,
     WAIT_MS_MAX,
+    object_name,
 )
+from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
+from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained
+from fencelock.actors.api.role_request import ROLE_REQUEST_BYTES_MAX, AskRole
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
 from fencelock.actors.api.session_message import Evict, Open
@@ -127,6 +136,138 @@ def test_an_operator_and_its_client_together_have_at_most_the_bytes_of_a_label()
     assert refusal_of(Evict(lock="a", fence=1, operator=fits, session="s.1", request=1)) == ""
     longer = Evict(lock="a", fence=1, operator=f"{fits}o", session="s.1", request=1)
     assert f"{LABEL_BYTES_MAX + 1} bytes" in refusal_of(longer)
+
+
+MINE: dict[str, Any] = {"session": "s.1", "owner": "me", "request": 1}
+OURS: dict[str, Any] = {"session": "s.1", "operator": "ops", "request": 1}
+KEYS: dict[str, Any] = {**MINE, "session": "n1/s.1", "action": KeyAction.SET}
+FREE = (KeyState.FREE,)
+ACQUIRE = Acquire(**MINE, lock="a")
+RETAIN = AcquireRetained(session="s.1", owner="*", request=1, lock="a", span=1)
+PUT = PutEntry(**MINE, map="m", entry_key="k", value=b"")
+PURGE = Purge(**OURS, kind="counter", prefix="a", exact=True)
+CHANGE = ChangeKeys(**KEYS, keys=("k",), states=FREE)
+ENDS = replace(CHANGE, action=KeyAction.DELETE, states=(KeyState.EQUAL,))
+ASK = AskRole(role="clock", body=b"x", wait_ms=0)
+JOIN = ChangeMembers(action=MemberAction.JOIN, node="n4")
+
+REFUSED: list[tuple[Callable[[], None], str]] = [
+    (replace(ACQUIRE, lock="\u2003").check_new, r"lock name '\u2003' has no visible character"),
+    (
+        Inspect(lock=object_name("x" * 17, "a")).check,
+        "kind 'xxxxxxxxxxxxxxxxx' of 17 characters, at most 16 are allowed",
+    ),
+    (
+        replace(ACQUIRE, owner="a\nb").check,
+        r"owner 'a\nb' has U+000A: control characters, line separators, direction controls and "
+        "surrogates are not allowed",
+    ),
+    (replace(ACQUIRE, owner="o" * 257).check, f"owner of 257 bytes ('{'o' * 40}'), at most 256"),
+    (replace(ACQUIRE, wait_ms=-1).check, f"wait_ms is -1, 0 to {WAIT_MS_MAX} are allowed"),
+    (
+        replace(ACQUIRE, request=REQUEST_MAX + 1).check_new,
+        f"request is {REQUEST_MAX + 1}, at most {REQUEST_MAX} is allowed",
+    ),
+    (replace(RETAIN, span=0).check, f"span is 0, 1 to {SPAN_MAX} are allowed"),
+    (replace(RETAIN, permits=0).check, f"permits is 0, 1 to {INT_MAX} are allowed"),
+    (replace(RETAIN, permits=3, amount=4).check, "amount is 4, 1 to 3 are allowed"),
+    (
+        replace(RETAIN, owner="me").check_new,
+        "owner is 'me', and must be one of '*', '*readers', '*writers'",
+    ),
+    (
+        AcquireAll(**MINE, locks=()).check,
+        "0 locks were requested together, 1 to 64 are allowed",
+    ),
+    (AcquireAll(**MINE, locks=("a", "b", "a")).check, "a lock is named twice: 'a, b, a'"),
+    (
+        AcquireAll(**MINE, locks=tuple(f"{number:0>250}" for number in range(50))).check,
+        "the names of 50 locks have 12500 bytes together, at most 12288 are allowed",
+    ),
+    (replace(PUT, entry_key="").check, "the key is empty, 1 to 256 bytes are allowed"),
+    (replace(PUT, version=-1).check, f"version is -1, 0 to {INT_MAX} are allowed"),
+    (replace(PUT, value=b"x" * 65_537).check, "value of 65537 bytes, at most 65536 are allowed"),
+    (replace(PUT, ttl_ms=0).check, "ttl_ms is 0, 1 to 31622400000 are allowed"),
+    (replace(PUT, fence=-1).check, f"fence is -1, 0 to {INT_MAX} are allowed"),
+    (replace(PUT, guard="a").check, f"fence is 0, 1 to {INT_MAX} are allowed"),
+    (
+        AcquirePermits(**MINE, semaphore="s", permits=2, amount=3).check,
+        "amount is 3, 1 to 2 are allowed",
+    ),
+    (
+        Open(session="s.1", ttl_ms=15_000).check_new,
+        "session 's.1': a name like 'me' or 'me~2' is wanted, without '.'",
+    ),
+    (Open(session="s", ttl_ms=1).check, "ttl_ms is 1, 100 to 86400000 are allowed"),
+    (
+        SetQuota(**OURS, account="a", quota=Quota(claims=-1)).check,
+        f"claims is -1, 0 to {INT_MAX} are allowed",
+    ),
+    (replace(PURGE, kind="Lock").check, "kind is 'Lock', and must be that of an object"),
+    (replace(PURGE, prefix="").check, "the name is empty, and exact needs one"),
+    (
+        replace(PURGE, entry_prefix="k").check,
+        "entry_prefix is set, and is only for one map: set exact",
+    ),
+    (
+        ReadChanges(lock="a", session="s.1").check,
+        "lock 'a' cannot be watched; kinds that can be: ",
+    ),
+    (
+        replace(CHANGE, session="s.1").check_new,
+        "ChangeKeys is for the Redis doors of nodes: connect to one of them",
+    ),
+    (replace(CHANGE, value=b"x" * 1_025).check, "value of 1025 bytes, at most 1024 are allowed"),
+    (
+        replace(CHANGE, states=()).check,
+        "states must name at least one state, each at most once, and never AWAITED",
+    ),
+    (
+        replace(CHANGE, keys=("a", "b"), returns=True).check,
+        "2 keys were named: a SET by force, and a request that returns the value, is of one key",
+    ),
+    (
+        replace(ENDS, states=FREE).check,
+        "DELETE is for keys that are held through a door: EQUAL or OTHER",
+    ),
+    (
+        replace(ENDS, receipt="r", receipt_ms=1).check,
+        "receipt 'r': it must begin with redisson_unlock_latch, and is for a DELETE of one key "
+        "with counts",
+    ),
+    (
+        replace(ASK, role="a/b").check,
+        "role is 'a/b', and must be a name like 'clock' of 1 to 128 bytes, without '/'",
+    ),
+    (
+        replace(ASK, node="n/1").check,
+        "node is 'n/1', and must be a name like 'n1' of 1 to 128 bytes, without '/'",
+    ),
+    (
+        replace(ASK, body=b"").check,
+        f"the request to a role has 0 bytes, 1 to {ROLE_REQUEST_BYTES_MAX} are allowed",
+    ),
+    (
+        replace(JOIN, node="N4").check,
+        "node is 'N4': an id of 1 to 32 of a-z, 0-9 and - is wanted, which begins with a letter or "
+        "digit",
+    ),
+    (replace(JOIN, replacement="n5").check, "replacement is given, but JOIN needs none"),
+    (
+        replace(JOIN, endpoint="here").check,
+        "endpoint is 'here': an address that other nodes can reach is wanted, like "
+        "tcp://10.0.0.1:4040",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "text"), REFUSED, ids=[text[:40] for _, text in REFUSED])
+def test_a_refusal_names_the_field_its_value_and_its_limit(
+    check: Callable[[], None], text: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check()
+    assert str(caught.value).startswith(text)
 
 
 def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> None:
