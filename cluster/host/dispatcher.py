@@ -45,6 +45,9 @@ A = TypeVar("A")
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
 
+NEVER = Instant((1 << 63) - 1)
+"""The end of a sleep without limit."""
+
 _DISPATCHING = threading.local()
 """Has an attribute on each dispatcher's thread: none of them may wait for a node to stop."""
 
@@ -101,6 +104,8 @@ class Dispatcher:
         self._watchdog = Watchdog(node, self._scheduler, unheard)
         self._arrivals = CrossThreadQueue(self._scheduler.asks, hub.ring)
         self._pace = Pace()
+        self._awake_by = NEVER
+        """The end of the longest sleep that the present one may be."""
         self._closings: tuple[Closing, ...] = ()
         self._stopping = False
         self._at_once = False
@@ -375,6 +380,8 @@ class Dispatcher:
         """
         arrivals, scheduler = self._arrivals, self._scheduler
         began, synced_ns = scheduler.now(), scheduler.synced_ns
+        if began - self._awake_by > SLOW_NS:  # The process was stopped, or the machine suspended.
+            self._watchdog.look(began, began - self._awake_by)
         for _ in range(len(arrivals.queue)):  # Those that have arrived so far.
             arrivals.queue.popleft()()
         wrote = expects_reply = False
@@ -386,12 +393,14 @@ class Dispatcher:
             watchdog.look(now, now - began - (scheduler.synced_ns - synced_ns))
         if wrote and self._journal is not None and self._journal.trim_due:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
+            now = scheduler.now()
         idle_ms = scheduler.idle_ms()
         if most_ms is not None:
             idle_ms = most_ms if idle_ms is None else min(idle_ms, most_ms)
         arrivals.asleep = idle_ms != 0 and not arrivals.queue
         if arrivals.queue or (self._stopping and most_ms is None):
             idle_ms = 0
+        self._awake_by = NEVER if idle_ms is None else Instant(now + idle_ms * NS_PER_MS)
         self._links.poll(idle_ms, expects_reply)
         arrivals.asleep = False
 

@@ -1,4 +1,4 @@
-"""The watchdog of a node's turns: it logs slow turns and dropped frames."""
+"""The watchdog of a node's turns: it logs slow turns, long sleeps and dropped frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fencelock.transport.log import note
 
 
 class Watchdog:
-    """Logs slow turns, and once per interval the dropped frames.
+    """Logs slow turns and sleeps, and once per interval the dropped frames.
 
     Args:
         node: whose log it is.
@@ -30,7 +30,13 @@ class Watchdog:
         self._dropped: dict[str, int] = {}
 
     def look(self, now: Instant, took_ns: int) -> None:
-        """Look at a turn that ended at ``now``, and took so long without its syncs (ns)."""
+        """Look at a turn, or a sleep, that ended at ``now``.
+
+        Args:
+            now: the time.
+            took_ns: how long the turn took without its syncs, or the sleep beyond its limit (ns).
+
+        """
         if took_ns > SLOW_NS:
             self._slow_turns.add(took_ns // NS_PER_MS, SLOW_TURN, event="slow_turn")
         if now >= self.report_at:

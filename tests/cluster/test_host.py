@@ -28,14 +28,15 @@ from fencelock.actors.api.lock_message import (
 )
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.proxy.event import Report, Reported
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.host.scheduler import INBOX_MAX
+from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS
 from fencelock.cluster.log import set_up, silence
+from fencelock.transport.hub import SocketHub
 
 ROLE = address_of("n1", "role")
 Start = Callable[..., Dispatcher]
@@ -191,6 +192,24 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
     assert "'remark': ''" in lines[0]["state"]
     with pytest.raises(pykka.ActorDeadError):
         waiting.get(timeout=PATIENCE_S)
+
+
+def test_a_pause_while_the_node_sleeps_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a process is stopped, or its machine suspended: most often it sleeps then."""
+    lines: list[dict[str, Any]] = []
+    poll, pause_ms = SocketHub.poll, 2 * SLOW_NS // NS_PER_MS
+
+    def oversleep(hub: SocketHub, timeout_ms: int | None, expects_reply: bool = False) -> None:
+        poll(hub, timeout_ms, expects_reply)
+        if timeout_ms:
+            time.sleep(pause_ms / 1_000)
+
+    monkeypatch.setattr(SocketHub, "poll", oversleep)
+    with logged_to(lambda record: lines.append(fields_of(record)), "WARNING"), dispatchers() as run:
+        ref = run(RoleSet((Spawn(ROLE, EchoClerk),))).ref(ROLE)
+        ref.ask(Acquire(lock="later"), timeout=PATIENCE_S)
+    assert lines[0]["event"] == "slow_turn"
+    assert lines[0]["worst_ms"] > pause_ms // 2
 
 
 def test_requests_that_wait_for_a_turn_of_a_node_that_fails_are_failed(start: Start) -> None:
