@@ -103,6 +103,9 @@ COST_BYTES, COST_ARGUMENTS = 128, 64
 """Bytes of arguments, and arguments, that count as one request more: to look at a long script takes
 6 ms, to read a thousand arguments one or two."""
 
+HTTP = frozenset((b"post", b"host:"))
+"""The first words of lines that each request of HTTP has, and no request of Redis."""
+
 CODES = {Reason.UNAVAILABLE: "CLUSTERDOWN", Reason.FORBIDDEN: "NOPERM"}
 """The code of a refusal; others are ERR."""
 
@@ -325,6 +328,7 @@ class RedisDoor(Role[DoorEvent]):
                 break
             try:
                 request = connection.parser.next()
+                _check_not_http(request)
             except ProtocolError as error:
                 effects.append(Observe("redis.malformed"))
                 failure = Failure(f"ERR Protocol error: {error}")
@@ -803,6 +807,18 @@ def _check_count(name: str, count: int, arguments: list[bytes]) -> None:
     found = 1 + len(arguments)
     if found < -count or (count > 0 and found != count):
         raise CommandError(f"ERR wrong number of arguments for '{name}' command")
+
+
+def _check_not_http(request: list[bytes] | None) -> None:
+    """Refuse what a browser sends: else each line of a form on any web page is a request.
+
+    A page may let the browser of a developer post to a door on loopback. The first line or the
+    second, before the page's own, is one of these.
+
+    Source: ``securityWarningCommand`` in ``networking.c`` of Redis.
+    """
+    if request and request[0].lower() in HTTP:
+        raise ProtocolError("this is a door for clients of Redis, not for HTTP")
 
 
 def _check_trusted(connection: Connection, name: str) -> None:

@@ -384,6 +384,16 @@ def test_garbage_is_answered_once_and_the_connection_closed(door: Door) -> None:
     assert door.role.connections == {}
 
 
+@pytest.mark.parametrize("line", [b"POST / HTTP/1.0", b"PUT / HTTP/1.1\r\nHost: 127.0.0.1:6379"])
+def test_a_form_that_a_web_page_posts_is_not_served(door: Door, line: bytes) -> None:
+    """Any page may send one to a door on the loopback address of whoever reads it."""
+    effects = door.receive(line + b"\r\nOrigin: null\r\n\r\nDEL k\r\n")
+    (transmit,) = transmitted(effects)
+    assert transmit.data.endswith(b"this is a door for clients of Redis, not for HTTP\r\n")
+    assert transmit.closes
+    assert not to_session(effects)
+
+
 def test_a_key_opens_the_door_for_its_names() -> None:
     door = Door(keyed=True)
     assert door.call("GET", "a") == b"-NOAUTH Authentication required.\r\n"
