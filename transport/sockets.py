@@ -56,6 +56,10 @@ KEEPALIVES = 2
 HANDSHAKE_MS = 3000
 """A TCP connection without a handshake within this time is closed; the same for connecting."""
 
+LISTEN_BACKLOG = 1_024
+"""Connections that the kernel keeps until they are accepted: thousands of clients may connect at
+once, when a node starts. One that finds no room waits a second or more."""
+
 RECONNECT_MS = 100
 """The first pause before connecting again; doubled each time up to `RECONNECT_MS_MAX`."""
 
@@ -174,6 +178,7 @@ def bound_router(
         socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVES)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.BACKLOG, LISTEN_BACKLOG)
         events = ROUTER_EVENTS
         if secure is not None:
             secure(socket)

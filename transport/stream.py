@@ -26,6 +26,7 @@ from fencelock.transport.descriptors import (
     RESERVED,
     connections_max,
 )
+from fencelock.transport.sockets import LISTEN_BACKLOG
 
 READ_BYTES = 16 << 10
 """The most that is read from a connection at a time (bytes)."""
@@ -35,9 +36,6 @@ STREAM_EVENTS_MAX = 256
 
 ACCEPTS_MAX = 64
 """Connections that are accepted in one turn."""
-
-BACKLOG = 1_024
-"""Connections that the kernel keeps until they are accepted."""
 
 UNREAD_ALL_BYTES_MAX = 64 << 20
 """Limit of what all clients together were sent and have not received (64 MiB)."""
@@ -331,7 +329,7 @@ def _listening(family: tcp.AddressFamily, where: tuple[str, int]) -> tcp.socket:
     try:
         socket.setsockopt(tcp.SOL_SOCKET, tcp.SO_REUSEADDR, 1)
         socket.bind(where)
-        socket.listen(BACKLOG)
+        socket.listen(LISTEN_BACKLOG)
         socket.setblocking(False)
     except BaseException:
         socket.close()

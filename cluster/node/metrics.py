@@ -42,6 +42,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.host.watchdog import DROPPED
 from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.transport.sockets import LISTEN_BACKLOG
 
 KEYS_SHOWN_MAX = 20
 """Keys whose part of their quotas is shown: the nearest to it. Each is a series of its own."""
@@ -108,6 +109,7 @@ class _Server(ThreadingHTTPServer):
     """Serves a limited number of connections, each for a limited time."""
 
     daemon_threads = True
+    request_queue_size = LISTEN_BACKLOG  # A flood shall not keep a probe out, either.
 
     def __init__(self, at: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._began: dict[Any, tuple[float, str]] = {}
