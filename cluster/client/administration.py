@@ -50,7 +50,7 @@ from fencelock.actors.session.event import SURVEY_MS, Survey, Surveyed
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.operation import Operation, operation
 from fencelock.cluster.client.owner import operator_named
-from fencelock.cluster.client.settings import Read, check_text_type, checked
+from fencelock.cluster.client.settings import Read, checked, name_text_of, text_of
 
 A = TypeVar("A")
 L = TypeVar("L", ListedLock, ListedObject)
@@ -90,7 +90,8 @@ class Administration(BaseClient):
 
         """
         connection = self._connection
-        return connection.line.inspecting(name, connection.age_ms(read, max_age))
+        age_ms = connection.age_ms(read, max_age)
+        return connection.line.inspecting(name_text_of(name), age_ms)
 
     @operation
     def locks(
@@ -338,7 +339,7 @@ class Administration(BaseClient):
         clientless: bool = False,
     ) -> Operation[tuple[L, ...]]:
         age_ms = self._connection.age_ms(read, max_age)
-        check_text_type("prefix", prefix)
+        prefix = text_of("prefix", prefix)
         asked = ListLocks(
             prefix=prefix, most=LIST_PAGE_MAX, age_ms=age_ms, unheld=unheld, clientless=clientless
         )

@@ -23,7 +23,7 @@ class BaseBarrier(BaseObject):
         wait_ms = wait_ms_of(timeout)
         check_range("parties", parties, 1, PARTIES_MAX)
         self._wait = checked(
-            AwaitBarrier(barrier=name, parties=parties, request=1, wait_ms=wait_ms)
+            AwaitBarrier(barrier=self.name, parties=parties, request=1, wait_ms=wait_ms)
         )
 
     @property

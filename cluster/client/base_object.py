@@ -15,7 +15,7 @@ from fencelock.actors.error import NotHeldError, RefusedError
 from fencelock.cluster.client.connection import Connected, Connection
 from fencelock.cluster.client.hold import HasHold
 from fencelock.cluster.client.operation import Operation, operation
-from fencelock.cluster.client.settings import Read, check_name_type
+from fencelock.cluster.client.settings import Read, name_text_of
 from fencelock.cluster.guarantee import Guarantee
 
 A = TypeVar("A")
@@ -51,7 +51,7 @@ class BaseObject(Connected):
     def __init__(self, connection: Connection, name: str, kind: str, guarantee: Guarantee) -> None:
         super().__init__(connection)
         connection.check()
-        check_name_type(name, kind)
+        name = name_text_of(name, kind)
         check_new_lock_name(name, kind)
         connection.demand(guarantee)
         self.name = name

@@ -64,11 +64,11 @@ from fencelock.cluster.client.settings import (
     Settings,
     age_ms_of,
     check_int,
-    check_name_type,
     check_text,
-    check_text_type,
+    name_text_of,
     retain_ms_of,
     term_ms_of,
+    text_of,
     wait_ms_of,
 )
 from fencelock.cluster.client.waiting import CONNECT_ALL_S, LocalWaits, looking, report
@@ -190,7 +190,9 @@ class Connection:
         holds: dict[LockKey, ClientHold],
         cancels: dict[CancelKey, PendingCancel],
     ) -> RoleSet:
-        label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
+        label = process_label(LABEL_BYTES_MAX)
+        if settings.label is not None:
+            label = text_of("label", settings.label)
         arguments = {
             "session": self.session,
             "endpoints": tuple(address_of(link, "proxy") for link in links),
@@ -307,15 +309,15 @@ class Connection:
     ) -> LockOptions:
         """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
         self.check()
-        check_name_type(name, kind)
+        name = name_text_of(name, kind)
         check_new_lock_name(name, kind)
         wait_ms_of(timeout)
         if owner is not None:
-            check_text_type("owner", owner)
+            owner = text_of("owner", owner)
             if not owner:
                 raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
             check_owner(owner)
-        check_text_type("label", label)
+        label = text_of("label", label)
         check_text("label", label, InvalidRequestError)
         if limit is not None:
             allowed = "an int of at least 1, or None for no limit"
@@ -353,6 +355,7 @@ class Connection:
         return age_ms
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
+        name = name_text_of(name)
         check_int("fence", fence, "an int of at least 1", lambda n: 1 <= n < NUMBER_END)
         who = operator_named(operator)
         reply: Evicted = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))

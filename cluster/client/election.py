@@ -16,7 +16,7 @@ from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.lock import AsyncHold, AsyncLock, Hold, Lock
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
-from fencelock.cluster.client.settings import LockOptions, Read, check_text_type
+from fencelock.cluster.client.settings import LockOptions, Read, text_of
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
 from fencelock.cluster.guarantee import Guarantee
 
@@ -38,7 +38,7 @@ class BaseCandidate(BaseLock[H]):
     def __init__(self, connection: Connection, options: LockOptions, value: str) -> None:
         named = replace(options, name=object_name(ELECTION, options.name))
         super().__init__(connection.line, named)
-        check_text_type("value", value)
+        value = text_of("value", value)
         self._value = value
         self._acquire = Lead(
             election=options.name, value=value, owner="", request=1, label=options.label

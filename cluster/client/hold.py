@@ -36,7 +36,7 @@ from fencelock.cluster.client.callback_executor import Callback, Listeners, Noti
 from fencelock.cluster.client.hold_registry import HoldRegistry, Ownership, ReleaseCall
 from fencelock.cluster.client.operation import AwaitReply, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel, Uncopyable, closed_meanwhile
-from fencelock.cluster.client.settings import check_text_type, term_ms_of
+from fencelock.cluster.client.settings import term_ms_of, text_of
 from fencelock.cluster.host.fork import ForkCounter
 
 WITHIN_MS = 60_000
@@ -504,7 +504,7 @@ def lock_and_secret(token: str) -> tuple[str, bytes]:
 
     The text of an error does not show the token, since most of it may be right.
     """
-    check_text_type("token", token)
+    token = text_of("token", token)
     with suppress(ValueError):  # It has other characters.
         raw = urlsafe_b64decode(f"{token}{'=' * (-len(token) % 4)}")
         start, body = raw[:_SUM_BYTES], raw[_SUM_BYTES:]

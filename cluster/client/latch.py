@@ -26,8 +26,8 @@ class BaseLatch(BaseObject):
         allowed = f"a number of seconds from 0 to {most_s}"
         check_number("keep_s", keep_s, allowed, lambda s: 0 <= s <= most_s, InvalidRequestError)
         keep_ms = math.ceil(float(keep_s) * 1000)
-        self._down = checked(CountDown(latch=name, count=count, request=1, keep_ms=keep_ms))
-        self._wait = AwaitLatch(latch=name, count=count, request=1, keep_ms=keep_ms)
+        self._down = checked(CountDown(latch=self.name, count=count, request=1, keep_ms=keep_ms))
+        self._wait = AwaitLatch(latch=self.name, count=count, request=1, keep_ms=keep_ms)
 
     @operation
     def count_down(self, n: int = 1) -> Operation[int]:

@@ -11,7 +11,7 @@ from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.lock import AcquirableLock, AsyncAcquirableLock, AsyncHold, Hold
 from fencelock.cluster.client.operation import Operation
-from fencelock.cluster.client.settings import LockOptions, check_name_type
+from fencelock.cluster.client.settings import LockOptions, name_text_of
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.transport.codec import check_types
 
@@ -41,12 +41,11 @@ class BaseLockAll(BaseLock[A]):
         self, connection: Connection, names: tuple[str, ...], timeout: float | None, label: str
     ) -> None:
         connection.check()
-        for name in names:
-            check_name_type(name)
+        names = tuple(map(name_text_of, names))
         if not names:
             raise InvalidRequestError("no lock was named; lock_all takes their names")
         connection.demand(Guarantee.LOCK_ALL)
-        connection.options(names[0], timeout, label=label)  # It checks them.
+        label = connection.options(names[0], timeout, label=label).label  # It checks them.
         asked = AcquireAll(locks=names, request=1, label=label)
         check_types(asked)
         asked.check_new()

@@ -28,13 +28,7 @@ from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold import HasHold
 from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel
-from fencelock.cluster.client.settings import (
-    Read,
-    check_int,
-    check_number,
-    check_text_type,
-    checked,
-)
+from fencelock.cluster.client.settings import Read, check_int, check_number, checked, text_of
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
 from fencelock.cluster.guarantee import Guarantee
 
@@ -79,7 +73,7 @@ class BaseMap(BaseObject):
 
         """
         age_ms = self._connection.age_ms(read, max_age)
-        check_text_type("key", key)
+        key = text_of("key", key)
         query = GetEntry(map=self.name, entry_key=key, age_ms=age_ms)
         found = yield from self._channel.ask(checked(query))
         return _entry_of(found.entries[0]) if found.entries else None
@@ -178,7 +172,7 @@ class BaseMap(BaseObject):
             VersionMismatchError: see `replace`; only if ``version`` is given.
 
         """
-        check_text_type("key", key)
+        key = text_of("key", key)
         guard, number = guard_of(fence)
         if version is not None:
             _check_version(version, "leave it out to delete any version")
@@ -218,8 +212,8 @@ class BaseMap(BaseObject):
             ValueError: ``limit`` is below 0, or see `get`.
 
         """
-        check_text_type("prefix", prefix)
-        check_text_type("after", after)
+        prefix = text_of("prefix", prefix)
+        after = text_of("after", after)
         if limit is not None:
             allowed = "an int of at least 0, or None for no limit"
             check_int("limit", limit, allowed, lambda n: n >= 0, ValueError)
@@ -249,7 +243,7 @@ class BaseMap(BaseObject):
         fence: HasHold | None,
         version: int | None = None,
     ) -> Operation[EntryChanged]:
-        check_text_type("key", key)
+        key = text_of("key", key)
         if not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             advice = ": encode a text first" if isinstance(value, str) else ""
             raise TypeError(f"value is {type(value).__name__}, and must be bytes{advice}")
@@ -259,7 +253,7 @@ class BaseMap(BaseObject):
         request = PutEntry(
             map=self.name,
             entry_key=key,
-            value=value,
+            value=bytes(value),  # Itself, unless it is of a subclass.
             request=1,
             version=version,
             ttl_ms=_ttl_ms_of(ttl),
@@ -303,7 +297,7 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
     """The changes of a map, one after the other, beginning with a listing of its entries."""
 
     def __init__(self, channel: SessionChannel, name: str, prefix: str, after: int | None) -> None:
-        check_text_type("prefix", prefix)
+        prefix = text_of("prefix", prefix)
         if after is not None:
             check_int("after", after, "an int of at least 0, or None", lambda n: n >= 0)
         super().__init__(channel, object_name(MAP, name), prefix, after)

@@ -20,7 +20,7 @@ from fencelock.cluster.client.operation import (
     drive_async,
     operation,
 )
-from fencelock.cluster.client.settings import Read, check_range, checked, wait_ms_of
+from fencelock.cluster.client.settings import Read, check_range, checked, text_of, wait_ms_of
 from fencelock.cluster.guarantee import Guarantee
 
 
@@ -33,7 +33,9 @@ class BasePool(BaseObject):
         super().__init__(connection, name, POOL, Guarantee.POOLS)
         check_range("permits", permits, 1, PERMITS_MAX)
         self._wait_ms = wait_ms_of(timeout)
-        self._template = checked(TakePermits(pool=name, size=permits, request=1, label=label))
+        self._template = checked(
+            TakePermits(pool=self.name, size=permits, request=1, label=text_of("label", label))
+        )
 
     @property
     def permits(self) -> int:

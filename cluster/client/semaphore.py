@@ -55,9 +55,9 @@ class BaseSemaphore(BaseLock[H]):
         check_range("permits", permits, 1, PERMITS_MAX)
         self._given = connection
         self._template = checked(
-            AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
+            AcquirePermits(semaphore=options.name, permits=permits, request=1, label=options.label)
         )
-        named = replace(options, name=object_name(SEMAPHORE, name))
+        named = replace(options, name=object_name(SEMAPHORE, options.name))
         super().__init__(connection.line, named)
         self._acquire = self._template
         self._guard = threading.Lock()

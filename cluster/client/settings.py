@@ -129,8 +129,7 @@ class Settings(Struct, frozen=True):
         allowed = "from 1 to 3600 (s)"
         check_number("ttl", self.ttl, allowed, lambda s: TTL_S_MIN <= s <= TTL_S_MAX, ConfigError)
         if self.label is not None:
-            check_text_type("label", self.label)
-            check_text("label", self.label, ConfigError)
+            check_text("label", text_of("label", self.label), ConfigError)
         retain_ms_of(self.retain, ConfigError)
 
 
@@ -231,15 +230,22 @@ def checked(request: R) -> R:
     return request
 
 
-def check_text_type(field: str, value: Any) -> None:
+def text_of(field: str, value: Any) -> str:
+    """Return ``value``, which must be a text, as an instance of `str` itself.
+
+    A subclass may be formatted as another text than it is: a member of ``class Name(str, Enum)`` as
+    ``Name.MEMBER``.
+    """
     if not isinstance(value, str):
         raise TypeError(f"{field} is {value!r}, and must be str")
+    return str.__str__(value)
 
 
-def check_name_type(name: Any, kind: str = "lock") -> None:
+def name_text_of(name: Any, kind: str = "lock") -> str:
+    """Return the text of a name, as `text_of` does."""
     if isinstance(name, bytes | bytearray):
         raise TypeError(f"{kind} name is {name!r}, and must be str, not bytes: decode it")
-    check_text_type(f"{kind} name", name)
+    return text_of(f"{kind} name", name)
 
 
 def check_number(

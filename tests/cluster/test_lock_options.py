@@ -43,8 +43,8 @@ from fencelock.cluster.client.settings import (
     Target,
     age_ms_of,
     check_text,
-    check_text_type,
     term_ms_of,
+    text_of,
     wait_ms_of,
 )
 from fencelock.cluster.host.pending_asks import AskReply
@@ -167,7 +167,7 @@ def test_the_first_that_names_addresses_decides(
 def test_a_label_or_owner_of_another_type_is_refused() -> None:
     for field in ("label", "owner"):
         with pytest.raises(TypeError, match=f"{field} is 3, and must be str"):
-            check_text_type(field, 3)
+            text_of(field, 3)
 
 
 @pytest.mark.parametrize("text", ["x" * 257, "two\nlines"])

@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -589,7 +590,7 @@ WRONG: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
         )
         for one in ("x", True)
     ),
-    (lambda c, n: c.status(True), TypeError, r"Inspect\.lock: True: expected `str`"),
+    (lambda c, n: c.status(True), TypeError, "^lock name is True, and must be str"),
 ]
 
 
@@ -600,6 +601,49 @@ def test_wrong_arguments_are_refused_with_a_reason(client: fencelock.Client, nam
     assert client.counter(name).get() == 0
     assert client.locks(name) == ()
     assert client.map(name).items() == []
+
+
+class Raw(bytes):
+    """Bytes of a subclass."""
+
+
+NAMED: dict[str, Callable[[Any, Any], object]] = {
+    "lock": lambda c, n: c.lock(n, owner=n, label=n).acquire(timeout=PATIENCE_S).release(),
+    "rlock": lambda c, n: c.rlock(n).acquire(timeout=PATIENCE_S).release(),
+    "read": lambda c, n: c.rwlock(n).read().acquire(timeout=PATIENCE_S).release(),
+    "write": lambda c, n: c.rwlock(n).write().acquire(timeout=PATIENCE_S).release(),
+    "lock_all": lambda c, n: c.lock_all(n, "b", label=n).acquire(timeout=PATIENCE_S).release(),
+    "semaphore": lambda c, n: c.semaphore(n, 2, label=n).acquire(timeout=PATIENCE_S).release(),
+    "pool": lambda c, n: c.semaphore(n, 2, label=n, session_aware=False).available(),
+    "election": lambda c, n: c.election(n).lead(n).acquire(timeout=PATIENCE_S).release(),
+    "watch": lambda c, n: c.election(n).watch().get(timeout=PATIENCE_S),
+    "latch": lambda c, n: c.latch(n, 1).count_down(),
+    "barrier": lambda c, n: c.barrier(n, 1).wait(timeout=PATIENCE_S),
+    "counter": lambda c, n: c.counter(n).add(),
+    "map": lambda c, n: (
+        c.map(n).put(n, Raw(b"v")),
+        c.map(n).get(n),
+        c.map(n).items(n),
+        c.map(n).watch(n).get(timeout=PATIENCE_S),
+        c.map(n).delete(n),
+    ),
+    "status": lambda c, n: (c.status(n), c.locks(n), c.objects(n)),
+}
+"""A use of each object, by a name that is given."""
+
+
+@pytest.mark.parametrize("use", NAMED)
+def test_a_text_of_a_subclass_names_what_its_characters_do(
+    client: fencelock.Client, name: str, use: str
+) -> None:
+    class Text(str):
+        __slots__ = ()
+
+    Member = Enum("Member", {"NAME": name}, type=str)  # noqa: N806  # Formatted as Member.NAME.
+    for given in (name, Text(name), Member["NAME"]):
+        NAMED[use](client, given)
+    made = client.lock(Member["NAME"]), client.counter(Member["NAME"]), client.rwlock(Text(name))
+    assert [(type(one.name), one.name) for one in made] == [(str, name)] * 3
 
 
 # Tasks that are cancelled
