@@ -143,7 +143,11 @@ class StaleFenceError(FencelockError):
 
 
 class ClosedError(FencelockError):
-    """The client or watch was closed, or belongs to the process that this one was forked from."""
+    """The client or watch was closed, or belongs to the process that this one was forked from.
+
+    If it was closed during a call that changes an object, the text says whether it is unknown that
+    the change took effect.
+    """
 
 
 class ConfigError(FencelockError, ValueError):

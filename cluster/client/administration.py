@@ -375,5 +375,6 @@ class Administration(BaseClient):
         survey = Survey(roles=roles, within_ms=within_ms)
         surveyed: Surveyed = yield from self._channel.ask(survey)
         if not surveyed.statuses:
+            self._channel.check()
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
         return surveyed

@@ -72,9 +72,11 @@ class BaseClient(Connected, Notifying):
     def close(self) -> Operation[None]:
         """Release all holds, cancel all waits, and leave nothing running.
 
-        Waits up to 2 s until reachable nodes confirm. Calls of other threads or tasks that wait for
-        a lock, or for any other reply, raise `AcquireCancelledError`, whose text says if it is
-        unknown whether the call took effect. Closing again, or in a forked process, does nothing.
+        Waits up to 2 s until reachable nodes confirm. Of the calls of other threads or tasks that
+        wait meanwhile, an acquire of a lock or of another object that is held raises
+        `AcquireCancelledError`, and leaves nothing held. Any other raises `ClosedError`, whose text
+        says if it is unknown whether the call took effect. Closing again, or in a forked process,
+        does nothing.
         """
         return self._given.closing()
 

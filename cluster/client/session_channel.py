@@ -15,7 +15,12 @@ import pykka
 from fencelock.actors.api.lock_message import Inspect, LockStatus
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import RepliedBy
-from fencelock.actors.error import ClosedError, OverloadedError, UnavailableError
+from fencelock.actors.error import (
+    AcquireCancelledError,
+    ClosedError,
+    OverloadedError,
+    UnavailableError,
+)
 from fencelock.actors.message import Event, Message
 from fencelock.actors.session.refusals import UNKNOWN
 from fencelock.cluster.client.operation import AwaitReply, Operation
@@ -121,6 +126,10 @@ class SessionChannel:
 
         A caller that stops waiting withdraws the request. A field of the wrong type, or a text with
         a surrogate, is refused before anything is sent.
+
+        If the client is closed meanwhile, the session refuses the request as cancelled. That would
+        promise that nothing changed, so the caller gets a `ClosedError`: only acquires, which leave
+        nothing held then, are cancelled.
         """
         if isinstance(message, Message):
             encode(message)  # A user's arguments: roles trust the types of local messages.
@@ -130,15 +139,17 @@ class SessionChannel:
             self.submit(message, reply)
             return (yield reply if self.ends_at is None else AwaitReply(reply, self.left_s()))
         except pykka.ActorDeadError:
-            raise closed_meanwhile() from None
+            raise ClosedError(f"{closed_meanwhile()}{_unknown(message)}") from None
+        except AcquireCancelledError as error:
+            if not self.closed:
+                raise
+            raise ClosedError(str(error)) from None
         except BaseException as error:
             if reply.done:
                 raise
             self.abandon(reply)
             if isinstance(error, TimeoutError):
-                changes = isinstance(message, UpdateRequest) and not message.IDEMPOTENT
-                unknown = f"; {UNKNOWN}" if changes else ""
-                raise UnavailableError(f"no node answered in time{unknown}") from None
+                raise UnavailableError(f"no node answered in time{_unknown(message)}") from None
             raise
 
     def left_s(self) -> float:
@@ -158,6 +169,12 @@ class SessionChannel:
         if not self.forked:
             with contextlib.suppress(pykka.ActorDeadError, OverloadedError):
                 self._session.tell(message)
+
+
+def _unknown(message: object) -> str:
+    """Return what the text of an error adds if ``message`` may have changed something."""
+    changes = isinstance(message, UpdateRequest) and not message.IDEMPOTENT
+    return f"; {UNKNOWN}" if changes else ""
 
 
 def closed_meanwhile() -> ClosedError:

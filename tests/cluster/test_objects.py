@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, checked, present
-from support.faces import FACES, Connect, both_kinds
+from support.faces import FACES, Connect, both_kinds, threads_only
 from support.real_nodes import ask, until
 from support.table_scene import amounts
 
@@ -34,7 +34,9 @@ from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTa
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.error import InvalidRequestError
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
+from fencelock.testing import partition
 
 CALLS = 90
 
@@ -206,7 +208,7 @@ def test_a_client_that_closes_ends_its_waits_for_a_latch(
     waits = pool.submit(gone.latch(name, 1).wait, PATIENCE_S)
     until(lambda: stays.latch(name, 1).status().waiters)
     gone.close()
-    with pytest.raises(fencelock.FencelockError):
+    with pytest.raises(fencelock.ClosedError, match="client was closed"):
         waits.result(PATIENCE_S)
     assert not stays.latch(name, 1).status().waiters
 
@@ -258,7 +260,7 @@ def test_a_client_that_closes_breaks_the_generation(
     gone.close()
     with pytest.raises(fencelock.BrokenBarrierError):
         stays_there.result(PATIENCE_S)
-    with pytest.raises(fencelock.FencelockError):
+    with pytest.raises(fencelock.ClosedError, match="it is unknown whether"):
         leaves.result(PATIENCE_S)
 
 
@@ -688,6 +690,56 @@ async def test_a_cancelled_tasks_wait_ends(paxos_addresses: str, name: str, kind
         waits[1].cancel()
         while (await client.status(lock)).waiters:
             pass
+
+
+# Calls of a client that is closed meanwhile
+
+UNKNOWN = "; it is unknown whether the request took effect$"
+CLOSED: dict[str, tuple[Callable[[Any, str], object], type[Exception], str]] = {
+    "acquire": (lambda c, n: c.lock(n).acquire(), fencelock.AcquireCancelledError, "closed$"),
+    "permits": (
+        lambda c, n: c.semaphore(n, 2).acquire(),
+        fencelock.AcquireCancelledError,
+        "closed$",
+    ),
+    "add": (lambda c, n: c.counter(n).add(), fencelock.ClosedError, UNKNOWN),
+    "put": (lambda c, n: c.map(n).put("key", b"value"), fencelock.ClosedError, UNKNOWN),
+    "count_down": (lambda c, n: c.latch(n, 2).count_down(), fencelock.ClosedError, UNKNOWN),
+    "take": (
+        lambda c, n: c.semaphore(n, 2, session_aware=False).acquire(),
+        fencelock.ClosedError,
+        UNKNOWN,
+    ),
+    "wait": (lambda c, n: c.latch(n, 2).wait(), fencelock.ClosedError, "closed$"),
+    "get": (lambda c, n: c.counter(n).get(), fencelock.ClosedError, "closed$"),
+    "locked": (lambda c, n: c.lock(n).locked(), fencelock.ClosedError, "closed$"),
+    "leader": (lambda c, n: c.election(n).leader(), fencelock.ClosedError, "closed$"),
+    "describe": (lambda c, n: c.describe(), fencelock.ClosedError, "closed"),
+}
+"""Calls, the error of each, and the end of its text."""
+
+
+@threads_only
+def test_an_acquire_is_cancelled_and_another_call_finds_its_client_closed(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect()
+    client.counter(name).add()  # So it has a session.
+    waits, get = threading.Semaphore(0), AskReply.get
+
+    def counted(reply: AskReply, *, timeout: float | None = None) -> Any:
+        if threading.current_thread().name.startswith("caller"):
+            waits.release()
+        return get(reply, timeout=timeout)
+
+    monkeypatch.setattr(AskReply, "get", counted)
+    with ThreadPoolExecutor(len(CLOSED), "caller") as threads, partition(client):
+        calls = {kind: threads.submit(call[0], client, name) for kind, call in CLOSED.items()}
+        assert all(waits.acquire(timeout=PATIENCE_S) for _ in calls)
+        client.close()
+        for kind, (_, error, text) in CLOSED.items():
+            with pytest.raises(error, match=text):
+                calls[kind].result(PATIENCE_S)
 
 
 # Callers inside a node
