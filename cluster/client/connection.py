@@ -64,6 +64,7 @@ from fencelock.cluster.client.settings import (
     Settings,
     age_ms_of,
     check_int,
+    check_range,
     check_text,
     name_text_of,
     retain_ms_of,
@@ -336,7 +337,7 @@ class Connection:
         if retain is None:
             retain = 0.0 if has_deadline else self._retain
         retain_ms = retain_ms_of(retain)
-        check_int("cohort", cohort, f"0 to {COHORT_MAX}", lambda n: 0 <= n <= COHORT_MAX)
+        check_range("cohort", cohort, 0, COHORT_MAX)
         if retain_ms and has_deadline:
             raise InvalidRequestError(
                 f"retain is {retain}: a lock that is retained has no duration and no grace"

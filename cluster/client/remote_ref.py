@@ -21,6 +21,7 @@ from fencelock.actors.session.asker import AskNode, AskTimeoutError
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive, drive_async
 from fencelock.cluster.client.session_channel import closed_meanwhile
+from fencelock.cluster.client.settings import check_number
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_ref import RoleRef
@@ -83,11 +84,10 @@ class BaseRemoteRef:
     def _submit(self, message: RoleRequest[Any], timeout: float | None) -> AskReply:
         wait_ms = ASK_MS_MAX
         if timeout is not None:
-            if not 0 <= timeout <= ASK_S_MAX:
-                raise InvalidRequestError(
-                    f"timeout is {timeout}, and must be 0 to {ASK_S_MAX:g} s, or None for "
-                    f"{ASK_S_MAX:g} s"
-                )
+            allowed = f"0 to {ASK_S_MAX:g} s, or None for {ASK_S_MAX:g} s"
+            check_number(
+                "timeout", timeout, allowed, lambda s: 0 <= s <= ASK_S_MAX, InvalidRequestError
+            )
             wait_ms = max(1, math.ceil(timeout * 1000))
         self._connection.line.check()
         ask, reply = self._ask_node(message, wait_ms), AskReply()
@@ -145,7 +145,7 @@ class RemoteRef(BaseRemoteRef):
             ForbiddenError: the client has a key without the role operator.
             OverloadedError: 64 requests of this client, or key, wait for roles of the node.
             InvalidRequestError: ``timeout`` or the size of ``message`` is out of its limits.
-            TypeError: as for `tell`.
+            TypeError: ``timeout`` is no number, or as for `tell`.
             ClosedError: the client is closed, was closed meanwhile, or was forked.
 
         """

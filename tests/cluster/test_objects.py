@@ -583,6 +583,11 @@ WRONG: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
         for one in (-1, 3_601, float("nan"))
     ),
     (lambda c, n: c.lock(n, retain=1, cohort=-1), InvalidRequestError, "cohort is -1"),
+    (
+        lambda c, n: c.lock(n, retain=1, cohort=1.5),
+        TypeError,
+        "^cohort is 1.5, and must be an int from 0 to 1000$",
+    ),
     (lambda c, n: c.lock(n, retain=1, duration=5), InvalidRequestError, "no duration"),
     *(
         (

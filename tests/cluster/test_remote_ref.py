@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, assert_type, cast
 
 import pykka
 import pytest
@@ -164,6 +164,18 @@ def test_only_requests_to_roles_leave_the_process(client: fencelock.Client) -> N
     wrong: Any = "many"
     with pytest.raises(TypeError, match=r"Count.amount: 'many': expected `int`, got `str`"):
         counter.ask(Count(amount=wrong), timeout=PATIENCE_S)
+
+
+def test_a_timeout_of_a_wrong_type_or_size_is_refused_before_anything_is_sent(
+    client: fencelock.Client,
+) -> None:
+    clock, sent = client.ref("n2/clock"), ReadClock()
+    for wrong in ("1", True):
+        with pytest.raises(TypeError, match=rf"^timeout is {wrong!r}, and must be 0 to 60 s"):
+            clock.ask(sent, timeout=cast("float", wrong))
+    for size in (-1, 61, float("nan")):
+        with pytest.raises(InvalidRequestError, match=rf"^timeout is {size}, and must be 0 to 60"):
+            clock.ask(sent, timeout=size)
 
 
 def test_a_reply_may_come_much_later_than_the_request(client: fencelock.Client) -> None:
