@@ -117,7 +117,7 @@ class Settings(Struct, frozen=True):
     stay: bool = False
 
     def __post_init__(self) -> None:
-        assert self.target.endpoints
+        parse_addresses(self.target.addresses)
         try:
             check_cluster(self.target.cluster)
         except ValueError as error:

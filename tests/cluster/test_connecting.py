@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 import threading
 import time
 import traceback
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support.collected import Collected, logged_to
 from support.expect import PATIENCE_S, present
+from support.programs import run_to_end
 from support.real_nodes import running_nodes
 
 import fencelock
@@ -92,6 +94,25 @@ def test_an_argument_that_is_not_usable_is_refused_at_once(connect: Any) -> None
     for arguments, error, text in NOT_USABLE:
         with pytest.raises(error, match=text):
             connect(**{"addresses": "tcp://127.0.0.1:4040"} | arguments)
+
+
+LAZY = """
+import fencelock
+for use in (
+    lambda: fencelock.connect("localhost:4040", lazy=True),
+    lambda: fencelock.aio.connect("localhost:4040"),
+    lambda: fencelock.configure("localhost:4040"),
+):
+    try:
+        use()
+    except fencelock.ConfigError:
+        print("refused")
+"""
+
+
+def test_addresses_are_refused_at_once_without_assertions_too() -> None:
+    ended = run_to_end([sys.executable, "-O", "-c", LAZY])
+    assert ended.stdout.split() == ["refused"] * 3, ended.stderr
 
 
 async def connected_aio(addresses: list[str]) -> aio.Client:
