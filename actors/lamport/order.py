@@ -36,7 +36,7 @@ class QueuePlace(NamedTuple):
 
 
 def pack_fence(stamp: int, rank: int) -> int:
-    """Return the fence of a request: fences have the order of turns, and fit 63 bits.
+    """Return the fence of a request: fences have the order of places, and fit 63 bits.
 
     Args:
         stamp: the request's stamp, 1 to `STAMP_MAX`.
@@ -53,22 +53,22 @@ class Queue:
 
     def __init__(self) -> None:
         self.stamps: dict[str, int] = {}
-        self.turns: list[QueuePlace] = []
+        self.places: list[QueuePlace] = []
 
     def __len__(self) -> int:
         return len(self.stamps)
 
-    def add(self, turn: QueuePlace) -> None:
-        assert turn.node not in self.stamps  # one-request-a-lock
-        self.stamps[turn.node] = turn.stamp
-        insort(self.turns, turn)
+    def add(self, place: QueuePlace) -> None:
+        assert place.node not in self.stamps  # one-request-a-lock
+        self.stamps[place.node] = place.stamp
+        insort(self.places, place)
 
     def remove(self, node: str) -> None:
-        turn = QueuePlace(self.stamps.pop(node), node)
-        del self.turns[bisect_left(self.turns, turn)]
+        place = QueuePlace(self.stamps.pop(node), node)
+        del self.places[bisect_left(self.places, place)]
 
     def first(self) -> QueuePlace | None:
-        return self.turns[0] if self.turns else None
+        return self.places[0] if self.places else None
 
 
 class Evidence:
@@ -88,8 +88,8 @@ class Evidence:
         """Note a message of ``node`` with ``stamp``, which is above its earlier stamps."""
         assert stamp > self.received[node]
         self.received[node] = stamp
-        while (turn := self.heap[0]).stamp != (latest := self.received[turn.node]):
-            heapq.heapreplace(self.heap, QueuePlace(latest, turn.node))
+        while (place := self.heap[0]).stamp != (latest := self.received[place.node]):
+            heapq.heapreplace(self.heap, QueuePlace(latest, place.node))
 
     def forget(self, node: str) -> None:
         """Forget the evidence of ``node``, which has restarted: its earlier life proves nothing."""
@@ -97,13 +97,13 @@ class Evidence:
         self.heap = [QueuePlace(stamp, name) for name, stamp in self.received.items()]
         heapq.heapify(self.heap)
 
-    def covers(self, turn: QueuePlace) -> bool:
-        """Return whether every other process sent something later than ``turn``."""
-        return not self.heap or self.heap[0] > turn
+    def covers(self, place: QueuePlace) -> bool:
+        """Return whether every other process sent something later than ``place``."""
+        return not self.heap or self.heap[0] > place
 
-    def missing(self, turn: QueuePlace) -> tuple[str, ...]:
+    def missing(self, place: QueuePlace) -> tuple[str, ...]:
         return tuple(
-            node for node, stamp in self.received.items() if QueuePlace(stamp, node) <= turn
+            node for node, stamp in self.received.items() if QueuePlace(stamp, node) <= place
         )
 
 
@@ -122,11 +122,11 @@ class Requests:
         self.known: dict[str, dict[str, Instant]] = {}
         """The locks that each node has a request for, with the times at which they became known."""
 
-    def add(self, lock: str, turn: QueuePlace, now: Instant) -> None:
-        self.queues.setdefault(lock, Queue()).add(turn)
-        self.known.setdefault(turn.node, {})[lock] = now
+    def add(self, lock: str, place: QueuePlace, now: Instant) -> None:
+        self.queues.setdefault(lock, Queue()).add(place)
+        self.known.setdefault(place.node, {})[lock] = now
 
-    def learn(self, lock: str, turn: QueuePlace, now: Instant) -> str:
+    def learn(self, lock: str, place: QueuePlace, now: Instant) -> str:
         """Queue a request of another process; return the counter of its fault, if it has one.
 
         A second request beside the first breaks one-request-a-lock. The first is kept and the
@@ -136,12 +136,12 @@ class Requests:
             check_lock_name(lock)
         except InvalidRequestError:
             return "lamport.impossible_lock"
-        known = self.stamp(lock, turn.node)
+        known = self.stamp(lock, place.node)
         if known is not None:
-            return "" if known == turn.stamp else "lamport.second_request_dropped"
-        if len(self.known.get(turn.node, ())) >= LAMPORT_REQUESTS_MAX:
+            return "" if known == place.stamp else "lamport.second_request_dropped"
+        if len(self.known.get(place.node, ())) >= LAMPORT_REQUESTS_MAX:
             return "lamport.request_beyond_limit"
-        self.add(lock, turn, now)
+        self.add(lock, place, now)
         return ""
 
     def remove(self, lock: str, node: str) -> None:
@@ -165,7 +165,7 @@ class Requests:
 
     def in_order(self, lock: str) -> list[QueuePlace]:
         queue = self.queues.get(lock)
-        return queue.turns if queue is not None else []
+        return queue.places if queue is not None else []
 
     def learn_all(self, origin: str, welcome: Welcome, now: Instant) -> list[str]:
         """Queue the requests in a welcome of ``origin``; return the counters of their faults."""
@@ -207,7 +207,7 @@ class PendingRequest:
     """This node's request for a lock, and the ticket that it is for."""
 
     ticket: LocalTicket
-    turn: QueuePlace | None = None
+    place: QueuePlace | None = None
     """Its place, None until the clock has stamped it and it came back."""
     granted_at: Instant | None = None
     withdrawn: bool = False
@@ -239,12 +239,14 @@ class PendingRequests:
         """The client in whose turn a lock is requested."""
         self.unstamped = 0
         """Number of requests that have no stamp yet."""
-        self.out: dict[str, PendingRequest] = {}
+        self.by_lock: dict[str, PendingRequest] = {}
+        """This node's request for each lock, from its turn to the release."""
         self.uncovered: list[tuple[QueuePlace, str]] = []
         """A heap of the requests that may lack evidence, and of some that have ended. Evidence
         rises for all together, so the top is the first to be covered: a message costs a look at the
         top, and not at every request."""
         self.lines: dict[str, OrderedDict[int, LocalTicket]] = {}
+        """The tickets of each lock that have no request yet, by number, in order of arrival."""
         self.tickets = 0
         """Number of tickets, waiting or with a request, of all locks."""
 
@@ -257,9 +259,9 @@ class PendingRequests:
         return [] if line is None else list(islice(line.values(), most))
 
     def enter(self, lock: str) -> None:
-        """Let ``lock`` wait for its turn, if tickets wait for it and no request is out."""
+        """Let ``lock`` wait for its turn, if tickets wait for it and it has no request yet."""
         line = self.lines.get(lock)
-        if line is None or lock in self.out or lock in self.turn_of:
+        if line is None or lock in self.by_lock or lock in self.turn_of:
             return
         client = client_of(next(iter(line.values())).session)
         self.turn_of[lock] = client
@@ -276,7 +278,7 @@ class PendingRequests:
             self.turns.move_to_end(client)
         line = self.lines[lock]
         _, ticket = line.popitem(last=False)
-        self.out[lock] = PendingRequest(ticket)
+        self.by_lock[lock] = PendingRequest(ticket)
         self.unstamped += 1
         if not line:
             del self.lines[lock]
@@ -290,29 +292,29 @@ class PendingRequests:
         if not self.turns[client]:
             del self.turns[client]
 
-    def stamped(self, lock: str, turn: QueuePlace) -> PendingRequest:
+    def stamped(self, lock: str, place: QueuePlace) -> PendingRequest:
         """Store the place of the request for ``lock``, which came back from the clock."""
-        bid = self.out[lock]
-        assert bid.turn is None
-        bid.turn = turn
+        request = self.by_lock[lock]
+        assert request.place is None
+        request.place = place
         self.unstamped -= 1
-        heapq.heappush(self.uncovered, (turn, lock))
-        return bid
+        heapq.heappush(self.uncovered, (place, lock))
+        return request
 
     def covered(self, evidence: Evidence) -> list[str]:
         """Return the locks whose requests now have all evidence; each is returned once."""
         locks: list[str] = []
         while self.uncovered and evidence.covers(self.uncovered[0][0]):
-            turn, lock = heapq.heappop(self.uncovered)
-            bid = self.out.get(lock)
-            if bid is not None and bid.turn == turn:
+            place, lock = heapq.heappop(self.uncovered)
+            request = self.by_lock.get(lock)
+            if request is not None and request.place == place:
                 locks.append(lock)
         return locks
 
     def renew(self) -> None:
         """Check all requests again: evidence was lost."""
-        bids = ((bid, lock) for lock, bid in self.out.items() if bid.granted_at is None)
-        self.uncovered = [(bid.turn, lock) for bid, lock in bids if bid.turn is not None]
+        waiting = ((one, lock) for lock, one in self.by_lock.items() if one.granted_at is None)
+        self.uncovered = [(one.place, lock) for one, lock in waiting if one.place is not None]
         heapq.heapify(self.uncovered)
 
     def leave(self, lock: str, number: int) -> bool:
@@ -328,13 +330,13 @@ class PendingRequests:
         return True
 
     def end(self, lock: str) -> None:
-        del self.out[lock]
+        del self.by_lock[lock]
         self.tickets -= 1
-        if len(self.uncovered) > 2 * len(self.out) + SLACK:  # Amortized over as many ends.
+        if len(self.uncovered) > 2 * len(self.by_lock) + SLACK:  # Amortized over as many ends.
             self.renew()
 
     def waiting(self) -> list[str]:
-        return [lock for lock, bid in self.out.items() if bid.granted_at is None]
+        return [lock for lock, one in self.by_lock.items() if one.granted_at is None]
 
 
 PEER_SILENCE_MS = 150

@@ -81,7 +81,7 @@ class LockProcess(Role[Received]):
     Invariants:
         one-holder: One process at a time is granted a lock: first-with-later-messages, of which
             only one can be first.
-        granted-in-order: Turns are unique, and locks are granted in their order.
+        granted-in-order: Places are unique, and locks are granted in their order.
         first-with-later-messages: A lock is granted only to the first, with a later message from
             every other process.
         one-request-a-lock: A process has at most one request for a lock, removed by its own release
@@ -163,28 +163,28 @@ class LockProcess(Role[Received]):
         yield "missing before it may request", ", ".join(self.rejoin.missing())
         for node, stamp in self.evidence.received.items():
             yield f"latest stamp of {node}", stamp
-        for lock, bid in self.pending.out.items():
-            ticket = f"ticket {bid.ticket.number}"
-            if bid.turn is None:
+        for lock, ours in self.pending.by_lock.items():
+            ticket = f"ticket {ours.ticket.number}"
+            if ours.place is None:
                 yield f"own request for {lock}", f"{ticket} has no stamp yet"
-            elif bid.granted_at is not None:
-                held_ms = ms_between(bid.granted_at, now)
+            elif ours.granted_at is not None:
+                held_ms = ms_between(ours.granted_at, now)
                 yield f"own request for {lock}", f"{ticket} holds it since {held_ms} ms"
-            elif self.evidence.covers(bid.turn):
+            elif self.evidence.covers(ours.place):
                 yield f"own request for {lock}", f"{ticket} waits for earlier requests"
             else:
-                missing = ", ".join(self.evidence.missing(bid.turn))
+                missing = ", ".join(self.evidence.missing(ours.place))
                 yield f"own request for {lock}", f"{ticket} waits for later messages of {missing}"
         for lock, queue in self.requests.queues.items():
-            turns = (f"{one.node} at {one.stamp}" for one in queue.turns)
-            yield f"queue of {lock}", ", ".join(turns)
+            places = (f"{one.node} at {one.stamp}" for one in queue.places)
+            yield f"queue of {lock}", ", ".join(places)
 
     def _queues(self) -> Queues:
         """Return the nodes that request each lock, in the order in which they will enter."""
         names = nsmallest(QUEUES_MAX, self.requests.queues)
         return Queues(
             queues=tuple(
-                queue_of(name, [turn.node for turn in self.requests.in_order(name)])
+                queue_of(name, [place.node for place in self.requests.in_order(name)])
                 for name in names
             ),
             locks=len(self.requests.queues),
@@ -224,36 +224,36 @@ class LockProcess(Role[Received]):
     def _on_release_lock(self, release: ReleaseLock, now: Instant) -> Effects:
         if self.pending.leave(release.lock, release.ticket):
             return ()
-        bid = self.pending.out.get(release.lock)
-        if bid is None or bid.ticket.number != release.ticket or bid.withdrawn:
+        ours = self.pending.by_lock.get(release.lock)
+        if ours is None or ours.ticket.number != release.ticket or ours.withdrawn:
             return (Observe("lamport.give_unknown"),)
-        if bid.turn is None:
-            bid.withdrawn = True
+        if ours.place is None:
+            ours.withdrawn = True
             return ()
         self.requests.remove(release.lock, self.node)
-        return self._release(release.lock, bid.turn, now)
+        return self._release(release.lock, ours.place, now)
 
-    def _release(self, lock: str, turn: QueuePlace, now: Instant) -> list[Effect]:
+    def _release(self, lock: str, place: QueuePlace, now: Instant) -> list[Effect]:
         """To release the lock, or give up waiting, notify every other process."""
         self.pending.end(lock)
-        release = Release(lock=lock, request=turn.stamp)
+        release = Release(lock=lock, request=place.stamp)
         return [*self._post(self.others, release), *self._request_next(lock, now)]
 
     def _settle(self, lock: str, now: Instant) -> list[Effect]:
         """Grant the lock to our request, if it has one that may enter."""
-        bid = self.pending.out.get(lock)
-        if bid is None or bid.turn is None or bid.granted_at is not None:
+        ours = self.pending.by_lock.get(lock)
+        if ours is None or ours.place is None or ours.granted_at is not None:
             return []
-        if not self._may_enter(lock, bid.turn):
+        if not self._may_enter(lock, ours.place):
             return []
-        bid.granted_at = now
-        fence = pack_fence(bid.turn.stamp, self.nodes.index(self.node))
-        granted = LockGranted(lock=lock, ticket=bid.ticket.number, fence=fence)
+        ours.granted_at = now
+        fence = pack_fence(ours.place.stamp, self.nodes.index(self.node))
+        granted = LockGranted(lock=lock, ticket=ours.ticket.number, fence=fence)
         return [Send(self.proxy, granted), Observe("lamport.entry")]
 
-    def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
+    def _may_enter(self, lock: str, place: QueuePlace) -> bool:
         # first-with-later-messages
-        return self.requests.first(lock) == turn and self.evidence.covers(turn)
+        return self.requests.first(lock) == place and self.evidence.covers(place)
 
     def _on_query(self, query: QueryLock, now: Instant) -> Effects:
         description, faults = self._describe(query, now)
@@ -299,30 +299,30 @@ class LockProcess(Role[Received]):
         """
         holder: Contender | None = None
         waiters: list[Contender] = []
-        for place, turn in enumerate(self.requests.in_order(lock)):
-            contender, holds = self._contender(lock, turn, now, first=place == 0)
+        for ahead, place in enumerate(self.requests.in_order(lock)):
+            contender, holds = self._contender(lock, place, now, first=ahead == 0)
             if holds:
-                fence = pack_fence(turn.stamp, self.nodes.index(turn.node))
+                fence = pack_fence(place.stamp, self.nodes.index(place.node))
                 holder = contender._replace(fence=fence)
             else:
                 waiters.append(contender)
-        bid = self.pending.out.get(lock)
-        if bid is not None and bid.turn is None and not bid.withdrawn:
-            waiters.append(self._ours(bid.ticket, bid.ticket.since, now))
+        ours = self.pending.by_lock.get(lock)
+        if ours is not None and ours.place is None and not ours.withdrawn:
+            waiters.append(self._ours(ours.ticket, ours.ticket.since, now))
         line = self.pending.in_line(lock, max(0, most - len(waiters)))
         waiters += [self._ours(ticket, ticket.since, now) for ticket in line]
         return holder, tuple(waiters[:most])
 
     def _contender(
-        self, lock: str, turn: QueuePlace, now: Instant, *, first: bool
+        self, lock: str, place: QueuePlace, now: Instant, *, first: bool
     ) -> tuple[Contender, bool]:
         """Return the owner of the request, and whether it holds the lock."""
-        if turn.node != self.node:
-            since_ms = ms_between(self.requests.known[turn.node][lock], now)
-            return Contender(turn.node, "", "", None, since_ms), first
-        bid = self.pending.out[lock]
-        since = bid.ticket.since if bid.granted_at is None else bid.granted_at
-        return self._ours(bid.ticket, since, now), bid.granted_at is not None
+        if place.node != self.node:
+            since_ms = ms_between(self.requests.known[place.node][lock], now)
+            return Contender(place.node, "", "", None, since_ms), first
+        ours = self.pending.by_lock[lock]
+        since = ours.ticket.since if ours.granted_at is None else ours.granted_at
+        return self._ours(ours.ticket, since, now), ours.granted_at is not None
 
     def _ours(self, ticket: LocalTicket, since: Instant, now: Instant) -> Contender:
         return Contender(self.node, ticket.session, ticket.owner, None, ms_between(since, now))
@@ -335,13 +335,13 @@ class LockProcess(Role[Received]):
         the nodes whose evidence is missing. If none is, it is the node with the first request,
         if it owes us an answer: one that holds the lock and answers is not at fault.
         """
-        bid = self.pending.out.get(lock)
-        if bid is None:
+        ours = self.pending.by_lock.get(lock)
+        if ours is None:
             waits = lock in self.pending.lines
             return self.rejoin.missing() or tuple(sorted(self.busy)) if waits else ()
-        if bid.granted_at is not None:
+        if ours.granted_at is not None:
             return ()
-        missing = self.evidence.missing(bid.turn or UNSTAMPED)
+        missing = self.evidence.missing(ours.place or UNSTAMPED)
         first = self.requests.first(lock)
         if not missing and first is not None and self.contact.owes(first.node):
             return (first.node,)
@@ -358,11 +358,11 @@ class LockProcess(Role[Received]):
             effects += self._post(self.nodes, Probe())
         return effects
 
-    def _reply_to_looks(self, now: Instant) -> list[Effect]:
+    def _reply_to_queries(self, now: Instant) -> list[Effect]:
         """Answer the queries whose probes are covered."""
         effects: list[Effect] = []
         for number, proof in list(self.proofs.items()):
-            if proof.turn is None or not self.evidence.covers(proof.turn):
+            if proof.place is None or not self.evidence.covers(proof.place):
                 break  # The others were probed later.
             del self.proofs[number]
             description, faults = self._describe(proof.query, now)
@@ -374,12 +374,12 @@ class LockProcess(Role[Received]):
         proof = self.proofs.get(due.query)
         if proof is None:
             return ()
-        if proof.probed and proof.turn is None:  # Its own probe has yet to come back.
+        if proof.probed and proof.place is None:  # Its own probe has yet to come back.
             return (Wake(PROOF_MS, due),)
         del self.proofs[due.query]
         missing = self.rejoin.missing()
-        if proof.turn is not None:
-            missing = self.evidence.missing(proof.turn)
+        if proof.place is not None:
+            missing = self.evidence.missing(proof.place)
         description, faults = self._describe(proof.query, now)
         if faults:
             return (Send(self.proxy, description), *faults)
@@ -393,9 +393,9 @@ class LockProcess(Role[Received]):
     def _on_delivered(self, delivered: Delivered, now: Instant) -> Effects:
         origin, message = delivered.origin, delivered.message
         if origin == self.node:
-            if isinstance(message, Probe):  # The oldest proof without a turn gets it.
-                waiting = (one for one in self.proofs.values() if one.probed and one.turn is None)
-                next(waiting).turn = QueuePlace(message.stamp, origin)
+            if isinstance(message, Probe):  # The oldest proof without a place gets it.
+                waiting = (one for one in self.proofs.values() if one.probed and one.place is None)
+                next(waiting).place = QueuePlace(message.stamp, origin)
                 return ()
             assert isinstance(message, Request)
             return self._on_own_request(message, now)
@@ -410,18 +410,18 @@ class LockProcess(Role[Received]):
         return [*effects, *self._note(origin, message.stamp, now)]
 
     def _on_own_request(self, request: Request, now: Instant) -> Effects:
-        turn = QueuePlace(request.stamp, self.node)
-        bid = self.pending.stamped(request.lock, turn)
-        if bid.withdrawn:
-            return self._release(request.lock, turn, now)
-        self.requests.add(request.lock, turn, now)
+        place = QueuePlace(request.stamp, self.node)
+        ours = self.pending.stamped(request.lock, place)
+        if ours.withdrawn:
+            return self._release(request.lock, place, now)
+        self.requests.add(request.lock, place, now)
         return [*self._settle(request.lock, now), *self._request_waiting(now)]
 
     def _on_message(self, origin: str, message: Content, now: Instant) -> list[Effect]:
         match message:
             case Request():
-                turn = QueuePlace(message.stamp, origin)
-                problem = self.requests.learn(message.lock, turn, now)
+                place = QueuePlace(message.stamp, origin)
+                problem = self.requests.learn(message.lock, place, now)
                 if problem:
                     return [Observe(problem)]
                 return self._post((origin,), Acknowledge(lock=message.lock))
@@ -475,7 +475,7 @@ class LockProcess(Role[Received]):
         self.evidence.note(origin, stamp)
         locks = self.pending.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
-        return [*effects, *self._reply_to_looks(now)] if self.proofs else effects
+        return [*effects, *self._reply_to_queries(now)] if self.proofs else effects
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
         """Queue the requests in it; one acknowledgement is later than all of them."""
@@ -530,7 +530,7 @@ class LockProcess(Role[Received]):
         self.probing = bool(waiting)
         if not waiting:
             return ()
-        firsts = {turn.node for lock in waiting if (turn := self.requests.first(lock))}
+        firsts = {place.node for lock in waiting if (place := self.requests.first(lock))}
         quiet = tuple(n for n in self.others if n in firsts and not self.contact.owes(n))
         self.contact.requested(quiet, now)
         return [*self._post(quiet, Probe()), Wake(AHEAD_PROBE_MS, ProbeDue())]
@@ -545,7 +545,7 @@ class LockProcess(Role[Received]):
 
 
 UNSTAMPED = QueuePlace(STAMP_MAX, "")
-"""Stands for the turn of a request that is not stamped yet: later than all received stamps."""
+"""Stands for the place of a request that is not stamped yet: later than all received stamps."""
 
 
 PROOF_MS = 2_000
@@ -565,10 +565,10 @@ class Proof:
 
     Attributes:
         probed: whether a `Probe` was posted for it, to all processes and to this one.
-        turn: of that probe, None until it comes back stamped.
+        place: of that probe, None until it comes back stamped.
 
     """
 
     query: QueryLock
     probed: bool = False
-    turn: QueuePlace | None = None
+    place: QueuePlace | None = None

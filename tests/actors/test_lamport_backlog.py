@@ -232,7 +232,7 @@ def test_a_wait_that_ends_before_it_has_its_turn_leaves_nothing_behind() -> None
         pair.release("a", f"lock-{ticket}", ticket)
     pair.deliver(200)
     pending = checked(LockProcess, pair.roles["a/process"]).pending
-    assert (pending.out, pending.lines, pending.turns, pending.tickets) == ({}, {}, {}, 0)
+    assert (pending.by_lock, pending.lines, pending.turns, pending.tickets) == ({}, {}, {}, 0)
 
 
 def test_the_error_of_an_acquire_that_has_no_turn_names_the_node_that_confirms_nothing() -> None:

@@ -43,10 +43,10 @@ def test_the_first_of_a_queue_is_the_least_not_removed(steps: list[tuple[str, in
         else:
             model[node] = stamp
             queue.add(QueuePlace(stamp, node))
-        turns = sorted(QueuePlace(stamp, node) for node, stamp in model.items())
-        assert queue.turns == turns
-        assert queue.first() == (turns[0] if turns else None)
-        assert len(queue) == len(turns)
+        places = sorted(QueuePlace(stamp, node) for node, stamp in model.items())
+        assert queue.places == places
+        assert queue.first() == (places[0] if places else None)
+        assert len(queue) == len(places)
 
 
 def test_evidence_is_the_last_stamp_of_each_process_and_no_request_loses_it() -> None:

@@ -97,7 +97,7 @@ class PaperMembers:
         self.tell(node, ReleaseLock(lock="a", ticket=ticket))
 
     def queue(self, node: str) -> list[str]:
-        return [turn.node for turn in self.processes[node].requests.in_order("a")]
+        return [place.node for place in self.processes[node].requests.in_order("a")]
 
     def order(self) -> list[str]:
         return [node for node, _ in self.entered]
@@ -105,10 +105,10 @@ class PaperMembers:
     def went(self) -> list[tuple[str, str, type[Stamped]]]:
         return [(source, to, type(message)) for source, to, message in self.sent]
 
-    def turn(self, node: str) -> QueuePlace:
-        bid = self.processes[node].pending.out["a"]
-        assert bid.turn is not None
-        return bid.turn
+    def place(self, node: str) -> QueuePlace:
+        ours = self.processes[node].pending.by_lock["a"]
+        assert ours.place is not None
+        return ours.place
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_request_is_queued_and_acknowledged(trio: PaperMembers) -> None:
     assert trio.queue("n2") == ["n1"]
     assert trio.went()[-1] == ("n2", "n1", Acknowledge)
     message = checked(Acknowledge, trio.sent[-1][2])
-    assert QueuePlace(message.stamp, "n2") > trio.turn("n1")
+    assert QueuePlace(message.stamp, "n2") > trio.place("n1")
 
 
 def test_one_acknowledgement_is_not_enough(trio: PaperMembers) -> None:
@@ -218,7 +218,7 @@ def test_the_first_request_enters_first_though_it_arrives_last(trio: PaperMember
     trio.deliver("n1", "n2")
     trio.deliver("n2", "n1")
     trio.deliver("n1", "n3")
-    assert trio.turn("n3") < trio.turn("n1")
+    assert trio.place("n3") < trio.place("n1")
     trio.deliver_all()
 
     assert trio.order() == ["n3"]
@@ -231,7 +231,7 @@ def test_ties_go_by_node() -> None:
         two.clocks[node].time = 100
     two.want("n2")
     two.want("n1")
-    assert two.turn("n1").stamp == two.turn("n2").stamp
+    assert two.place("n1").stamp == two.place("n2").stamp
     two.deliver_all()
 
     assert two.order() == ["n1"]
@@ -247,7 +247,7 @@ def test_a_request_made_after_hearing_of_another_comes_after_it(trio: PaperMembe
     trio.deliver("n3", "n1")
     trio.want("n1")
 
-    assert trio.turn("n3") < trio.turn("n1")
+    assert trio.place("n3") < trio.place("n1")
 
 
 def test_an_entry_costs_three_messages_to_each_other_process(trio: PaperMembers) -> None:

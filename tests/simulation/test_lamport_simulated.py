@@ -77,16 +77,16 @@ def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> Run
 class CountsEarlierWords(LockProcess):
     """Takes a message for evidence although it is not stamped later than the request."""
 
-    def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
-        return self.requests.first(lock) == turn and all(self.evidence.received.values())
+    def _may_enter(self, lock: str, place: QueuePlace) -> bool:
+        return self.requests.first(lock) == place and all(self.evidence.received.values())
 
 
 class LeavesTies(LockProcess):
     """Orders by stamp alone, so that two requests can be first."""
 
-    def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
+    def _may_enter(self, lock: str, place: QueuePlace) -> bool:
         first = self.requests.first(lock)
-        return first is not None and first.stamp == turn.stamp and self.evidence.covers(turn)
+        return first is not None and first.stamp == place.stamp and self.evidence.covers(place)
 
 
 class ConfusesProcesses(LockProcess):
