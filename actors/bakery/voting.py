@@ -85,7 +85,7 @@ What is kept too long
 
 A copy that did not receive a release keeps the hold until its lease ends. It does no harm: copies
 give no votes, and a table that is merged beside it says that it was dropped. If that was so long
-ago that no list of ended requests has it (`ENDED_MAX`), the lock is free only when the lease
+ago that no list of ended requests has it (`ENDED_OWNERS_MAX`), the lock is free only when the lease
 is over. A waiting copy ends after `COPY_MS` unless its owner repeats it.
 
 Source: the essay *snaplock*, which plans it: "Later we will add a stronger failsafe by having

@@ -82,7 +82,8 @@ class ReadMachine(Local):
     age_ms: int | None
     watched: str = ""
     """The object that is watched, or empty. If nothing has changed, the reply is sent only when
-    that object changes, after `WATCH_MS`, or when the state may be older than `WATCH_AGE_MS`."""
+    that object changes, after `CHANGES_WATCH_MS`, or when the state may be older than
+    `WATCH_AGE_MS`."""
 
 
 class MachineRead(Local):

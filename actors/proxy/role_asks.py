@@ -25,7 +25,7 @@ CLIENT_MAX = 64
 """Unanswered requests to roles of one client, or of all clients with one key."""
 
 NODE_MAX = 1_024
-"""Unanswered requests to roles through one proxy: each may keep `REQUEST_BYTES_MAX`."""
+"""Unanswered requests to roles through one proxy: each may keep `ROLE_REQUEST_BYTES_MAX`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class Scheduler:
         self._keep_counters(role_slot)
         self.asks.fail(f"{role_slot.address} has stopped", role=role_slot.address)
         role: Any = role_slot.role
-        role._stop()  # Pykka's own last step: registry, event, `on_stop`.
+        role._stop()  # Pykka's own last step: registry, event, ``on_stop``.
 
     def _register(self, role: Role[Any]) -> None:
         pykka.ActorRegistry.register(role.actor_ref)

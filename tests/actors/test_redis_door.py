@@ -612,7 +612,7 @@ def test_an_unlock_has_the_reply_that_its_receipt_remembers(door: Door) -> None:
 
 
 def test_a_lock_without_a_deadline_is_never_reported_as_acquired(door: Door) -> None:
-    """-1 means that, for `RFencedLock`; for `RLock`, that there is no deadline."""
+    """-1 means that, for ``RFencedLock``; for `RLock`, that there is no deadline."""
     script = SCRIPTS["enter token 3.19"].encode()
     request = asked(door.receive(array(b"EVAL", script, b"2", b"a", b"t", b"9000", b"u:1")))
     reply = door.reply(request, changed=False, state=KeyState.NATIVE)
