@@ -43,14 +43,15 @@ SESSION_BYTES_MAX = 256
 LABEL_BYTES_MAX = 256
 """A text for people who look at a lock or a session; it is stored with either."""
 
-TTL_MS_MIN = 100
-"""Below this (ms) an ordinary pause of an interpreter would end the session."""
+SESSION_TTL_MS_MIN = 100
+"""Below this (ms) an ordinary pause of an interpreter would end the session. ``connect(ttl=...)``
+has narrower bounds, 1 s to an hour."""
 
 SESSION_TTL_MS_MAX = 24 * 3_600_000
 """A day (ms): a dead client's locks stay taken for as long."""
 
 LIST_PAGE_MAX = 1_000
-"""Maximum lines of one `ListLocks`."""
+"""Maximum lines in the reply to one request for a list, such as `ListLocks`."""
 
 INT_MAX = (1 << 63) - 1
 """The largest request, fence or limit; they cross the wire as signed 64 bits."""

@@ -18,7 +18,7 @@ from fencelock.actors.api.name import (
     LIST_PAGE_MAX,
     SESSION_BYTES_MAX,
     SESSION_TTL_MS_MAX,
-    TTL_MS_MIN,
+    SESSION_TTL_MS_MIN,
     check_lock_name,
     check_number,
     check_object_name,
@@ -67,7 +67,7 @@ class Open(Command, tag=0x60):
     def check(self) -> None:
         check_text("session", self.session, SESSION_BYTES_MAX)
         check_text("label", self.label, LABEL_BYTES_MAX)
-        check_number("ttl_ms", self.ttl_ms, TTL_MS_MIN, SESSION_TTL_MS_MAX)
+        check_number("ttl_ms", self.ttl_ms, SESSION_TTL_MS_MIN, SESSION_TTL_MS_MAX)
 
     def check_new(self) -> None:
         """Refuse what `check` does, and a name that could be mistaken for a session's id.

@@ -185,20 +185,19 @@ def bytes_of(record: Record) -> int:
     if isinstance(record, HistoryRecord):
         size = sum(change.size for change in record.changes)
         return size + len(record.lock.encode()) + HISTORY_BYTES
-    return len(spell(record)) + RECORD_EXTRA_BYTES
+    return len(canonical_json(record)) + RECORD_EXTRA_BYTES
 
 
-spell = Encoder().encode
-"""Returns the canonical encoding of a record. It is JSON, and never shorter than the CBOR of the
-same record, so that it bounds that too. ``repr`` would not do: its escapes differ between versions
-of Python."""
+canonical_json = Encoder().encode
+"""Returns the canonical encoding of a record. It is never shorter than the CBOR of the same record,
+so that it bounds that too. ``repr`` would not do: its escapes differ between versions of Python."""
 
 
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
-    digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
+    digest = hashlib.blake2b(canonical_json(_head(table)), digest_size=32)
     for record in filter(None, _all_records(table)):
-        digest.update(spell(record))
+        digest.update(canonical_json(record))
     return digest.digest()
 
 

@@ -34,7 +34,9 @@ COHORT_MAX = 1_000
 """Most owners of a client that may have a retained lock before others who wait."""
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
-"""Bounds of a session's TTL (s): from an interpreter's pause to an hour."""
+"""Bounds of the TTL that a client of ours asks for (s): from an interpreter's pause to an hour. The
+cluster accepts `SESSION_TTL_MS_MIN` to `SESSION_TTL_MS_MAX`, also from clients in other
+languages."""
 
 TTL_S = 15.0
 """The TTL of a session, unless its client asks for another (s)."""

@@ -20,7 +20,7 @@ sys.modules["fencelock"] = package
 
 from fencelock.actors.api.lock_message import Granted, Reason  # noqa: E402
 from fencelock.actors.message import REGISTRY  # noqa: E402
-from fencelock.actors.table.snapshot import spell  # noqa: E402
+from fencelock.actors.table.snapshot import canonical_json  # noqa: E402
 from fencelock.actors.table.table import LockTable  # noqa: E402
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     digests: list[str] = []
     for number, (time_ms, tag, fields) in enumerate(json.load(sys.stdin)):
         command = REGISTRY[tag](**fields)
-        outcomes += [spell(one).decode() for one in table.apply(time_ms, command)]  # type: ignore[arg-type]
+        outcomes += [canonical_json(one).decode() for one in table.apply(time_ms, command)]  # type: ignore[arg-type]
         if number % 50 == 0:
             digests.append(table.digest().hex())
             table = LockTable.restore(table.snapshot())
