@@ -16,56 +16,60 @@ have sent the same one, since one may be a rogue; `group_claims.py` has that rul
 and exceptions. The first configured node *founds* a group, once it may, and once all others follow
 its journal (`JoinAck`).
 
-A node that runs on an old copy of its journal must not vote, and one other member may be all that
-knows: the later life may have voted with that member alone. So the word of one member must do. But
-it must carry a proof, which only a copy of the journal can make (`Start`).
+A node that runs on an old copy of its journal must not vote. Perhaps only one other member knows of
+the later life, because that life voted with this member alone. So the report of one member is
+enough. But it carries a proof, which can only be made with a copy of the journal (`Start`).
 
 Why there is one group. Nothing that a node can know shows that there is none: founders that lost
 their disks while they were cut off from members that joined later have the configuration of a new
 cluster, and reach the same nodes. So a group is founded only by an act of an operator:
 
-1.  Each group has an act of its own. `_found` alone makes groups, and needs an act. That is on the
-    command line of this life (`fencelock serve --found`), or is a request to it (`fencelock
-    found`), which expires `ACT_MS` after it was last repeated. It is in no journal and no
-    configuration, so it ends with the life. A life founds once: then it knows a group, and never
-    forgets it. Restarts found nothing, whatever was lost before.
-2.  An act founds nothing if one of the configured nodes knows a group, or one that knows it reaches
-    the first node: a node of a group announces itself to each node whose link comes up. All others
-    must follow *after* the act, over links that stayed up, and only a node that knows no group
-    follows; one that knows a group replies with it, and the act is void. A node that a group was
-    named to follows no more, until it has taken that group or who named it has started empty.
-    Each of them follows, and the first one founds, only after it has listened for ``greet_ms``: in
-    that time members that joined later, which its configuration does not name, connect again.
-    Only `Founding.AGAIN` ignores groups of others, and `Founding.NEW` knows that there are none.
-3.  Groups do not mix. Each frame names its sender's group, 0 if it knows none, and `FrameValidator`
-    admits to the roles of a node with a group only frames of that group; over a link of which one
-    end has none pass only clients' requests and the messages of this role. A node's group never
-    changes. A vote names its voter's journal and group besides (`vote_id`).
+1.  Each group needs an act of its own. Only `_found` makes groups, and it needs an act: the option
+    ``--found`` with which this life was started (`fencelock serve --found`), or a request to it
+    (`fencelock found`), which expires `ACT_MS` after its last repetition. An act is in no journal
+    and no configuration, so it ends with the life. A life founds at most one group: from then on it
+    knows a group, and never forgets it. So a restart by itself founds nothing, whatever was lost.
+2.  An act founds nothing if one of the configured nodes knows a group, or if a node that knows one
+    reaches the first node: a node of a group announces itself to each node whose link comes up. All
+    other configured nodes must follow *after* the act, over links that stayed up. Only a node that
+    knows no group follows. One that knows a group replies with it, which cancels the act. A node
+    that was sent a group follows nobody until it has taken that group, or until the sender has
+    started empty. Each of them follows, and the first one founds, only after it has listened for
+    ``greet_ms``: in that time members that joined later, which its configuration does not name,
+    connect again. Only `Founding.AGAIN` ignores the groups of others. `Founding.NEW` does not
+    listen, since its caller has just made all folders, so that there is no group.
+3.  Groups do not mix. Each frame names its sender's group, or 0 if the sender knows none. If a node
+    has a group, `FrameValidator` admits to its roles only frames of that group. If one end of a
+    link has no group, only clients' requests and the messages of this role pass. A node's group
+    never changes. A vote also names its voter's journal and group (`vote_id`).
 4.  A founding that fails halfway leaves no second group. Let the first member found ``B`` with its
-    journal ``k``, lost before others received ``B``, and let a second act found ``B'``
-    with its next journal ``k'``. Every journal in ``B'`` confirmed that it follows ``k'``, and
-    wrote that down. It never returns to a journal that it left, and does not vote in a group of a
-    journal that it does not follow, so it never votes in ``B``, and all journals that may were lost
-    with ``k``.
+    journal ``k``, and lose it before others received ``B``. Let a second act found ``B'`` with its
+    next journal ``k'``. Every journal in ``B'`` confirmed that it follows ``k'``, and wrote that
+    down. It never returns to a journal that it left, and does not vote in a group of a journal that
+    it does not follow. So it never votes in ``B``. All journals that may vote there were lost with
+    ``k``.
 
-A group without disks (`durability = "memory"`) ends when its voters do, and the next one may found
-itself without an act, since it keeps to its founders: it admits nobody who did not found it. So
-all that ever voted in ``B`` are lives of the configured nodes. ``B'`` needs all these nodes, each
-in a life that knew no group when it followed, and such a life has not voted: all lives that voted
-in ``B`` until then have ended.
+A group without disks (`durability = "memory"`) ends when its voters do. The next one may found
+itself without an act, because such a group keeps to its founders: it admits no node that did not
+found it. So all that ever voted in ``B`` are lives of the configured nodes. ``B'`` needs all these
+nodes, each in a life that knew no group when it followed. Such a life has not voted, so all lives
+that voted in ``B`` have ended by then.
 
-What remains. (a) An act is an operator's word: if all configured nodes lost their disks, and none
-who knows the group contacts them, `fencelock found` begins a second one. The command says so and
-asks. A ``--found`` in a unit file or a manifest is an act at each start: then nobody is asked. A
-member that is cut off for longer than ``greet_ms`` names its group too late. (b) A node that
-follows may learn of a group after it replied and before the new one is founded, or before the break
-of its link is noticed. Then it stays in the former group. (c) An old copy of a journal votes, if
-those that know of a later start do not answer for `GREET_MS` and the others are a majority with it;
-or if it was copied in the last `RENEW_MS` of the life that the journal ended with. (d) Two rogues
-can let an empty node take an invented group; so can one, if it is the only other node that the
-operator has listed, or the first one while no other knows a group. Without keys, one program can
-pose as two nodes. A rogue that names a group keeps empty nodes from founding one until they are
-started again without it.
+What remains:
+
+- An act relies on the operator. If all configured nodes lost their disks, and no node that knows
+  the group contacts them, `fencelock found` begins a second one. The command says so and asks. A
+  ``--found`` in a unit file or a manifest is an act at each start, at which nobody is asked. A
+  member that is cut off for longer than ``greet_ms`` names its group too late.
+- A node that follows may learn of a group after it replied, and before the new one is founded or
+  the break of its link is noticed. Then it stays in the former group.
+- An old copy of a journal votes if the members that know of a later start do not answer for
+  `GREET_MS`, and the others are a majority with it. It also votes if it was copied in the last
+  `RENEW_MS` of the journal's last life.
+- Two rogues can make an empty node take an invented group. One is enough if it is the only other
+  node that the operator has listed, or the first one while no other knows a group. Without keys,
+  one program can pose as two nodes. A rogue that names a group keeps empty nodes from founding one
+  until they are started again without it.
 """
 
 from __future__ import annotations
