@@ -29,9 +29,9 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.key import KeyHold
+from fencelock.actors.table.lock_rules import record
 from fencelock.actors.table.map import Entry
 from fencelock.actors.table.report import LIST_PAGE_BYTES_MAX, page_of
-from fencelock.actors.table.requests import record
 from fencelock.actors.table.resource import TableObject, Wait
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import Result

@@ -8,7 +8,7 @@ from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.lock_message import Reason
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.table.requests import (
+from fencelock.actors.table.lock_rules import (
     begin_wait,
     conclude,
     deny,

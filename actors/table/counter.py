@@ -14,7 +14,7 @@ from fencelock.actors.api.counter import (
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.refusal import Obstacle
-from fencelock.actors.table.requests import conclude, has_object_room, holds_guard
+from fencelock.actors.table.lock_rules import conclude, has_object_room, holds_guard
 from fencelock.actors.table.resource import TableObject
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState

@@ -23,8 +23,7 @@ from fencelock.actors.api.redis import KeyOutcome, KeyState
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import WHOLE, Account
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold
-from fencelock.actors.table.map import SortedKeys
-from fencelock.actors.table.requests import (
+from fencelock.actors.table.lock_rules import (
     begin,
     begin_claim,
     deny,
@@ -32,6 +31,7 @@ from fencelock.actors.table.requests import (
     has_room,
     lock_details,
 )
+from fencelock.actors.table.map import SortedKeys
 from fencelock.actors.table.resource import ClaimDetails
 from fencelock.actors.table.session import OwnerKey, OwnerState, Session
 from fencelock.actors.table.wire import KeyRecord, Result

@@ -15,7 +15,7 @@ from fencelock.actors.api.latch import (
 )
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.refusal import Obstacle, Why
-from fencelock.actors.table.requests import (
+from fencelock.actors.table.lock_rules import (
     begin_wait,
     conclude,
     deny_obstructed,

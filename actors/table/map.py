@@ -37,8 +37,8 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import ENTRIES_BYTES_MAX, ENTRIES_MAX, Account
+from fencelock.actors.table.lock_rules import conclude, deny, holds_guard
 from fencelock.actors.table.report import page_of
-from fencelock.actors.table.requests import conclude, deny, holds_guard
 from fencelock.actors.table.session import OwnerState, Session
 from fencelock.actors.table.wire import DUE_MS_MAX, EntryRecord, Result
 

@@ -16,7 +16,7 @@ from fencelock.actors.api.pool import (
 )
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.semaphore import PERMITS_MAX, Resized
-from fencelock.actors.table.requests import (
+from fencelock.actors.table.lock_rules import (
     begin_wait,
     conclude,
     deny_obstructed,

@@ -41,8 +41,7 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
-from fencelock.actors.table.report import LIST_PAGE_BYTES_MAX, page_of
-from fencelock.actors.table.requests import (
+from fencelock.actors.table.lock_rules import (
     begin_wait,
     conclude,
     deny,
@@ -50,6 +49,7 @@ from fencelock.actors.table.requests import (
     has_room,
     record,
 )
+from fencelock.actors.table.report import LIST_PAGE_BYTES_MAX, page_of
 from fencelock.actors.table.resource import ClaimDetails, TableHold
 from fencelock.actors.table.retained import may_come_back
 from fencelock.actors.table.session import OwnerState

@@ -1,4 +1,4 @@
-"""The rules of the table by command and by query, and those about sessions and forced ends.
+"""The rule for each command and each query; and the rules about sessions and forced ends.
 
 A new command, query or kind is added here. A rule raises InvalidRequestError before it has done
 anything if a field exceeds its limits, as the ``check`` of the command does.
@@ -65,21 +65,7 @@ from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
 from fencelock.actors.table.key import attach, detach
 from fencelock.actors.table.latch import Latch, await_latch, count_down
-from fencelock.actors.table.map import delete_entry, put_entry, read_entries, read_entry
-from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
-from fencelock.actors.table.redis import await_key, change_keys, list_keys, read_keys
-from fencelock.actors.table.report import (
-    LIST_PAGE_BYTES_MAX,
-    DescribeLocks,
-    LocksDescribed,
-    describe_locks,
-    list_locks,
-    page_of,
-    read_changes,
-    read_lock,
-    size_of,
-)
-from fencelock.actors.table.requests import (
+from fencelock.actors.table.lock_rules import (
     Rule,
     all_details,
     cancel,
@@ -96,6 +82,20 @@ from fencelock.actors.table.requests import (
     session_expired,
     updating,
     wrong_fence,
+)
+from fencelock.actors.table.map import delete_entry, put_entry, read_entries, read_entry
+from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
+from fencelock.actors.table.redis import await_key, change_keys, list_keys, read_keys
+from fencelock.actors.table.report import (
+    LIST_PAGE_BYTES_MAX,
+    DescribeLocks,
+    LocksDescribed,
+    describe_locks,
+    list_locks,
+    page_of,
+    read_changes,
+    read_lock,
+    size_of,
 )
 from fencelock.actors.table.resource import TableHold, TableObject
 from fencelock.actors.table.retained import recall_again

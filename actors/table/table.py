@@ -79,9 +79,9 @@ from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import snapshot
+from fencelock.actors.table.lock_rules import deny, record
 from fencelock.actors.table.object_names import RECENT_MAX
 from fencelock.actors.table.poison import LOCAL_ERRORS, SKIPPER, PoisonError, named
-from fencelock.actors.table.requests import deny, record
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart

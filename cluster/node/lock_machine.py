@@ -14,8 +14,8 @@ from fencelock.actors.effect import Fault
 from fencelock.actors.message import Event, Message
 from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
 from fencelock.actors.paxos.wire import Figure
+from fencelock.actors.table.lock_rules import keeps_waiting
 from fencelock.actors.table.poison import PoisonError
-from fencelock.actors.table.requests import keeps_waiting
 from fencelock.actors.table.rules import LOG_COMMANDS, TABLE_QUERIES
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.table import LockTable

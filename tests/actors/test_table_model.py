@@ -57,9 +57,9 @@ from fencelock.actors.table import (
     history,
     key,
     latch,
+    lock_rules,
     pool,
     redis,
-    requests,
     rules,
     snapshot,
 )
@@ -271,7 +271,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),
     "expiry frees nothing": (TableState, "close", closing_forgets("hold", CloseReason.EXPIRED)),
     "a wait that timed out stays": (TableState, "end_wait", timed_out_wait_stays),
-    "a retry is applied again": (requests, "begin", bugs.repetitions_count),
+    "a retry is applied again": (lock_rules, "begin", bugs.repetitions_count),
     "any fence releases": (RULES, Release, release_as("fence")),
     "any owner releases": (RULES, Release, release_as("session", "owner", "fence")),
     "a snapshot without memos": (
@@ -282,7 +282,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a snapshot without deadlines": (snapshot, "_wait_record", with_fields(due_ms=None)),
     "the forgotten may do it again": (Session, "_forget_first", no_floor),
     "no owner is forgotten": (Session, "forget", instead(nothing)),
-    "commands are no sign of life": (requests, "keep", instead(nothing)),
+    "commands are no sign of life": (lock_rules, "keep", instead(nothing)),
     "a new leader extends nothing": (Sessions, "extend", instead(nothing)),
     "an old session id again": (Sessions, "drop", same_number_again),
 }
@@ -352,7 +352,7 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a try overtakes the queue": (Resource, "admits", instead(bugs.a_try_overtakes_the_queue)),
     "one permit is never given": (Resource, "admits", instead(one_permit_is_never_given)),
     "a hold frees one permit": (Resource, "remove", bugs.a_hold_frees_one_permit),
-    "a repeated acquire counts again": (requests, "_repeat", a_repeated_acquire_counts_again),
+    "a repeated acquire counts again": (lock_rules, "_repeat", a_repeated_acquire_counts_again),
     "any capacity is accepted": (RULES, AcquirePermits, any_capacity_is_accepted),
     "who waited behind a closed session waits on": (
         TableState,
@@ -387,14 +387,14 @@ RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         "admits",
         instead(bugs.a_try_overtakes_the_queue),
     ),
-    "a reader becomes a writer": (requests, "_enter_again", bugs.an_upgrade_is_counted),
+    "a reader becomes a writer": (lock_rules, "_enter_again", bugs.an_upgrade_is_counted),
     "a downgrade lets no reader in": (
         TableState,
         "give_back",
         instead(a_downgrade_lets_no_reader_in),
     ),
     "a writer that reads writes no more": (
-        requests,
+        lock_rules,
         "_enter_again",
         a_writer_that_reads_frees_the_rest,
     ),
@@ -493,7 +493,7 @@ def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) 
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated count counts again": (requests, "begin_update", bugs.repetitions_count),
+    "a repeated count counts again": (lock_rules, "begin_update", bugs.repetitions_count),
     "only a lone waiter passes": (TableState, "reply_to_wait", bugs.only_a_lone_waiter_passes),
     "a latch is gone too late": (latch, "_latch_of", bugs.a_latch_is_kept(4)),
     "a latch is gone too early": (latch, "_latch_of", bugs.a_latch_is_kept(1 / 4)),
@@ -528,7 +528,7 @@ def any_number_of_parties_is_accepted(
 
 
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated arrival counts again": (requests, "begin_update", bugs.repetitions_count),
+    "a repeated arrival counts again": (lock_rules, "begin_update", bugs.repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
     "a try breaks nothing": (Barrier, "remove", a_try_breaks_nothing),
     "a party leaves without the others": (
@@ -537,7 +537,7 @@ BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
         bugs.a_party_leaves_without_the_others,
     ),
     "any number of parties is accepted": (
-        requests,
+        lock_rules,
         "begin_update",
         any_number_of_parties_is_accepted,
     ),
@@ -552,7 +552,7 @@ def a_counter_at_0_stays(sound: Any, table: TableState, one: Any) -> None:
 
 
 COUNTER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated change counts again": (requests, "begin_update", bugs.repetitions_count),
+    "a repeated change counts again": (lock_rules, "begin_update", bugs.repetitions_count),
     "guards are not checked": (counter, "holds_guard", bugs.guards_are_not_checked),
     "a sum beyond the limits": (counter, "_change", bugs.a_sum_stays_at_the_limit),
     "any value is the expected one": (counter, "_change", bugs.any_value_is_the_expected_one),
@@ -593,14 +593,14 @@ def a_give_beyond_what_is_taken_gives_all(
 
 
 POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a repeated take counts again": (requests, "begin_update", bugs.repetitions_count),
+    "a repeated take counts again": (lock_rules, "begin_update", bugs.repetitions_count),
     "permits end with a session": (TableState, "close", what_is_taken_is_given_back_at_the_end),
     "all waits are served": (Pool, "serve", all_waits_are_served),
     "a wait that ends serves no other": (Pool, "note_end", instead(nothing)),
     "too much given back": (
         RULES,
         GivePermits,
-        instead(requests.updating(a_give_beyond_what_is_taken_gives_all(pool.give_permits))),
+        instead(lock_rules.updating(a_give_beyond_what_is_taken_gives_all(pool.give_permits))),
     ),
     "a snapshot without pools": (snapshot, "_rest", without(PoolRecord)),
 }
@@ -637,7 +637,7 @@ def a_receipt_is_not_looked_at(
 
 
 KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a repeated change counts again": (requests, "begin_update", bugs.repetitions_count),
+    "a repeated change counts again": (lock_rules, "begin_update", bugs.repetitions_count),
     "any value is expected": (redis, "_state_of", bugs.any_value_is_expected),
     "any value is reserved": (redis, "_state_of", bugs.any_value_is_reserved),
     "a deadline never becomes earlier": (KeyHold, "move", bugs.a_deadline_never_becomes_earlier),
@@ -647,7 +647,7 @@ KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a receipt is not looked at": (
         RULES,
         ChangeKeys,
-        instead(requests.updating(a_receipt_is_not_looked_at(redis.change_keys))),
+        instead(lock_rules.updating(a_receipt_is_not_looked_at(redis.change_keys))),
     ),
     "no receipt is kept": (redis, "_remember", instead(nothing)),
     "a snapshot without values": (snapshot, "_claimant_record", with_fields(key=None)),

@@ -10,7 +10,7 @@ from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing
 from support.table_comparison import RetainedComposer, compare, steps_of
 
 from fencelock.actors.api.lock_message import Release
-from fencelock.actors.table import requests, retained, rules, snapshot, state
+from fencelock.actors.table import lock_rules, retained, rules, snapshot, state
 from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
@@ -54,7 +54,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a span overlaps the next grant": (state, "begin_span", instead(only_the_first_fence_is_given)),
     "the middle of a span releases": (RULES, Release, a_middle_fence_releases),
     "the middle of a span is evicted": (Resource, "find", a_middle_fence_evicts),
-    "a wait recalls nothing": (requests, "recall_first", instead(nothing)),
+    "a wait recalls nothing": (lock_rules, "recall_first", instead(nothing)),
     "a grant before a queue is not recalled": (state, "recall_since", instead(nothing)),
     "a recall that is lost is lost for good": (rules, "recall_again", instead(nothing)),
     "the same recalls are repeated": (rules, "recall_again", the_same_are_repeated),

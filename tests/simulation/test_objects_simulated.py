@@ -30,7 +30,7 @@ from fencelock.actors.message import Message
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.redis import command, script
 from fencelock.actors.session import holds
-from fencelock.actors.table import barrier, counter, history, key, latch, redis, requests
+from fencelock.actors.table import barrier, counter, history, key, latch, lock_rules, redis
 from fencelock.actors.table import map as maps
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
@@ -567,7 +567,7 @@ def takes_the_last_fence(table: TableState, _: OwnerState) -> None:
     table.fence -= 1
 
 
-COUNTS_TWICE: Patch = (requests, "begin_update", bugs.repetitions_count)
+COUNTS_TWICE: Patch = (lock_rules, "begin_update", bugs.repetitions_count)
 
 UNCHECKED: Patch = (Resource, "grant", instead(bugs.taken_unchecked))
 NO_GAP_OF_LEADERS: Patch = (LockTable, "shift", instead(bugs.the_time_without_a_leader_counts))
@@ -620,7 +620,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "upgrade": (
             ("upgrade: ", "same-fence-again, "),
             5,
-            (requests, "_enter_again", bugs.an_upgrade_is_counted),
+            (lock_rules, "_enter_again", bugs.an_upgrade_is_counted),
         ),
     },
     ("several locks", LOCK_ALL): {
@@ -648,7 +648,7 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
             3,
             (holds, "begin_lease", instead(the_client_counts_from_the_reply)),
         ),
-        "lost hold": ("lost, ", 5, (requests, "refused", a_lost_hold_is_renewed)),
+        "lost hold": ("lost, ", 5, (lock_rules, "refused", a_lost_hold_is_renewed)),
         "again": (
             ("relied on: HoldLost", "deadline, "),
             3,

@@ -22,7 +22,7 @@ from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.reconfigurer import Facts, LogChanges
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.wire import PAXOS_NUMBER_MAX
-from fencelock.actors.table import requests
+from fencelock.actors.table import lock_rules
 from fencelock.actors.table import state as table_state
 from fencelock.actors.table.resource import TableHold
 from fencelock.actors.table.retained import add_span
@@ -153,7 +153,7 @@ def of_any_client(table: TableState, command: Release, out: list[Any]) -> None:
     """Release a lock, whichever client holds it."""
     session, hold = table.sessions.by_id.get(command.session), hold_of(table, command.lock)
     if session is None or hold is None:
-        requests.release(table, command, out)
+        lock_rules.release(table, command, out)
         return
     key = (command.owner, command.lock)
     owner_state = session.owner_states.get(key) or session.enter(key)
@@ -226,7 +226,7 @@ MUTANTS = {
         "fences-rise", ((table_state, "begin_span", instead(add_span)),)
     ),
     "an owner enters under another fence": PlantedBug(
-        "same-fence-again", ((requests, "_enter_again", instead(with_a_new_fence)),)
+        "same-fence-again", ((lock_rules, "_enter_again", instead(with_a_new_fence)),)
     ),
     "the last waiter is first": PlantedBug(
         "queue-in-log-order", ((TableState, "_pass_on", to_the_last),)
@@ -235,7 +235,7 @@ MUTANTS = {
     "any client releases": PlantedBug(
         "release-by-fence", ((RULES, Release, instead(of_any_client)),), first=12
     ),
-    "a repetition is done": PlantedBug("one-outcome", ((requests, "begin", repetitions_count),)),
+    "a repetition is done": PlantedBug("one-outcome", ((lock_rules, "begin", repetitions_count),)),
     "a session ends too early": PlantedBug(
         "session-outlives-trust", ((Sessions, "deadline", too_early),)
     ),

@@ -17,7 +17,7 @@ from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.api.redis import ChangeKeys, KeyState
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.table import requests
+from fencelock.actors.table import lock_rules
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.history import Histories, History
@@ -246,7 +246,7 @@ def a_latch_passes_at_1(
     """A wait passes a latch with one left to count down."""
     one = table.objects[owner_state.lock]
     if isinstance(one, Latch) and one.left == 1:
-        requests.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
+        lock_rules.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
         return False
     return bool(sound(table, owner_state, out, names))
 

@@ -31,7 +31,7 @@ from fencelock.actors.central import server
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos import replica
-from fencelock.actors.table import requests as table_requests
+from fencelock.actors.table import lock_rules
 from fencelock.cluster.host.role_asks import RoleAsks
 from fencelock.transport import admission
 from fencelock.transport.codec import encode
@@ -151,7 +151,7 @@ BUGS: dict[str, tuple[Callable[[OfflineFuzzer, int], None], *tuple[Patch, ...]]]
     "any client of a proposal": (roles("paxos"), (replica, "is_address", instead(whatever))),
     "a rule that raises": (
         OfflineFuzzer.commands,
-        (table_requests, "has_room", a_rule_that_raises),
+        (lock_rules, "has_room", a_rule_that_raises),
     ),
     "a beat without a check": (roles("bakery"), (ClusterStatus, "handle", a_beat_without_a_check)),
     "a name without a check": (

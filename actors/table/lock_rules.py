@@ -1,4 +1,8 @@
-"""What requests about locks and permits do to the table, and what all requests share."""
+"""The rules about locks and permits: claims, releases, renewals, cancels; and what all rules share.
+
+Other kinds have modules of their own, such as `latch.py`. `rules.py` lists which rule carries out
+which command.
+"""
 
 from __future__ import annotations
 
