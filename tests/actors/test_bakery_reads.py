@@ -3,137 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import present
 from support.judged import clean, seen_in
 from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
 from support.onlooker import run_read_seed
-from support.proxy_scene import ANN, BakeryProxyHarness, reply_to
-from support.session_harness import of, one
 
-from fencelock.actors.api.lock_message import Contender, Inspect, LockStatus, Reason, Refused
+from fencelock.actors.api.lock_message import Inspect, LockStatus
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
 from fencelock.actors.bakery.wire import AddTicket, Extend, Query, QueryResult
-from fencelock.actors.effect import Send
-from fencelock.actors.message import Instant, node_of
+from fencelock.actors.message import Instant
 
-HOLDER = Contender("n1", "c", "o", FENCE, 5)
 LEASE_MS = HOLD_MS + GRACE_MS
 SEEDS = 3
 SEEDS_FOR_A_MUTANT = 20
-
-
-class LockReader(BakeryProxyHarness):
-    """The proxy of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peek = Query(lock="x", number=0)
-        self.seat(1, "n1", "n2", "n3")
-
-    def seat(self, epoch: int, *leaders: str) -> list[Send]:
-        return self._note(self.learn(epoch, leaders))
-
-    def ask(self) -> list[str]:
-        """Let ann request a report; return the leaders to which requests are sent."""
-        inspect = Inspect(lock="x", session="ann", request=1)
-        return [node_of(send.to) for send in self._note(self.receive(ANN, inspect))]
-
-    def again(self, ms: int = 250) -> list[Send]:
-        """Let the next round begin."""
-        return self._note(self.run(ms))
-
-    def _note(self, sends: list[Send]) -> list[Send]:
-        for send in sends:
-            if isinstance(send.message, Query):
-                self.peek = send.message
-        return sends
-
-    def reply(
-        self,
-        leader: str,
-        holder: Contender | None,
-        *,
-        epoch: int = 1,
-        expired_ms: int | None = None,
-        peek: Query | None = None,
-    ) -> list[Send]:
-        """Let a leader reply; return the messages to ann."""
-        holders = () if holder is None else (holder,)
-        result = reply_to(peek or self.peek, *holders, epoch=epoch, expired_ms=expired_ms)
-        return self.receive(leader_of(leader), result)
-
-
-@pytest.fixture
-def reader() -> LockReader:
-    reader = LockReader()
-    assert reader.ask() == ["n1", "n2", "n3"]
-    return reader
-
-
-def test_a_lock_is_free_once_a_quorum_of_the_leaders_knows_no_holder(reader: LockReader) -> None:
-    assert reader.reply("n2", None) == []
-    assert reader.reply("n2", None) == []  # The same leader counts once.
-    assert one(LockStatus, reader.reply("n3", None), ANN).holder is None
-
-
-def test_a_leader_that_did_not_vote_does_not_outweigh_two_that_did(reader: LockReader) -> None:
-    assert reader.reply("n1", None) == []
-    assert reader.reply("n2", HOLDER) == []
-    assert one(LockStatus, reader.reply("n3", HOLDER), ANN).holder == HOLDER
-
-
-def test_both_of_two_leaders_have_to_agree(reader: LockReader) -> None:
-    reader.seat(2, "n1", "n2")
-    assert reader.reply("n1", None, epoch=2) == []
-    assert one(LockStatus, reader.reply("n2", None, epoch=2), ANN).holder is None
-
-
-def test_votes_for_different_holders_are_no_answer_and_the_leaders_are_asked_again(
-    reader: LockReader,
-) -> None:
-    for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p"))):
-        assert reader.reply(leader, holder) == []
-    assert of(Query, reader.again()) != []
-    reader.reply("n1", HOLDER)
-    assert one(LockStatus, reader.reply("n3", HOLDER), ANN).holder == HOLDER
-
-
-def test_a_lock_is_free_once_a_quorum_excludes_each_owner_that_one_leader_names(
-    reader: LockReader,
-) -> None:
-    for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p"))):
-        assert reader.reply(leader, holder) == []
-    assert one(LockStatus, reader.reply("n3", None), ANN).holder is None
-
-
-def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: LockReader) -> None:
-    earlier = reader.peek
-    reader.again()
-    assert reader.peek.nonce != earlier.nonce
-    assert reader.reply("n1", None) == []
-    assert reader.reply("n2", None, peek=earlier) == []
-    assert reader.reply("n2", None, epoch=2) == []
-    assert reader.reply("n2", None, peek=replace(reader.peek, lock="y")) == []
-    assert reader.reply("n4", None) == []
-    assert one(LockStatus, reader.reply("n2", None), ANN).holder is None
-
-
-def test_a_leader_where_a_lease_ended_during_the_round_does_not_count(reader: LockReader) -> None:
-    assert reader.reply("n1", None) == []
-    reader.run(100)
-    assert reader.reply("n2", None, expired_ms=100) == []
-    assert one(LockStatus, reader.reply("n3", None, expired_ms=103), ANN).holder is None
-
-
-def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> None:
-    reader.reply("n1", None)
-    refused = one(Refused, reader.run(16_000), ANN)
-    assert refused.reason is Reason.UNAVAILABLE
-    assert refused.detail.startswith("lock 'x': it is not known who holds it: waited 15")
 
 
 def answers(trio: LeaderTrio, *names: str) -> dict[str, QueryResult]:

@@ -1,16 +1,15 @@
-"""Read/write locks on `bakery`: step by step, at the proxy, and taken over beside another vote."""
+"""Read/write locks on `bakery`: step by step, as votes, and taken over beside another vote."""
 
 from __future__ import annotations
 
 import pytest
 from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, NOW, LeaderTrio, lock_request
-from support.proxy_scene import ANN, MEMBERS, BakeryProxyHarness, reply_to
+from support.proxy_scene import MEMBERS, reply_to
 from support.role_harness import sent
-from support.session_harness import of
 
 from fencelock.actors.api.lock_message import Contender
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, REFRESH_MS, election_of, leader_of
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.leader_requests import query_result
@@ -34,7 +33,7 @@ from fencelock.actors.bakery.wire import (
     Seating,
     Table,
 )
-from fencelock.actors.effect import Observe, Send
+from fencelock.actors.effect import Observe
 from fencelock.transport.codec import decode, encode
 
 NAME = object_name(RWLOCK, "x")
@@ -248,30 +247,6 @@ def test_a_table_keeps_the_modes_on_the_wire_and_distinguishes_ends_of_readers_a
     assert decode(encode(table)) == table
     ends = {end.who.owner: end.exclusive for end in table.ended}
     assert ends == {"ann": fence_of(trio, "wil"), "wil": fence_of(trio, "wil")}
-
-
-class ProxyHarness(BakeryProxyHarness):
-    """The proxy of n4 and its read/write lock x."""
-
-    def acquire(self, *, write: bool, request: int = 1) -> list[Send]:
-        asked = AcquireReadWrite(
-            rwlock="x", write=write, session="ann", owner="o", request=request, wait_ms=None
-        )
-        return self.receive(ANN, asked)
-
-
-@pytest.fixture
-def harness() -> ProxyHarness:
-    return ProxyHarness()
-
-
-@pytest.mark.parametrize("write", [True, False])
-def test_a_request_carries_its_mode(harness: ProxyHarness, *, write: bool) -> None:
-    harness.learn()
-    (asked,) = of(Lock, harness.acquire(write=write))
-    assert asked == lock_request(
-        asked.who, lock=NAME, wait_ms=5_000, hold_ms=5_000, grace_ms=5_000, shared=not write
-    )
 
 
 def holder(owner: str, fence: int, times: int = 1) -> Contender:

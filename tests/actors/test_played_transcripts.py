@@ -1,8 +1,9 @@
 """The transcripts in `transcripts/`, played again and compared.
 
 The player of `table-*` is in `support/table_transcript.py`, that of `proxy-*` in
-`support/proxy_transcript.py`, that of `paxos-proxy*` in `support/log_proxy_transcript.py`, and
-that of other roles in `support/role_transcript.py`. Their headers explain the notation.
+`support/proxy_transcript.py`, that of `paxos-proxy*` in `support/log_proxy_transcript.py`, that of
+`bakery-proxy*` in `support/bakery_proxy_transcript.py`, and that of other roles in
+`support/role_transcript.py`. Their headers explain the notation.
 
 ``PYTHONPATH=src:tests python tests/actors/test_played_transcripts.py --rewrite`` writes the
 outcomes of all commands anew.
@@ -14,6 +15,7 @@ import sys
 
 import pytest
 from support import central_scene, lamport_scene, paxos_scene
+from support.bakery_proxy_transcript import BakeryProxyPlayer
 from support.log_proxy_transcript import LogProxyPlayer
 from support.proxy_transcript import ProxyPlayer
 from support.role_transcript import RolePlayer
@@ -31,6 +33,8 @@ def played(case: Case) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if case.file.startswith("proxy-"):
             return case.played(ProxyPlayer(patch))
+        if case.file.startswith("bakery-proxy"):
+            return case.played(BakeryProxyPlayer(patch))
         if case.file.startswith("paxos-proxy"):
             return case.played(LogProxyPlayer(patch))
         if case.file in SCENES:

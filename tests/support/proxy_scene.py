@@ -1,12 +1,10 @@
-"""The proxy of a node, with a backend that the test plays, of `bakery`, or without batches."""
+"""The proxy of a node, with a backend that the test plays, or without batches."""
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Iterable
 
 from fencelock.actors.api.lock_message import Acquire, Contender
-from fencelock.actors.bakery.backend import BakeryBackend
-from fencelock.actors.bakery.config import Terms, election_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.wire import Chosen, Query, QueryResult, Seating
 from fencelock.actors.effect import Effect, Effects, Send
@@ -17,7 +15,7 @@ from fencelock.actors.proxy.lock_manager import LockManager, LockRequests
 from fencelock.actors.proxy.proxy import Proxy
 from support.expect import checked
 from support.leader_trio import member
-from support.role_harness import HOST, T0, RoleHarness
+from support.role_harness import HOST, T0
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
@@ -55,38 +53,18 @@ def hold(proxy: Proxy, fence: int = 7) -> None:
 
 
 MEMBERS = ("n1", "n2", "n3", "n4")
-LEADERS = MEMBERS[:3]
-TERMS = Terms()
 
 
-class BakeryProxyHarness(RoleHarness[Proxy]):
-    """The proxy of n4; n1, n2 and n3 lead."""
-
-    def __init__(self, terms: Terms = TERMS, seed: int = 1) -> None:
-        super().__init__(
-            lambda host: Proxy(
-                proxy_of("n4"),
-                host,
-                backend=BakeryBackend("n4", MEMBERS, terms, Random(seed), 1),
-            )
-        )
-
-    def learn(
-        self,
-        epoch: int = 1,
-        leaders: tuple[str, ...] = LEADERS,
-        reachable: tuple[str, ...] = MEMBERS,
-        *,
-        ready: bool = True,
-    ) -> list[Send]:
-        """Notify the proxy of the leaders and of the nodes that it reaches."""
-        readiness = Readiness(
-            seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
-            members=tuple(member(name) for name in reachable),
-            ready=ready,
-            detail="ready" if ready else "an election is under way",
-        )
-        return self.receive(election_of("n4"), readiness)
+def readiness_of(
+    epoch: int, leaders: Iterable[str], reachable: Iterable[str], *, ready: bool = True
+) -> Readiness:
+    """Return what a proxy learns of the leaders and of the nodes that it reaches."""
+    return Readiness(
+        seating=Seating(epoch, tuple(Chosen(name, 1) for name in leaders), 10_000),
+        members=tuple(member(name) for name in reachable),
+        ready=ready,
+        detail="ready" if ready else "an election is under way",
+    )
 
 
 def reply_to(

@@ -63,7 +63,7 @@ class ProxyPlayer(RolePlayer):
         number = int(given or self.last[name] + 1)
         self.last[name] = max(number, self.last[name])
         fields = {"session": self.session_of(name), "owner": "o", "request": number}
-        event = message_of(words, self.scene.kinds, **fields)
+        event = message_of(words, self.scene.kinds, **{**self.scene.given, **fields})
         self.receive(self.scene.names.get(name, Address(f"{name}/session")), event)
         return event
 

@@ -163,6 +163,9 @@ def _value(text: str, hint: Any) -> Any:
         item = get_args(hint)[0]
         separator = ";" if hasattr(item, "_fields") else ","
         return tuple(_value(part, item) for part in text.split(separator) if part)
+    if hint is Contender and ":" not in text:
+        session, _, owner = text.rpartition("/")
+        return Contender(client_of(session), session, owner, None, 0)
     if hasattr(hint, "_fields"):
         hints = _hints(hint)
         parts = (part.split(":", 1) for part in text.split(",") if part)
