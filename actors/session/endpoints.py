@@ -181,7 +181,8 @@ class Endpoints(Struct):
     """All endpoints of one client, in the order of the user's list, and the one in use.
 
     ``current`` changes only if it becomes unusable, if it is UNABLE while another is not, or if the
-    endpoint of the leader is usable (`prefer_leader`).
+    endpoint of the leader is usable (`prefer_leader`). So it is usable if any endpoint is: what
+    makes it unusable also leaves it, and the first one that comes back is used (`come_back`).
     """
 
     table: dict[Address, Endpoint]
@@ -243,15 +244,8 @@ class Endpoints(Struct):
         return True
 
     def choose(self) -> Endpoint:
-        """Return the endpoint for a new request; the current one if none is usable."""
-        endpoint = self.table[self.current]
-        if endpoint.state in USABLE:
-            return endpoint
-        following = self.after(self.current)
-        if following is None:
-            return endpoint
-        self.current = following.address
-        return following
+        """Return the endpoint for a new request: the one in use."""
+        return self.table[self.current]
 
     def use(self, address: Address, now: Instant) -> None:
         """Send requests to ``address`` from now on. No doubt of the former one is pursued."""

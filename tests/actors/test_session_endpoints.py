@@ -32,7 +32,12 @@ from fencelock.actors.session import refusals
 from fencelock.actors.session.endpoints import (
     ENDPOINT_SILENCE_MS,
     ENDPOINTS_MAX,
+    EXCUSE_MS,
+    FALSE_ALARM_MS,
     PROBE_PAUSE_MS_MAX,
+    SILENCES_PER_TTL,
+    Endpoint,
+    Endpoints,
     EndpointState,
 )
 from fencelock.actors.session.event import EndpointChanged, EndWait, Survey, Waiting
@@ -121,6 +126,93 @@ def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> N
         setattr(endpoints.table[B], name, value)
         assert "Start one" not in endpoints.describe(Instant(1))
         endpoints.table[B] = fresh
+
+
+def known(*states: EndpointState, silence_ms: int = ENDPOINT_SILENCE_MS) -> Endpoints:
+    """Return endpoints ``a``, ``b``, ... in ``states``; the first is in use."""
+    nodes = [address_of(node, "proxy") for node, _ in zip("abcd", states, strict=False)]
+    table = {
+        one: Endpoint(one, node_of(one), state=state)
+        for one, state in zip(nodes, states, strict=True)
+    }
+    return Endpoints(table, nodes[0], silence_ms=silence_ms)
+
+
+def test_an_endpoint_makes_only_the_moves_of_the_table() -> None:
+    with pytest.raises(AssertionError, match="that is refused cannot be silent"):
+        Endpoint(A, "a", state=EndpointState.REFUSED).enter(EndpointState.SILENT, EPOCH)
+
+
+@pytest.mark.parametrize(("ms", "counts"), [(EXCUSE_MS - 1, True), (EXCUSE_MS, False)])
+def test_what_an_endpoint_sent_counts_for_its_time(ms: int, *, counts: bool) -> None:
+    endpoint = Endpoint(A, "a", received_at=EPOCH, excuse="busy", excused_at=EPOCH)
+    now = later(EPOCH, ms)
+    assert endpoint.excuse_at(now) == ("busy" if counts else "")
+    assert endpoint.received_within(EXCUSE_MS, now) is counts
+
+
+def test_the_next_endpoint_is_the_one_that_follows_in_the_list() -> None:
+    live, silent = EndpointState.LIVE, EndpointState.SILENT
+    endpoints = known(live, live, live)
+    a, b, c = endpoints.table.values()
+    assert [endpoints.after(one.address) for one in (a, b, c)] == [b, c, a]
+    b.enter(silent, EPOCH)
+    assert [endpoints.after(one.address) for one in (a, b, c)] == [c, c, a]
+    c.enter(silent, EPOCH)
+    assert endpoints.after(a.address) is None
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "silence_ms"),
+    [(1, 1), (SILENCES_PER_TTL * 900, 900), (60_000, ENDPOINT_SILENCE_MS)],
+)
+def test_a_short_session_leaves_a_silent_endpoint_soon(ttl_ms: int, silence_ms: int) -> None:
+    endpoints = known(EndpointState.LIVE)
+    endpoints.live_by(ttl_ms)
+    assert endpoints.silence_ms == silence_ms
+
+
+@pytest.mark.parametrize(("patience_ms", "silence_ms"), [(400, 500), (500, 400)])
+def test_an_endpoint_that_never_answered_is_left_after_the_shorter_time(
+    patience_ms: int, silence_ms: int
+) -> None:
+    endpoints = known(EndpointState.UNTRIED, EndpointState.LIVE, silence_ms=silence_ms)
+    endpoints.patience_ms = patience_ms
+    a, b = endpoints.table.values()
+    a.owing_since = b.received_at = EPOCH
+    due = later(EPOCH, 400)
+    assert endpoints.fall_silent([A, B], later(EPOCH, 399)) == []
+    assert endpoints.fall_silent([A, B], due) == [A]
+
+
+def test_a_new_link_owes_a_reply_only_from_now_on() -> None:
+    endpoints, now = known(EndpointState.UNTRIED), later(EPOCH, 1_000)
+    endpoint = endpoints.table[A]
+    endpoints.linked(endpoint, now)
+    assert endpoint.owing_since is None
+    endpoint.owing_since = EPOCH
+    endpoints.linked(endpoint, now)
+    assert endpoint.owing_since == now
+    due = later(now, REPLY_MS)
+    assert endpoints.next_at(now) == due
+    assert endpoints.next_at(due) is None
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "patience_ms", "next_ms"),
+    [
+        (FALSE_ALARM_MS - 1, REPLY_MS, 2 * REPLY_MS),
+        (FALSE_ALARM_MS - 1, ENDPOINT_SILENCE_MS - 1, ENDPOINT_SILENCE_MS),
+        (FALSE_ALARM_MS, 2 * REPLY_MS, REPLY_MS),
+    ],
+)
+def test_patience_grows_with_false_alarms_up_to_the_limit(
+    left_ms: int, patience_ms: int, next_ms: int
+) -> None:
+    endpoints = known(EndpointState.LIVE)
+    endpoints.patience_ms = patience_ms
+    endpoints.judge_patience(left_ms)
+    assert endpoints.patience_ms == next_ms
 
 
 def test_an_acquire_ends_its_wait_as_its_user_wishes_a_hold_stays(harness: SessionHarness) -> None:
@@ -485,7 +577,7 @@ def test_an_endpoint_that_replies_keeps_what_it_was_asked(waiting: SessionHarnes
 def test_silence_has_the_others_probed_and_the_first_reply_wins(waiting: SessionHarness) -> None:
     began = waiting.now_ms
     sent = silent(waiting)
-    assert waiting.now_ms - began <= PROBE_AFTER_MS + REPLY_MS + 3 * TICK_MS
+    assert waiting.now_ms - began == PROBE_AFTER_MS + REPLY_MS
     assert of(Acquire, sent, B) == []
 
     sent = reply(waiting, B, leader="a")
@@ -545,6 +637,20 @@ def test_each_false_alarm_makes_a_client_more_patient(waiting: SessionHarness) -
     reply(waiting, A)
 
     assert endpoints.patience_ms == 2 * REPLY_MS
+    assert not endpoints.table[A].left_in_doubt  # The next silence may have another reason.
+
+
+def test_a_client_that_moves_to_the_leader_doubts_its_former_endpoint_no_more(
+    waiting: SessionHarness,
+) -> None:
+    endpoints = waiting.role.session_state.endpoints
+    waiting.run(PROBED_MS)
+    assert endpoints.table[A].state is EndpointState.DOUBTED
+
+    reply(waiting, B, leader="b")
+
+    assert endpoints.current == B
+    assert (endpoints.table[A].state, endpoints.probe_at) == (EndpointState.LIVE, None)
 
 
 def test_an_endpoint_that_was_left_for_owing_a_reply_makes_no_client_more_patient() -> None:
@@ -587,9 +693,13 @@ def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() ->
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_order_of_events_leads_to_an_illegal_move_of_an_endpoint(seed: int) -> None:
-    """A message of an endpoint, or a new link, makes it usable again, whatever came before."""
+    """A message of an endpoint, or a new link, makes it usable again, whatever came before.
+
+    The endpoint in use is usable if any is.
+    """
     random, harness = Random(seed), SessionHarness()
     harness.open(harness.acquire(), leader=random.choice(["", "a", "b"]))
+    endpoints = harness.role.session_state.endpoints
     seen: set[EndpointState] = set()
     for number in range(300):
         node, address = random.choice([("a", A), ("b", B)])
@@ -605,7 +715,8 @@ def test_no_order_of_events_leads_to_an_illegal_move_of_an_endpoint(seed: int) -
         event = random.choice(events)
         harness.receive(ANN if isinstance(event, Acquire) else address, event)
         if isinstance(event, Alive | LinkUp):
-            assert harness.role.session_state.endpoints.table[address].usable
+            assert endpoints.table[address].usable
+        assert endpoints.choose().usable or not endpoints.any_usable()
         harness.run_kept(random.choice([0, 100, 600, 4_000]), A)
-        seen |= {one.state for one in harness.role.session_state.endpoints.table.values()}
+        seen |= {one.state for one in endpoints.table.values()}
     assert len(seen) >= len(EndpointState) - 1
