@@ -237,9 +237,7 @@ class ClientHold(Struct, gc=False):
         It was a release of the acquire with that ``token``, or, with None, of one that no user
         owns.
         """
-        if token is None:
-            self.owed -= 1
-        elif self.acquisitions:
+        if token is not None and self.acquisitions:
             tokens = [acquisition.token for acquisition in self.acquisitions]
             self._remove(tokens.index(token) if token in tokens else len(tokens) - 1)
         self.owed = max(0, count - len(self.acquisitions))

@@ -158,7 +158,6 @@ class SessionLease:
             self.enter(Stage.OPENING)
             self.count += 1
             self.due_at, self.step_ms = now, FIRST_REPEAT_MS
-            self.sent.clear()
 
     def note_sent(self, number: int, now: Instant) -> None:
         self.sent[number] = now
@@ -184,7 +183,6 @@ class SessionLease:
             return False  # It may have ended meanwhile; a later attempt decides.
         self.enter(Stage.OPEN)
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
-        self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
         self.trusted_ns = self.until - sent_at
         self.suspect_ns = self.lived_ms // SUSPECT_PART * NS_PER_MS
