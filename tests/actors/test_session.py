@@ -23,11 +23,12 @@ from fencelock.actors.api.lock_message import (
     Release,
     Released,
 )
+from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, Instant, later, ms_between
 from fencelock.actors.session import refusals, session
-from fencelock.actors.session.event import SessionTick
-from fencelock.actors.session.lease import MOVES, SessionLease, Stage
+from fencelock.actors.session.event import SessionTick, Suspected
+from fencelock.actors.session.lease import EPOCH, MOVES, SENT_MAX, SessionLease, Stage
 from fencelock.actors.session.requests import lock_key_named
 from fencelock.actors.session.session import HANDLERS, SESSION_TICK_MS, ClientSession
 from fencelock.actors.table.wire import Queued
@@ -90,7 +91,7 @@ def test_a_request_is_repeated_ever_more_slowly_until_answered(unkept: UnkeptSes
     asked = unkept.acquire()
     repeats = of(Acquire, unkept.run_kept(60_000, A))
     assert set(repeats) == {asked.message}
-    assert 15 <= len(repeats) <= 20
+    assert len(repeats) == 18
     unkept.grant(asked)
     assert of(Acquire, unkept.run_kept(10_000, A)) == []
 
@@ -217,6 +218,61 @@ def test_a_session_moves_only_along_its_table(former: Stage, following: Stage) -
     else:
         with pytest.raises(AssertionError, match=f"{former.value} cannot be {following.value}"):
             lease.enter(following)
+
+
+def opened_lease(ttl_ms: int) -> SessionLease:
+    """Return the lease of a session that was asked for and opened at `EPOCH`."""
+    lease = SessionLease("c", ttl_ms, "")
+    lease.need(EPOCH)
+    lease.note_sent(1, EPOCH)
+    opened = Opened(session="c", assigned="c.1", ttl_ms=ttl_ms, node="a", request=1)
+    assert lease.opened(opened, EPOCH)
+    assert lease.sent == {}
+    return lease
+
+
+def test_a_session_is_suspected_and_left_at_the_very_instant() -> None:
+    lease = opened_lease(10_000)
+    suspect_at, until = later(EPOCH, 5_000), lease.until
+    assert until == SessionLease.trusted_until(EPOCH, 10_000)
+    assert lease.suspect(Instant(suspect_at - 1)) is None
+    assert lease.suspect(suspect_at) == Suspected(
+        silent_ms=5_000, left_ms=ms_between(suspect_at, until)
+    )
+    assert lease.suspect(suspect_at) is None
+    assert (lease.passed(Instant(until - 1)), lease.passed(until)) == (False, True)
+    lease.confirm(suspect_at)
+    assert lease.suspect(later(suspect_at, 5_000)) is not None  # Once each time.
+
+
+def test_a_session_that_opens_too_late_is_not_taken() -> None:
+    until = SessionLease.trusted_until(EPOCH, 10_000)
+    for now, taken in ((Instant(until - 1), True), (until, False)):
+        lease = SessionLease("c", 10_000, "")
+        lease.need(EPOCH)
+        lease.note_sent(1, EPOCH)
+        opened = Opened(session="c", assigned="c.1", ttl_ms=10_000, node="a", request=1)
+        assert lease.opened(opened, now) is taken
+
+
+def test_the_next_session_has_nothing_of_the_last_one() -> None:
+    lease = opened_lease(10_000)
+    lease.note_sent(2, EPOCH)
+    lease.pinned = True
+    lease.suspect(later(EPOCH, 5_000))
+    assert lease.drop() == "c.1"
+    assert (lease.sent, lease.pinned, lease.suspected) == ({}, False, False)
+
+
+def test_a_keep_alive_comes_after_a_fifth_of_the_ttl_and_never_at_once() -> None:
+    assert [opened_lease(ttl_ms).keep_ms for ttl_ms in (10_000, 4)] == [2_000, 1]
+
+
+def test_as_many_keep_alives_as_the_limit_may_still_be_confirmed() -> None:
+    lease = opened_lease(10_000)
+    for number in range(SENT_MAX + 1):
+        lease.note_sent(number, EPOCH)
+    assert list(lease.sent) == list(range(1, SENT_MAX + 1))
 
 
 def test_a_name_of_a_stranger_or_a_forbidden_one_is_not_kept(unkept: UnkeptSession) -> None:

@@ -26,8 +26,16 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused
+from fencelock.actors.session import holds as session_holds
 from fencelock.actors.session.event import Close, Closed, HoldsLost
-from fencelock.actors.session.holds import MOVES, ClientHold, HoldState
+from fencelock.actors.session.holds import (
+    MOVES,
+    Acquisition,
+    ClientHold,
+    HoldState,
+    Lease,
+    UnreportedLosses,
+)
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.requests import LockKey
 
@@ -123,6 +131,45 @@ def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
     assert hold.state_at(Instant(100)) is HoldState.LOST
 
 
+def test_a_reader_finds_a_hold_lost_from_its_deadline_on() -> None:
+    held = ClientHold(A, 7, (), None, lease=Lease(Instant(50), Instant(100), None))
+    seen = [held.state_at(Instant(now)) for now in (99, 100)]
+    assert seen == [HoldState.HELD, HoldState.LOST]
+    assert ClientHold(A, 7, (), None).state_at(Instant(1 << 62)) is HoldState.HELD
+
+
+@pytest.mark.parametrize(("warn_at", "next_at"), [(None, 100), (99, 99), (101, 100)])
+def test_a_lease_is_judged_at_its_warning_or_its_end(warn_at: int | None, next_at: int) -> None:
+    warning = None if warn_at is None else Instant(warn_at)
+    assert Lease(Instant(50), Instant(100), warning).next_at == next_at
+
+
+@pytest.mark.parametrize(
+    ("count", "token", "left", "owed"),
+    [(1, 1, [2], 0), (1, 3, [1], 0), (3, 2, [1], 2), (0, 1, [2], 0), (2, None, [1, 2], 0)],
+)
+def test_a_confirmed_release_leaves_what_the_cluster_counts(
+    count: int, token: int | None, left: list[int], owed: int
+) -> None:
+    """Without the acquire that was released, its newest one goes."""
+    hold = ClientHold(A, 7, (Acquisition(ANN, 1), Acquisition(ANN, 2)), None, owed=1)
+    hold.freed(count, token)
+    assert ([acquisition.token for acquisition in hold.acquisitions], hold.owed) == (left, owed)
+
+
+def test_the_oldest_loss_is_forgotten_first_and_each_is_reported_as_often_as_it_was_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_holds, "HOLDS_MAX", 2)
+    x, y, z = (LockKey(lock, "ann") for lock in "xyz")
+    unreported = UnreportedLosses()
+    for lock_key in (x, y, x, z):
+        unreported.add(lock_key, 7, 2, "gone")
+    assert unreported.take_reason(y, 7) is None
+    assert [unreported.take_reason(x, 7) for _ in range(3)] == ["gone", "gone", None]
+    assert list(unreported.losses) == [(z, 7)]
+
+
 def test_a_wait_moves_under_its_number_and_nothing_is_withdrawn(harness: SessionHarness) -> None:
     asked = one(api.Acquire, harness.open(harness.acquire(wait_ms=9_000)))
     harness.run(150)
@@ -143,8 +190,10 @@ def test_a_release_moves_under_its_number(harness: SessionHarness) -> None:
 def test_a_cancel_moves_and_any_endpoint_may_confirm_it(harness: SessionHarness) -> None:
     harness.open(harness.acquire())
     asked = one(api.Cancel, harness.receive(ANN, api.Abandon()), A)
+    harness.run_kept(10_000, A, B)
     sends = harness.lose_link("a")
     assert one(api.Cancel, sends, B) == asked
+    assert of(api.Cancel, harness.run_kept(1_000, B), B) == [asked] * 2  # The pauses begin anew.
     harness.undo(sends)
     assert of(api.Cancel, harness.run(60_000)) == []
 

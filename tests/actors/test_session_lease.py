@@ -8,6 +8,7 @@ from support.expect import present
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.lock_message import (
+    Abandon,
     Acquire,
     Cancel,
     Granted,
@@ -209,6 +210,43 @@ def test_a_renewal_begins_the_duration_anew_from_when_it_was_sent(harness: Sessi
     assert of(Unlocking, harness.run_kept(1_000, A), WATCHER)
 
 
+def test_a_renewal_that_is_confirmed_late_ends_the_notice_and_brings_the_next_one_sooner(
+    harness: SessionHarness,
+) -> None:
+    held(harness)
+    harness.run_kept(HOLD_MS, A)
+    assert harness.ann_holds.state is HoldState.UNLOCKING
+    asked = one(Renew, user_renews(harness), A)
+    at_ms = harness.now_ms
+    harness.run_kept(GRACE_MS - 1_000, A)
+    harness.receive(A, renewed(asked))
+    assert harness.ann_holds.state is HoldState.HELD
+    assert present(harness.ann_holds.lease).warn_at == ns(at_ms + HOLD_MS + GRACE_MS // 2)
+
+
+def test_a_hold_is_lost_at_the_very_instant_of_its_deadline(harness: SessionHarness) -> None:
+    held(harness)
+    state, until = harness.role.session_state, harness.until()
+    late = Abandon()
+    harness.role.handle(BEN, late, Instant(until - 1))
+    assert state.holds
+    harness.role.handle(BEN, late, until)
+    assert (state.holds, state.expires_at) == ({}, None)
+
+
+def test_a_release_under_way_counts_among_those_of_a_lost_hold(harness: SessionHarness) -> None:
+    again = entered_again(harness, 3_000)
+    harness.receive(A, replace(grant(again, hold_ms=7_000), count=2))
+    harness.ann_holds.owed = 1
+    harness.run_kept(HOLD_MS - 3_000, A)
+    asked = one(Release, harness.release(), A)
+    sends = harness.run_kept(GRACE_MS, A)
+    assert one(Refused, sends, ANN).reason is Reason.OWNERSHIP_LOST
+    pending = harness.role.session_state.in_flight.pending
+    assert [type(each.request) for each in pending.values()] == [Release] * 3
+    assert min(pending) == asked.request
+
+
 def test_a_renewal_makes_no_lease_shorter(harness: SessionHarness) -> None:
     held(harness)
     until = harness.until()
@@ -235,6 +273,7 @@ def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(harness: Sessi
     assert one(Refused, sends, ANN).reason is Reason.OWNERSHIP_LOST
     harness.receive(A, renewed(asked))
     assert harness.role.session_state.holds == {}
+    assert of(Renew, harness.run_kept(5_000, A)) == []
 
 
 def test_the_first_lease_that_ends_is_judged_first(harness: SessionHarness) -> None:
@@ -244,6 +283,7 @@ def test_the_first_lease_that_ends_is_judged_first(harness: SessionHarness) -> N
     harness.receive(A, grant(other, 9, 1_000))
     sends = harness.run_kept(1_000 + GRACE_MS, A)
     assert [loss.lock for lost in of(HoldsLost, sends) for loss in lost.losses] == ["y"]
+    assert harness.role.session_state.expires_at == present(harness.ann_holds.lease).next_at
     sends = harness.run_kept(HOLD_MS, A)
     assert [loss.lock for lost in of(HoldsLost, sends) for loss in lost.losses] == ["x"]
 

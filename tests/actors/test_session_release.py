@@ -12,6 +12,7 @@ from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address
 from fencelock.actors.session.event import ReleaseUnawaited
+from fencelock.actors.session.requests import UNANSWERED_MS, LockKey
 
 
 def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use(
@@ -78,6 +79,22 @@ def test_an_unawaited_release_that_is_asked_for_again_is_sent_once(unkept: Unkep
     answer = refusal(unkept.receive(BEN, release), BEN)
     assert answer.reason is api.Reason.NOT_HELD
     assert "already" in answer.detail
+
+
+def test_a_release_joins_one_that_gives_an_acquire_back_and_has_its_own_timeout(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(limit=0, token=1)
+    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
+    cancel = Cancel(lock="x", owner="ann", request=2)
+    given = one(api.Release, harness.receive(ANN, cancel), A)
+    in_flight, lock_key = harness.role.session_state.in_flight, LockKey("x", "ann")
+    assert in_flight.releases_of(lock_key) == []
+    harness.run_kept(1_000, A)
+    assert one(api.Release, harness.release(token=5), A) == given
+    assert len(in_flight.releases_of(lock_key)) == 1
+    assert of(Refused, harness.run_kept(UNANSWERED_MS - 100, A)) == []
+    assert one(Refused, harness.run_kept(300, A), ANN).request == 5
 
 
 def test_the_next_acquire_is_sent_right_after_an_unawaited_release(unkept: UnkeptSession) -> None:

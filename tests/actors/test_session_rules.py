@@ -131,6 +131,7 @@ def test_a_release_under_way_when_the_session_ends_is_lost(harness: SessionHarne
     answer = one(api.Refused, sends, ANN)
     assert (answer.reason, answer.request) == (api.Reason.OWNERSHIP_LOST, 3)
     assert "fence 7" in answer.detail
+    assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD  # Once.
 
 
 @pytest.mark.parametrize("user", [ANN, BEN], ids=["the same owner", "another owner"])
@@ -240,6 +241,8 @@ def test_a_close_ends_the_session_with_all_that_is_in_it(harness: SessionHarness
     assert of(Closed, sends) == []
     done = harness.end(sends)
     assert [send.message for send in done if send.to == ANN] == [Closed(unanswered=0)]
+    state = harness.role.session_state
+    assert (state.holds, state.endings, state.in_flight.pending) == ({}, {}, {})
     assert one(api.Refused, harness.acquire(), ANN).reason is api.Reason.CANCELLED
 
 
