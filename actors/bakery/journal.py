@@ -90,13 +90,13 @@ def why_unusable(records: Sequence[Message]) -> str:
     for record in records:
         match record:
             case Propose():
-                if not are_seated(record.leaders, record.copies):
-                    return f"a promise of epoch {record.epoch} for impossible leaders"
                 why = _wrong_epoch(record.epoch, record.electorate)
+                if not (why or are_seated(record.leaders, record.copies)):
+                    why = f"a promise of epoch {record.epoch} for impossible leaders"
             case Install():
-                if not is_possible_seating(record.seating):
-                    return f"a seating of epoch {record.seating.epoch} with impossible leaders"
                 why = _wrong_epoch(record.seating.epoch, record.electorate)
+                if not (why or is_possible_seating(record.seating)):
+                    why = f"a seating of epoch {record.seating.epoch} with impossible leaders"
             case _:
                 why = ""
         if why:

@@ -16,6 +16,7 @@ from support.leader_trio import (
     registry,
 )
 from support.role_harness import at, sent
+from support.samples import errors
 
 from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, status_of
@@ -67,7 +68,16 @@ def test_the_longest_lease_that_an_honest_member_can_report_is_no_reason_for_a_r
     limit = EpochLimit(lease_ms=5_000)
     refusals = Refusals("n1", limit)
     assert refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max) == []
-    assert refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max + 1) != []
+    (text,) = errors(refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max + 1))
+    assert text.startswith(f"n2 sent a lease of {limit.lease_ms_max + 1} ms, and 5000 ms are allow")
+
+
+def test_the_report_of_an_epoch_that_is_too_far_names_the_highest() -> None:
+    refusals = Refusals("n1", EpochLimit(age_s=100))
+    highest = 100 + EPOCHS_AHEAD_MAX
+    assert refusals.epoch(election_of("n2"), highest, T0) == []
+    (text,) = errors(refusals.epoch(election_of("n2"), highest + 1, T0))
+    assert text.startswith(f"n2 sent epoch {highest + 1}, and {highest} is the highest that")
 
 
 def test_leaders_are_quiet_from_the_first_promise_of_a_later_epoch_on() -> None:

@@ -53,7 +53,7 @@ def test_the_longest_lease_is_reported_in_place_of_an_impossible_one(bound_ms: i
 
     mended = without_impossible([INSTALL, wrong, PROMISE], [found])
 
-    assert f"epoch 5: leases of {bound_ms} ms" in found.why
+    assert found.why == f"epoch 5: leases of {bound_ms} ms, and 1 to {LEASE_MS_MAX} ms are possible"
     longest = replace(INSTALL, seating=INSTALL.seating._replace(bound_ms=LEASE_MS_MAX))
     assert mended == [INSTALL, longest, PROMISE]
     assert find_impossible(mended) == []
@@ -75,32 +75,52 @@ def test_a_statement_that_cannot_be_lowers_no_lease(
     records = [stated(FIRST, statement)]
     (found,) = find_impossible(records)
 
-    assert f"of {statement.leader} about leases of {statement.bound_ms} ms" in found.why
+    assert found.why == (
+        f"epoch 5: statement {statement.number} of {statement.leader} about leases of "
+        f"{statement.bound_ms} ms, and 1 to {LEASE_MS_MAX} ms, by one of its leaders, are possible"
+    )
     assert without_impossible(records, [found]) == [stated(FIRST, *mended)]
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("record", "why"),
     [
-        replace(PROMISE, epoch=0),
-        replace(PROMISE, epoch=EPOCH_MAX + 1),
-        replace(PROMISE, leaders=()),
-        replace(PROMISE, leaders=(LEADERS[0], LEADERS[0])),
-        replace(PROMISE, electorate=STRANGE),
-        replace(PROMISE, electorate=BELOW),
-        replace(INSTALL, seating=Seating(0, LEADERS, 5)),
-        replace(INSTALL, seating=Seating(EPOCH_MAX + 1, LEADERS, 5)),
-        replace(INSTALL, seating=Seating(5, (), 5)),
-        replace(INSTALL, electorate=STRANGE),
-        replace(INSTALL, electorate=BELOW),
+        (replace(PROMISE, epoch=0), f"epoch 0, and 1 to {EPOCH_MAX} are possible"),
+        (
+            replace(PROMISE, epoch=EPOCH_MAX + 1),
+            f"epoch {EPOCH_MAX + 1}, and 1 to {EPOCH_MAX} are possible",
+        ),
+        (replace(PROMISE, leaders=()), "a promise of epoch 7 for impossible leaders"),
+        (
+            replace(PROMISE, leaders=(LEADERS[0], LEADERS[0])),
+            "a promise of epoch 7 for impossible leaders",
+        ),
+        (replace(PROMISE, electorate=STRANGE), "impossible members after 2 changes in epoch 7"),
+        (replace(PROMISE, electorate=BELOW), "impossible members after 9 changes in epoch 7"),
+        (
+            replace(INSTALL, seating=Seating(0, LEADERS, 5)),
+            f"epoch 0, and 1 to {EPOCH_MAX} are possible",
+        ),
+        (
+            replace(INSTALL, seating=Seating(EPOCH_MAX + 1, LEADERS, 5)),
+            f"epoch {EPOCH_MAX + 1}, and 1 to {EPOCH_MAX} are possible",
+        ),
+        (
+            replace(INSTALL, seating=Seating(5, (), 5)),
+            "a seating of epoch 5 with impossible leaders",
+        ),
+        (replace(INSTALL, electorate=STRANGE), "impossible members after 2 changes in epoch 5"),
+        (replace(INSTALL, electorate=BELOW), "impossible members after 9 changes in epoch 5"),
     ],
 )
-def test_epochs_leaders_and_members_cannot_be_mended(record: Propose | Install) -> None:
-    assert why_unusable([GROUP, INSTALL, record])
+def test_epochs_leaders_and_members_cannot_be_mended(record: Propose | Install, why: str) -> None:
+    assert why_unusable([GROUP, INSTALL, record]) == why
 
 
 def test_an_epoch_beyond_the_age_of_the_group_is_named() -> None:
     far = replace(PROMISE, epoch=EPOCHS_AHEAD_MAX + 10)
-    assert f"epoch {far.epoch}" in why_implausible([GROUP, far], FOUNDED_MS)
+    assert why_implausible([GROUP, far], FOUNDED_MS) == (
+        f"epoch {far.epoch}, and {EPOCHS_AHEAD_MAX} is the highest that is plausible on this date"
+    )
     assert why_implausible([GROUP, far], FOUNDED_MS + 10_000) == ""
     assert why_unusable([GROUP, far]) == ""  # The clock of this host may be wrong.
