@@ -22,7 +22,7 @@ from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock import AcquireCancelledError, ConfigError, UnavailableError, aio
-from fencelock.actors.api.lock_message import Inspect
+from fencelock.actors.api.lock_message import Absence, Inspect, LockStatus
 from fencelock.actors.session.event import EndpointChanged, Wait, Waiting
 from fencelock.cluster.client.callback_executor import ThreadExecutor
 from fencelock.cluster.client.connection import alias_of, notify
@@ -59,9 +59,15 @@ def test_addresses_may_be_a_list(cluster: LocalCluster) -> None:
             pass
 
 
+NO_TEXTS: list[Any] = [{"tcp://a:1"}, 7, [], b"tcp://a:1"]
 NOT_USABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
     *(
-        ({"addresses": one}, ConfigError, "addresses: ")
+        (
+            {"addresses": one},
+            ConfigError,
+            f"addresses: '{one.rpartition(',')[2]}' in '{one}' must be like tcp://host:4040, with "
+            "a port from 1 to 65535; several are separated by commas",
+        )
         for one in (
             "",
             "localhost:4040",
@@ -70,20 +76,64 @@ NOT_USABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
             "tcp://localhost:70000",
             "udp://localhost:4040",
             "tcp://a:4040,",
-            "tcp://a:4040,tcp://a:4040",
-            ",".join(f"tcp://a:{port}" for port in range(1, 66)),
         )
     ),
-    *(
-        ({"addresses": one}, ConfigError, f"{re.escape(repr(one))} must be a text")
-        for one in ({"tcp://a:1"}, 7, [], b"tcp://a:1", [b"tcp://a:1"])
+    (
+        {"addresses": "tcp://a:4040,tcp://a:4040"},
+        ConfigError,
+        "addresses: 'tcp://a:4040' is twice in 'tcp://a:4040,tcp://a:4040'",
     ),
-    *(({"cluster": one}, ConfigError, "cluster: ") for one in ("", "x\n")),
-    *(({"connect_timeout": one}, ConfigError, "connect_timeout is") for one in (0, -1)),
-    *(({"ttl": one}, ConfigError, "ttl is") for one in (0, 0.999, 3_601, float("nan"))),
-    *(({"label": one}, ConfigError, "label") for one in ("x" * 257, "two\nlines")),
+    (
+        {"addresses": ",".join(f"tcp://a:{port}" for port in range(1, 66))},
+        ConfigError,
+        "addresses: 65 given, at most 64 are allowed",
+    ),
     *(
-        ({name: one}, TypeError, f"^{name} is {one!r}, and must be ")
+        (
+            {"addresses": one},
+            ConfigError,
+            f"addresses: {one!r} must be a text, or a list of texts: "
+            '"tcp://host-1:4040,tcp://host-2:4040" or ["tcp://host-1:4040", "tcp://host-2:4040"]',
+        )
+        for one in NO_TEXTS
+    ),
+    (
+        {"addresses": [b"tcp://a:1"]},
+        ConfigError,
+        "addresses: b'tcp://a:1' in [b'tcp://a:1'] must be a text",
+    ),
+    *(({"cluster": one}, ConfigError, f"cluster: cluster id {one!r} ") for one in ("", "x\n")),
+    *(
+        (
+            {"connect_timeout": one},
+            ConfigError,
+            f"connect_timeout is {one}, and must be above 0 (s)",
+        )
+        for one in (0, -1)
+    ),
+    *(
+        ({"ttl": one}, ConfigError, f"ttl is {one}, and must be from 1 to 3600 (s)")
+        for one in (0, 0.999, 3_601, float("nan"))
+    ),
+    (
+        {"label": "x" * 257},
+        ConfigError,
+        f"label '{'x' * 40}' of 257 bytes: at most 256 bytes are allowed, without control "
+        "characters",
+    ),
+    (
+        {"label": "two\nlines"},
+        ConfigError,
+        r"label 'two\nlines' of 9 bytes has U+000A: at most 256 bytes are allowed, without control "
+        "characters",
+    ),
+    (
+        {"retain": 3_601},
+        ConfigError,
+        "retain is 3601, and must be a number of seconds from 0 to 3600",
+    ),
+    *(
+        ({name: one}, TypeError, f"{name} is {one!r}, and must be ")
         for name, one in (("ttl", "x"), ("connect_timeout", "x"), ("ttl", True), ("label", 5))
     ),
 ]
@@ -92,7 +142,7 @@ NOT_USABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize("connect", [fencelock.connect, aio.connect])
 def test_an_argument_that_is_not_usable_is_refused_at_once(connect: Any) -> None:
     for arguments, error, text in NOT_USABLE:
-        with pytest.raises(error, match=text):
+        with pytest.raises(error, match=f"^{re.escape(text)}"):
             connect(**{"addresses": "tcp://127.0.0.1:4040"} | arguments)
 
 
@@ -278,6 +328,14 @@ class Refusing:
         reply.fail(UnavailableError("lock 'x': it is not known who holds it: n1 has no majority"))
 
 
+class WithoutReplies:
+    """A session of `lamport` whose node waits for two others."""
+
+    def submit(self, request: Inspect, reply: AskReply) -> None:
+        silent = (Absence(node="n2", silent_ms=4_000), Absence(node="n3", silent_ms=7_000))
+        reply.set(LockStatus(lock="x", holder=None, waiters=(), waits_for=silent))
+
+
 def test_an_acquire_whose_holder_is_not_known_logs_why_and_says_it_once(records: Records) -> None:
     session: Any = Refusing()
     event = Waiting(waits=(Wait("x", 2_000),), more=0, silence="")
@@ -285,6 +343,33 @@ def test_an_acquire_whose_holder_is_not_known_logs_why_and_says_it_once(records:
     text = logged(records, logging.WARNING, "lock 'x'").getMessage()
     said = "lock 'x': waiting for 2 s: it is not known who holds it: n1 has no majority"
     assert text == said
+
+
+@pytest.mark.parametrize(
+    ("more", "excuse", "text"),
+    [
+        (0, "bakery has no leaders", "lock 'x': waiting for 2 s: bakery has no leaders"),
+        (3, "no majority", "lock 'x': waiting for 2 s and 3 more: no majority"),
+        (
+            0,
+            "",
+            "lock 'x': waiting for 2 s: nodes that must reply first are silent: n2 for 4 s, n3 for "
+            "7 s",
+        ),
+    ],
+)
+def test_a_wait_is_reported_with_its_reason(
+    records: Records, more: int, excuse: str, text: str
+) -> None:
+    session: Any = WithoutReplies()
+    waits = (Wait("x", 2_000),)
+    report(
+        ThreadExecutor(),
+        session,
+        ("tcp://a:1",),
+        Waiting(waits=waits, more=more, silence="", excuse=excuse),
+    )
+    assert logged(records, logging.WARNING, "lock 'x'").getMessage() == text
 
 
 @pytest.mark.parametrize("options", [{"owner": "job"}, {"retain": 60}], ids=["owner", "retained"])
