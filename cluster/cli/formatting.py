@@ -185,9 +185,14 @@ def object_shown(lock: str) -> str:
 
 
 def typed(lock: str) -> str:
+    return argument(object_shown(lock))
+
+
+def argument(text: str) -> str:
+    """Return a text as a person types it in a shell."""
     from shlex import quote  # noqa: PLC0415 (as below)
 
-    return quote(object_shown(lock))
+    return quote(printable(text))
 
 
 def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from fencelock.cluster.cli.completion import ObjectArgument, complete_session, l
 from fencelock.cluster.cli.exit_status import say
 from fencelock.cluster.cli.formatting import (
     address,
+    argument,
     as_plain,
     duration,
     elsewhere,
@@ -176,7 +177,7 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         return
     if kind_of(status.lock) == MAP:
         yield f"{name}: nobody can hold a map."
-        yield f"client.map({plain_name(status.lock)!r}).items() returns its entries."
+        yield f"`fencelock map list {argument(plain_name(status.lock))}` lists its entries."
         return
     if kind_of(status.lock) in unheld_kinds():
         yield f"{name} is not in use."

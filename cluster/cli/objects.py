@@ -32,7 +32,7 @@ from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say
-from fencelock.cluster.cli.formatting import duration, plural
+from fencelock.cluster.cli.formatting import argument, duration, plural
 from fencelock.cluster.cli.lock import (
     AS_USUAL,
     CommandArgument,
@@ -350,7 +350,8 @@ def get_entry(
         entry = asked.map(name).get(entry_key)
     if entry is None:
         raise NotHeldError(
-            f"map {name!r} has no entry {entry_key!r}: `fencelock map list` lists them"
+            f"map {name!r} has no entry {entry_key!r}: `fencelock map list {argument(name)}` lists "
+            "those it has"
         )
     if as_json:
         plain = {**entry._asdict(), "value": base64.b64encode(entry.value).decode()}

@@ -14,10 +14,11 @@ from support.real_nodes import running_nodes
 from typer.testing import CliRunner, Result
 
 import fencelock
-from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.api.name import KIND_END, NO_CLIENT, kind_of, object_name, plain_name
 from fencelock.actors.table.rules import OBJECT_RECORDS
 from fencelock.cluster.cli.completion import complete_object, named_argument
 from fencelock.cluster.cli.formatting import object_kinds, object_named, object_shown, share_of
+from fencelock.cluster.cli.locks import holder_lines
 from fencelock.cluster.cli.main import app
 
 
@@ -251,7 +252,11 @@ def test_who_of_a_map_prints_how_to_see_its_entries(client: fencelock.Client) ->
     output = " ".join(run("who", "map:the config").output.split())
     assert output == (
         "map:the config: nobody can hold a map. "
-        "client.map('the config').items() returns its entries."
+        "`fencelock map list 'the config'` lists its entries."
+    )
+    missing = run("map", "get", "the config", "q").exception
+    assert str(missing) == (
+        "map 'the config' has no entry 'q': `fencelock map list 'the config'` lists those it has"
     )
     entries.delete("k")
 
@@ -352,3 +357,67 @@ def test_the_share_of_a_read_write_lock_or_an_election_is_a_verb(
     )
     assert share_of(lock, one, wants=False) == f" {verb}s"
     assert share_of(lock, one, wants=True) == f" to {verb}"
+
+
+ANN = fencelock.Contender("", "s.1", "t", 7, 62_000, "ann")
+LATCH, MAP, SEMAPHORE = (object_name(kind, "a") for kind in ("latch", "map", "semaphore"))
+ENDS = "It is taken away in 5s unless it is"
+
+
+@pytest.mark.parametrize(
+    ("fields", "lines"),
+    [
+        ({}, ["a is free."]),
+        ({"age_ms": 9}, ["a is free, or this node knows of no holder."]),
+        ({"holder": ANN}, ["a is held by ann (s.1/t)", "for 1m 2s, under fence 7."]),
+        (
+            {"holder": ANN._replace(times=3)},
+            ["a is held by ann (s.1/t)", "for 1m 2s, 3 times at once, under fence 7."],
+        ),
+        (
+            {"holder": ANN._replace(fence=None, label="")},
+            ["a is held by s.1/t", "for 1m 2s, under a fence only its holder knows."],
+        ),
+        (
+            {"holder": ANN._replace(span=10)},
+            [
+                "a is held by ann (s.1/t)",
+                "for 1m 2s, under fences 7-16.",
+                "Its session retains it for its own owners, and gives it back when others wait.",
+            ],
+        ),
+        (
+            {"holder": ANN, "left_ms": 5_000},
+            ["a is held by ann (s.1/t)", "for 1m 2s, under fence 7.", f"{ENDS} renewed."],
+        ),
+        (
+            {"holder": ANN._replace(session=NO_CLIENT), "left_ms": 5_000},
+            [f"a is held by ann ({NO_CLIENT}/t)", "for 1m 2s, under fence 7.", f"{ENDS} extended."],
+        ),
+        (
+            {
+                "holder": ANN._replace(session=NO_CLIENT, label="ann, detached"),
+                "left_ms": 5_000,
+            },
+            [
+                f"a is held by ann, detached ({NO_CLIENT}/t)",
+                "for 1m 2s, under fence 7.",
+                f"{ENDS} attached.",
+            ],
+        ),
+        (
+            {"lock": SEMAPHORE, "holder": ANN, "holders": (ANN,)},
+            ["semaphore:a is held by 1 owner."],
+        ),
+        ({"lock": LATCH}, ["latch:a is not in use."]),
+        ({"lock": LATCH, "left": 2, "permits": 5}, ["latch:a: 2 of 5 left."]),
+        ({"lock": LATCH, "left": 2, "permits": 0}, ["latch:a: 2."]),
+        (
+            {"lock": MAP},
+            ["map:a: nobody can hold a map.", "`fencelock map list a` lists its entries."],
+        ),
+    ],
+)
+def test_each_state_of_an_object_has_a_sentence(fields: dict[str, Any], lines: list[str]) -> None:
+    free: dict[str, Any] = {"lock": "a", "holder": None, "waiters": (), "waits_for": ()}
+    assert list(holder_lines(fencelock.LockStatus(**(free | {"age_ms": 0} | fields)))) == lines
