@@ -328,10 +328,11 @@ class MemberChanges(ABC):
         if not left:
             raise MembershipError(f"{node} is the only member: let another node join first")
         if not self.has_majority(left):
-            silent = ", ".join(one for one in left if not self.votes(one))
+            silent = [one for one in left if not self.votes(one)]
+            verb, them = ("does", "it") if len(silent) == 1 else ("do", "them")
             raise MembershipError(
-                f"without {node} a majority of the members could not be reached, since {silent} "
-                "does not answer: start it, or remove it first"
+                f"without {node} a majority of the members could not be reached, since "
+                f"{', '.join(silent)} {verb} not answer: start {them}, or remove {them} first"
             )
         return self.propose_without(node)
 

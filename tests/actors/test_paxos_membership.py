@@ -383,6 +383,7 @@ def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
 
     assert isinstance(answer, MembersChanged)
     assert (answer.done, proposed) == (False, [])
+    assert answer.detail == "d learns what was decided"
 
 
 def test_a_join_reports_how_much_a_learner_lacks() -> None:
@@ -463,19 +464,63 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
 @pytest.mark.parametrize(
     ("action", "node", "facts", "text"),
     [
-        (MemberAction.JOIN, "d", facts_of("bc"), "start it"),
-        (MemberAction.JOIN, "d", facts_of("", d=learner()), "start members that do not answer"),
+        (
+            MemberAction.JOIN,
+            "d",
+            facts_of("bc"),
+            "d has sent no message yet: start it with the address of a member in its "
+            "configuration, and try again",
+        ),
+        (
+            MemberAction.JOIN,
+            "d",
+            facts_of("", d=learner()),
+            "with d a majority of the members could not be reached: start members that do not "
+            "answer, or remove them first",
+        ),
         (
             MemberAction.JOIN,
             "d",
             facts_of("bc", d=learner(log_version=0)),
-            "log version 0, this group has 1: upgrade it first",
+            "d can apply requests up to log version 0, this group has 1: upgrade it first",
         ),
-        (MemberAction.LEAVE, "b", facts_of("b"), "c does not answer"),
-        (MemberAction.REMOVE, "b", facts_of("bc"), "b runs, as it answered a recently: run"),
-        (MemberAction.REMOVE, "a", facts_of("bc"), "fencelock leave a"),
-        (MemberAction.TRANSFER, "d", facts_of("bc"), "fencelock join d first"),
-        (MemberAction.TRANSFER, "c", facts_of("b"), "does not answer"),
+        (
+            MemberAction.JOIN,
+            "c",
+            facts_of("b", c=learner(journal=40)),
+            "c is a member, but lost its journal: run fencelock replace c",
+        ),
+        (
+            MemberAction.LEAVE,
+            "b",
+            facts_of("b"),
+            "without b a majority of the members could not be reached, since c does not answer: "
+            "start it, or remove it first",
+        ),
+        (
+            MemberAction.REMOVE,
+            "b",
+            facts_of("bc"),
+            "b runs, as it answered a recently: run fencelock leave b, or stop it first",
+        ),
+        (
+            MemberAction.REMOVE,
+            "a",
+            facts_of("bc"),
+            "a runs, as it answered a recently: run fencelock leave a, or stop it first",
+        ),
+        (
+            MemberAction.TRANSFER,
+            "d",
+            facts_of("bc"),
+            "d is not a member: run fencelock join d first",
+        ),
+        (
+            MemberAction.TRANSFER,
+            "c",
+            facts_of("b"),
+            "c does not answer a: start it, and try again",
+        ),
     ],
 )
 def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
@@ -484,7 +529,7 @@ def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
     answer, proposed = step(action, node, facts)
 
     assert isinstance(answer, Refused)
-    assert text in answer.detail
+    assert answer.detail == text
     assert proposed == []
 
 
@@ -605,19 +650,29 @@ def test_a_complete_group_that_answers_stays_as_it_is() -> None:
 
 
 def test_a_member_that_was_silent_for_long_is_replaced() -> None:
-    request = request_of(wish("abc", "b", d=WILLING))
+    found = wish("abc", "b", d=WILLING)
+    request = request_of(found)
     assert (request.action, request.node, request.replacement) == (MemberAction.REPLACE, "c", "d")
+    assert present(found).why == "c has not answered a for 5 s: d is to replace it"
 
 
 def test_a_member_beyond_the_target_is_removed() -> None:
     """Also the second half of a replacement."""
-    request = request_of(wish("abcd", "bd", e=WILLING))
+    found = wish("abcd", "bd", e=WILLING)
+    request = request_of(found)
     assert (request.action, request.node) == (MemberAction.REMOVE, "c")
+    why = "c has not answered a for 5 s, and target_members is 3: c is to be removed"
+    assert present(found).why == why
 
 
-def test_a_group_that_is_too_small_grows() -> None:
-    request = request_of(wish("ab", "b", d=WILLING))
+@pytest.mark.parametrize(
+    ("members", "count"), [("ab", "there are 2 members"), ("a", "there is 1 member")]
+)
+def test_a_group_that_is_too_small_grows(members: str, count: str) -> None:
+    found = wish(members, members[1:], d=WILLING)
+    request = request_of(found)
     assert (request.action, request.node) == (MemberAction.JOIN, "d")
+    assert present(found).why == f"{count}, and target_members is 3: d is to become a member"
 
 
 @pytest.mark.parametrize(
@@ -631,7 +686,9 @@ def test_a_group_that_is_too_small_grows() -> None:
 def test_a_node_that_does_not_want_to_or_cannot_join_does_not(unwilling: Locate) -> None:
     found = present(wish("abc", "b", d=unwilling))
     assert found.request is None
-    assert "no node is there" in found.why
+    assert found.why == (
+        "c has not answered a for 5 s, but no node is there that could become a member"
+    )
 
 
 @pytest.mark.parametrize(
@@ -773,7 +830,10 @@ def test_nothing_is_replaced_without_a_majority_and_the_reason_is_logged_once() 
     assert proposed(effects) == []
     (notice,) = notices(effects)
     assert notice.level is Level.WARNING
-    assert "a majority of the members could not be reached" in notice.text
+    assert notice.text == (
+        "e has not answered a for 5 s: f is to replace it, but without e a majority of the members "
+        "could not be reached, since c, d do not answer: start them, or remove them first"
+    )
     assert not keeper.check(SILENT_MS + MEMBERS_CHECK_MS, facts)
 
 
