@@ -807,7 +807,7 @@ class Bootstrap(Role[BootstrapEvent]):
             )
         return (
             f"{self.node} lost its journal: it serves, but does not vote. Keep a majority of the "
-            "other members running"
+            f"other members running, and run: fencelock replace {self.node}"
         )
 
     def _what_is_awaited(self, now: Instant) -> str:

@@ -66,7 +66,7 @@ SEEDS = range(2)
 T0 = Instant(10**12)
 LOST = (
     "n1 lost its journal: it serves, but does not vote. Keep a majority of the other members "
-    "running"
+    "running, and run: fencelock replace n1"
 )
 LONG_MS = 15_000
 """A lease that outlives every scenario."""
