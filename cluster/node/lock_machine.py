@@ -213,24 +213,30 @@ prepare(_Commands)
 
 
 def read_command(command: bytes) -> LogCommand | None:
-    return _read_all((command,))[0]
+    """Return ``command`` decoded; None if it is no command of the log."""
+    read = _read_together((command,))
+    return None if read is None else read[0]
 
 
 def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
-    """Return each of ``commands`` decoded.
+    """Return each of ``commands`` decoded; None is in place of one that is no command."""
+    read: list[Any] | None = _read_together(commands)
+    return [*map(read_command, commands)] if read is None else read
 
-    None is in place of one that is no command of the log, or has undeclared fields. All of them are
-    read and checked in one call, and one by one only if one is wrong.
+
+def _read_together(commands: Sequence[bytes]) -> list[LogCommand] | None:
+    """Return ``commands`` decoded, all in one call.
+
+    None if one of them is no command of the log, or has undeclared fields.
     """
     values = load_each(commands)
-    if values is not None:
-        try:
-            read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
-        except ValidationError:
-            read = [None] * len(values)
-        for items, command in zip(values, read, strict=True):
-            if command is None or len(items) > command.ITEMS:
-                break
-        else:
-            return read
-    return [None] if len(commands) == 1 else [*map(read_command, commands)]
+    if values is None:
+        return None
+    try:
+        read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
+    except ValidationError:
+        return None
+    for items, command in zip(values, read, strict=True):
+        if len(items) > command.ITEMS:
+            return None
+    return read
