@@ -88,6 +88,8 @@ class LinkFaults:
 
 
 def _connection_of(client: Any) -> Connection:
+    if not isinstance(client, BaseClient):
+        raise TypeError(f"client is {client!r}, and must be a client, as fencelock.connect returns")
     connection: Connection = client._connection
     return connection
 
@@ -114,6 +116,8 @@ def lose(hold: BaseHold) -> None:
 
     """
     held: Any = hold
+    if not isinstance(held, BaseHold):
+        raise TypeError(f"hold is {hold!r}, and must be a hold, as acquire of a lock returns")
     evict = Evict(lock=hold.object_name, fence=hold.fence, operator="fencelock.testing")
     drive(held._channel.ask(evict))
     _wait_until(lambda: hold.lost, f"{hold!r} was evicted and does not know it")

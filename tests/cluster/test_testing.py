@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
@@ -77,6 +78,17 @@ def test_an_expired_session_loses_all_its_holds_and_opens_again(cluster: LocalCl
     expire(client)
     assert [hold.lost for hold in holds if hold] == [True, True]
     with other.lock("a", timeout=0), client.lock("b", timeout=PATIENCE_S):
+        pass
+
+
+def test_what_is_no_hold_or_no_client_is_refused_in_words(cluster: LocalCluster) -> None:
+    lock: Any = cluster.connect().lock("a")
+    with pytest.raises(TypeError, match=r"^hold is <.*, and must be a hold"):
+        lose(lock)
+    module: Any = fencelock
+    with pytest.raises(TypeError, match=r"^client is <module .*, and must be a client"):
+        expire(module)
+    with pytest.raises(TypeError, match="must be a client"), partition(lock):
         pass
 
 
