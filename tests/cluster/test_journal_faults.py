@@ -256,6 +256,24 @@ def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: P
         journal.sync()
 
 
+def test_a_disk_without_room_for_later_records_is_named_as_such(tmp_path: Path) -> None:
+    """Most often a disk becomes full so: the journal asks for room ahead of its records."""
+    asking = """
+        import pathlib, resource, signal, sys
+        from fencelock.cluster.node.storage.directory import JournalFailedError
+        from fencelock.cluster.node.storage.journal import Journal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_007, 10_007))
+        try:
+            Journal.open(pathlib.Path(sys.argv[1])).trim()
+        except JournalFailedError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(asking), str(tmp_path)]
+    line = run_to_end(command, timeout=PATIENCE_S).stdout
+    assert "00000001.journal could not be given more room: File too large. What was not" in line
+
+
 MINE = {"cluster": "shop", "node": "n1", "members": "n1, n2, n3"}
 
 

@@ -309,6 +309,7 @@ class Journal:
         if segment is None:
             raise self._refusal()
         assert not self._unsynced, "what is not durable cannot stand for anything"
+        verb = "trimmed"
         try:
             if self._forgot:
                 self._forgot = False
@@ -316,11 +317,12 @@ class Journal:
             if self._doomed:
                 removed, self._doomed = self._doomed[:REMOVED_MAX], self._doomed[REMOVED_MAX:]
                 remove(removed)
+            verb = "given more room"
             segment.make_room(self.segment_bytes_max)
             if self._spares.missing:
                 self._spares.fill()
         except (OSError, JournalDamagedError) as error:
-            raise self._failed("trimmed", error) from error
+            raise self._failed(verb, error) from error
         self.trim_due = bool(self._doomed)
 
     def close(self) -> None:
