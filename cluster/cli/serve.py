@@ -194,14 +194,16 @@ def serve(
     reloads = () if settings.keys is None else (signal.SIGHUP,)
     with stops_on_signals(*reloads) as stops:
         node = start(settings, node_id, founding, spins=spin, as_json=log_json)
-        spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
-        _greet(settings, node, as_json=log_json)
-        while (why := stops.get()) == RELOAD_SIGNAL:
-            _reload(node)
-        note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
-        stopped = node.stop()
+        try:
+            spare_the_collector()
+            _greet(settings, node, as_json=log_json)
+            while (why := stops.get()) == RELOAD_SIGNAL:
+                _reload(node)
+            note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
+        finally:  # The watcher waits for it, and the process for the watcher.
+            stopped = node.stop()
         watcher.join()
     if node.failure is not None:
         print_fatal(node_id, node.failure, as_json=log_json)
@@ -324,7 +326,8 @@ def _print(text: str) -> None:
     try:
         typer.echo(text)  # It flushes.
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Take what is buffered.
+        with Path(os.devnull).open("wb") as nothing:  # It takes what is buffered.
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def _reload(node: Node) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -239,13 +240,18 @@ def test_a_node_whose_output_nobody_reads_serves_and_stops_in_order(tmp_path: Pa
     addresses = write_config(tmp_path, "central")
     reader, writer = os.pipe()
     os.close(reader)
+    ends = time.monotonic() + PATIENCE_S
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        [*COMMAND, "serve", "--id", "n1"], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE
+        [*COMMAND, "serve", "--id", "n1"], cwd=tmp_path, stdin=pipe, stdout=writer, stderr=pipe
     ) as node:
         os.close(writer)
+        opened = Path(f"/proc/{node.pid}/fd")
         try:
             with connect(addresses["n1"], lazy=True) as client:
                 assert client.lock("x").acquire(timeout=PATIENCE_S)
+            while [os.readlink(one) for one in opened.iterdir()].count(os.devnull) != 1:
+                assert time.monotonic() < ends, "the output is discarded, by one descriptor"
             node.send_signal(signal.SIGTERM)
             _, log = node.communicate(timeout=PATIENCE_S)
         finally:
@@ -285,6 +291,17 @@ def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
     done = python(tmp_path, "-c", broken, "serve", "--found", "--id", "n1")
     assert done.returncode == 70
     assert "n1 stopped after a fatal error: " in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_an_exception_while_a_node_serves_stops_it_and_the_process(tmp_path: Path) -> None:
+    write_config(tmp_path, "central")
+    broken = (
+        "from fencelock.cluster.cli import serve, start; "
+        "serve.spare_the_collector = lambda: 1 // 0; start.main()"
+    )
+    done = python(tmp_path, "-c", broken, "serve", "--id", "n1")
+    assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
 
 
