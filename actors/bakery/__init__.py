@@ -1,4 +1,4 @@
 """Tickets agreed by three elected leaders: exclusive locks with deadlines.
 
-Source: the description of snaplock, with the remedies of our design page.
+Source: the essay *snaplock*. Epochs, quorums, votes with leases, and fences are ours.
 """

@@ -71,6 +71,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.role_request import ReadLeaders
+from fencelock.actors.bakery.beats import NEVER
 from fencelock.actors.bakery.bounds import are_seated, is_known_seating, is_possible_statement
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
@@ -103,7 +104,6 @@ from fencelock.actors.bakery.leader_selection import (
     names_of,
 )
 from fencelock.actors.bakery.max_lease import MaxLease, longest_lease_ms
-from fencelock.actors.bakery.status import NEVER
 from fencelock.actors.bakery.wire import (
     EPOCH_MAX,
     NO_SEATING,

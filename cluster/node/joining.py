@@ -1,12 +1,13 @@
 """A node that is in no file joins: it learns the cluster from a running node, and writes a file.
 
 `joined` asks the node at one address, as a client does, for the members and for the configuration
-that all nodes share (`fencelock.actors.joining`). It chooses a name and an address, has the node
-try that address, and writes ``NAME.toml`` into the data folder, beside the folder of the journal.
-From then on that is an ordinary configuration, which later starts read.
+that all nodes share (the role `ConfigSource` replies). It chooses a name and an address, has the
+node try that address, and writes ``NAME.toml`` into the data folder, beside the folder of the
+journal. From then on that is an ordinary configuration, which later starts read.
 
-With keys, the node has its own before: all of these requests go over a link that they secure. The
-first frame may name the wrong cluster: the refusal comes in a frame that names the right one.
+Where keys are used, the new node must already have its key, which secures the link for all of
+these requests. Its first frame may name the wrong cluster: the refusal comes in a frame that names
+the right one.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.role_request import AskRole, ReadConfig, RoleReply, SharedConfig
+from fencelock.actors.config_source import ConfigSource, Dial, Dialled
 from fencelock.actors.error import ConfigError, UnavailableError
-from fencelock.actors.joining import ConfigSource, Dial, Dialled
 from fencelock.actors.message import ANY_NODE, Event, address_of
 from fencelock.actors.proxy.access import NODE
 from fencelock.actors.role_message import LinkRefused

@@ -8,6 +8,7 @@ from random import Random
 from typing import cast
 
 from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     PRIORITY,
@@ -23,7 +24,6 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.reconfigurer import Reconfigurer as BakeryReconfigurer
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.wire import NodeInfo
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, greet_time_ms
 from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, vote_id

@@ -28,11 +28,11 @@ from support.role_harness import only_sent, sent
 import fencelock
 from fencelock.actors.api.lock_message import Describe, Granted, NodeStatus
 from fencelock.actors.api.session_message import Renewed
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import BeatDue, Connected, Serve, Serving, Trust
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.wire import (
     Beat,
     Chosen,

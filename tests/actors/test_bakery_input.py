@@ -19,6 +19,7 @@ from support.leader_trio import (
 from support.role_harness import RoleHarness, at
 from support.session_harness import of, one
 
+from fencelock.actors.bakery.beats import GUESTS_MAX, ClusterStatus
 from fencelock.actors.bakery.config import (
     BEAT_MS,
     COPY_MS,
@@ -29,7 +30,6 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
-from fencelock.actors.bakery.status import GUESTS_MAX, ClusterStatus
 from fencelock.actors.bakery.wire import (
     NO_SEATING,
     Beat,

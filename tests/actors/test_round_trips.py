@@ -10,9 +10,9 @@ from support.leader_trio import beat, cluster_status, voters
 from support.role_harness import T0, at, sent
 
 from fencelock.actors.api.lock_message import Describe, NodeStatus
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import BEAT_MS, BakeryTiming, proxy_of, status_of
 from fencelock.actors.bakery.event import BeatDue
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.wire import Beat
 from fencelock.actors.effect import Effect
 from fencelock.actors.message import NS_PER_MS, Instant

@@ -13,12 +13,12 @@ from support.rogue_roles import ROGUE, forges_members, rogue
 from fencelock.actors import clock
 from fencelock.actors.api.lock_message import Granted, Refused
 from fencelock.actors.bakery import epochs
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EpochLimit
 from fencelock.actors.bakery.event import ElectionDue
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import FENCE_COUNTER_MAX, LEASE_MS_MAX
 from fencelock.actors.bakery.wire import Beat, Collected, Lead, MaxTicket, Merged, Seating
 from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
@@ -23,7 +24,6 @@ from fencelock.actors.bakery.epochs import EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import ClusterView, LeaderSelection
 from fencelock.actors.bakery.state_transfer import Import, parts_of
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.wire import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.wire import Beat, Chosen
 from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Message, Timer, address_of

@@ -25,7 +25,7 @@ from support.planted_bugs import Patch, as_plant, instead, nothing, plant
 
 from fencelock.actors.api.role_request import ReadClock
 from fencelock.actors.api.session_message import ListRecords
-from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.wire import Beat
 from fencelock.actors.central import server
 from fencelock.actors.central.server import LockServer

@@ -26,8 +26,8 @@ from support.real_nodes import (
 
 import fencelock
 from fencelock import MemberAction, NodeRole, UnavailableError
+from fencelock.actors.config_source import DIALS_MAX
 from fencelock.actors.error import ConfigError
-from fencelock.actors.joining import DIALS_MAX
 from fencelock.actors.proxy.access import CLIENT, NODE, Rights
 from fencelock.cluster.keys import add_key
 from fencelock.cluster.node.config import parse, starting_config

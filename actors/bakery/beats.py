@@ -1,4 +1,4 @@
-"""The members that are connected both ways, found by beats that echo each other's numbers."""
+"""Beats of members, which echo each other: those connected both ways, and a leader's majority."""
 
 from __future__ import annotations
 
