@@ -1,21 +1,21 @@
 """Groups that other nodes name to a node that knows none, and which of them it believes. Pure.
 
-A node never leaves the group that it has taken, and what it has written down of a wrong one makes
-it useless until an operator empties its folder. One node may be a rogue that invents groups, with
-members, journals and dates of its choice. So the word of one node is not enough.
+A node never leaves the group that it has taken. If it takes a wrong one, what it has written down
+makes it useless until an operator empties its folder. One node may be a rogue that invents groups,
+with members, journals and dates of its choice. So what one node sends is not enough.
 
 What moves. Each node names the id of its group, or 0 if it knows none (`Join`), and one that knows
 a group sends it (`GroupConfig`). All nodes of a group send the same, however far they lag behind:
-the group as it was founded. Only whether the receiver was removed since then, some learn later.
-Nothing is believed for good: a node that starts empty takes back what it sent. The node that waits
-asks again all the time, so a claim that is not believed yet is made again.
+the group as it was founded. They differ only in whether the receiver was removed since then, which
+some learn later. Nothing is believed for good: a node that starts empty takes back what it sent.
+The node that waits asks again all the time, so a claim that is not believed yet is made again.
 
 What must hold (`two-witnesses`). The node takes a group once two nodes have sent the same one.
 
-Why two. With keys, each name stands for another key, so one of two is no rogue, and what it sends
-is its group. Two nodes suffice whatever a third one sends, so a rogue keeps nobody out. And two are
-not a majority: most members of a large group may be down. Who is asked is not decisive: the word of
-an observer, or of a member that the configuration does not name, counts as much.
+Why two. With keys, each name stands for another key. One rogue is assumed at most, so one of the
+two is honest, and what it sends is its group. Two nodes suffice whatever a third one sends, so a
+rogue keeps nobody out. And two are not a majority: most members of a large group may be down. Any
+node counts: also an observer, or a member that the configuration does not name.
 
 What if two nodes send different groups, and no other confirms either? Then nothing shows which is
 invented. The node logs both with their senders at ERROR, takes neither, and waits for a third.
@@ -51,8 +51,8 @@ class GroupClaims:
     Invariants:
         two-witnesses: a node takes a group that two nodes have sent; or that the only other
           configured node has sent; or that the first member founds, which it follows, while all
-          other configured nodes name none. It believes in the first two cases only that it was
-          removed.
+          other configured nodes name none. Only in the first two cases does it believe that it
+          was removed.
 
     """
 

@@ -1,4 +1,4 @@
-"""Declare a message once: in process it is the object itself, on the wire it is CBOR."""
+"""The base of messages, which are declared once: objects in a process, CBOR on the wire."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The subset of CBOR on our wire: integers, text, bytes, booleans, null, arrays.
 
-cbor2 reads and writes it, but for one thing: libipld writes what is small, since cbor2 takes long
-for each array. As a reader cbor2 accepts far more, and some of it is an attack: a tag that becomes
-a fraction of two numbers of half a megabyte keeps it busy for minutes. So every tag is refused
+cbor2 reads it, and writes what is large. libipld writes what is small, because cbor2 takes long for
+each array. As a reader cbor2 accepts far more, and some of it is an attack: a tag that becomes a
+fraction of two numbers of half a megabyte keeps it busy for minutes. So every tag is refused
 before its content is read, depth is bounded, and lengths must be definite. Other values, such as
 maps and floats, fail the check against the declared types (``transport/codec.py``).
 """

@@ -1,19 +1,21 @@
 """Messages to CBOR, and back from bytes that are not trusted.
 
 A message is an array of its tag and its fields, as `fencelock.actors.message.Message` says. msgspec
-makes the message of an array. It checks each value of what comes against the type that the field
-declares. Of what leaves it checks a user's arguments, what is written to a log or a journal, and
-frames between members: a member drops a frame with one wrong message as a whole, and with it the
-requests of other clients. A frame from or to a client has the messages of that client only.
+makes a message from such an array. Of a message that arrives, it checks each value against the
+declared type of its field. Of messages that leave, it checks a user's arguments, what is written to
+a log or a journal, and frames between members. These are checked because a member drops a frame
+with one wrong message as a whole, and with it the requests of other clients. A frame from or to a
+client has the messages of that client only.
 
-What leaves passes through MessagePack, which msgspec writes in one call: `pack`. A decoder of the
-declared type checks that, and `lists_of` makes of it the lists that are written as CBOR.
+A message that leaves is first written as MessagePack, which msgspec does in one call (`pack`). A
+decoder of the declared type checks the result, and `lists_of` turns it into the lists that are
+written as CBOR.
 
 A message in a frame may have more fields than are declared here, up to `EXTRA_FIELDS_MAX`. They
-are ignored: the sender is of a newer version. A record of a journal, a part of a snapshot and a
-command of the log may not. A node that ignored a field of its own promises could break them, and
-a member that ignored a field of a command would apply another one than the others.
-Last fields that are missing have their defaults in all of them.
+are ignored, since the sender is of a newer version. A record of a journal, a part of a snapshot and
+a command of the log may not: a node that ignored a field of its own promises could break them, and
+a member that ignored a field of a command would apply another command than the others. Missing
+fields at the end take their defaults, in all of these.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ by a cancellation, or by an exception that a signal's handler raises between any
 
     state      where it is                              followed by
     ACQUIRING  its token is `Ownership.acquiring`       GRANTED; refused; given up: UNDOING
-    GRANTED    in `Ownership.acquisitions`; perhaps its       LEAVING; lost; given up: UNDOING
-               caller has not resumed yet
+    GRANTED    in `Ownership.acquisitions`; perhaps     LEAVING; lost; given up: UNDOING
+               its caller has not resumed yet
     LEAVING    its release is `Ownership.leaving`       RELEASED; refused: GRANTED, unless no caller
                                                         waits for it; interrupted before
                                                         sent: UNDOING
@@ -27,7 +27,7 @@ by a cancellation, or by an exception that a signal's handler raises between any
 
 What is UNDOING belongs to the session: an acquire that was interrupted at any point ends there by
 one `Cancel`, which names its token and may be repeated. The owner may acquire again meanwhile: the
-session sends the requests of one claim in order.
+session sends the requests of one lock key in order.
 
 Owners
 ------
