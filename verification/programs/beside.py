@@ -83,9 +83,9 @@ class Pairs:
         self._over.set()
         self._thread.join()
 
-    def took(self, begins: float = 0.0, ends: float = float("inf")) -> list[float]:
-        """Return how long the pairs took that began between these times (s), shortest first."""
-        return sorted(end - began for began, end in self.spans if begins <= began < ends)
+    def took(self) -> list[float]:
+        """Return how long each pair took (s), shortest first."""
+        return sorted(end - began for began, end in self.spans)
 
     def longest_gap(self, begins: float, ends: float) -> float:
         """Return the longest time without the end of a pair between these two times (s)."""
