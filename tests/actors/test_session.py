@@ -241,8 +241,10 @@ def test_a_session_is_suspected_and_left_at_the_very_instant() -> None:
     )
     assert lease.suspect(suspect_at) is None
     assert (lease.passed(Instant(until - 1)), lease.passed(until)) == (False, True)
-    lease.confirm(suspect_at)
-    assert lease.suspect(later(suspect_at, 5_000)) is not None  # Once each time.
+    lease.confirm(suspect_at)  # It is notified once each time.
+    assert lease.suspect(later(suspect_at, 5_000)) == Suspected(
+        silent_ms=5_000, left_ms=ms_between(suspect_at, until)
+    )
 
 
 def test_a_session_that_opens_too_late_is_not_taken() -> None:

@@ -59,8 +59,23 @@ from fencelock.actors.session.event import (
     Surveyed,
     Suspected,
 )
-from fencelock.actors.session.holds import CONFIRMED_MAX, HoldState
-from fencelock.actors.session.lease import SessionLease
+from fencelock.actors.session.holds import CONFIRMED_MAX, ENDINGS_MAX, HoldState
+from fencelock.actors.session.lease import FOREVER, Ending, SessionLease
+
+
+def test_a_limited_number_of_lost_sessions_is_ended_again_and_again_for_two_ttls(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    state = harness.role.session_state
+    state.endings = {f"old{n}": Ending(FOREVER, FOREVER) for n in range(ENDINGS_MAX)}
+    sends = harness.run(TTL_MS)
+    assert list(state.endings) == [*(f"old{n}" for n in range(1, ENDINGS_MAX)), "c.1"]
+    ends = of(End, [*sends, *harness.run(2 * TTL_MS)])
+    assert {end.session for end in ends} == {"c.1"}
+    assert len({end.request for end in ends}) == len(ends) == 11
+    assert "c.1" not in state.endings
+    assert "client.end_unconfirmed" in harness.counted
 
 
 @pytest.mark.parametrize(("wait_ms", "ends_ms"), [(2_000, 2_500), (0, 1_500)])

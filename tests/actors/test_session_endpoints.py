@@ -583,6 +583,7 @@ def test_silence_has_the_others_probed_and_the_first_reply_wins(waiting: Session
     sent = reply(waiting, B, leader="a")
 
     (moved,) = of(Acquire, sent, B)
+    assert "client.endpoint_silent" in waiting.counted
     assert (moved.lock, moved.request) == ("y", of(Acquire, waiting.run(5_000), B)[0].request)
     assert waiting.role.session_state.endpoints.current == B
 
@@ -603,6 +604,7 @@ def test_a_leader_without_a_majority_is_left_for_one_that_serves(waiting: Sessio
 
     assert of(Acquire, reply(waiting, B, leader="a"), B)
     assert waiting.role.session_state.endpoints.current == B
+    assert "client.endpoint_not_serving" in waiting.counted
 
 
 def test_a_client_asks_ever_more_seldom_with_no_node_serving(waiting: SessionHarness) -> None:
@@ -617,7 +619,9 @@ def test_a_client_asks_ever_more_seldom_with_no_node_serving(waiting: SessionHar
             if isinstance(probe.message, Probe):
                 sent += [probe, *reply(waiting, probe.to, serving=False)]
 
+    probes = of(Probe, sent)
     assert 3 <= len(of(Probe, sent, A)) <= 4 + 20_000 // PROBE_PAUSE_MS_MAX
+    assert len({probe.request for probe in probes}) == len(probes)
     assert of(Acquire, sent, B) == []
 
 
