@@ -19,7 +19,7 @@ from support.log_proxy_scene import (
     proposed,
 )
 from support.proxy_scene import UnbatchedProxy
-from support.role_harness import HOST, T0, at
+from support.role_harness import HOST, T0, at, sent
 
 from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, PutEntry
@@ -31,8 +31,10 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.log_requests import CLIENT_COMMANDS_BYTES_MAX
 from fencelock.actors.proxy.access import CLIENT, Rights
+from fencelock.actors.proxy.clients import why_foreign
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import Quotas
+from fencelock.actors.role_message import RoleNotice
 
 
 @pytest.fixture
@@ -107,6 +109,25 @@ def test_a_client_cannot_send_in_the_session_of_another(proxy: Proxy, request_: 
     assert len(proxy.clients.by_id) == 0
 
 
+@pytest.mark.parametrize(
+    ("client", "session", "why"),
+    [
+        (
+            "ann~2",
+            "ann~2.1",
+            "client id 'ann~2' has a '~' or a '.', which only its sessions may have",
+        ),
+        ("bob", "ann.1", "session 'ann.1' is not of the client 'bob' itself"),
+        ("ann", f"ann.{'1' * 300}", f"session 'ann.{'1' * 76}' is longer than 256 bytes"),
+        ("n1", "n1.5f/1", "session 'n1.5f/1' has a '/', which only nodes have in theirs"),
+    ],
+)
+def test_a_session_that_is_not_the_clients_own_is_refused_with_the_reason(
+    client: str, session: str, why: str
+) -> None:
+    assert why_foreign(client, session) == why
+
+
 def by_keys(proxy: Proxy, quotas: Quotas) -> Proxy:
     rights = (Rights("ann", CLIENT), Rights("bob", CLIENT))
     return UnbatchedProxy(proxy.address, HOST, backend=proxy.backend, rights=rights, quotas=quotas)
@@ -122,6 +143,47 @@ def test_a_key_with_prefixes_retains_only_what_begins_so(proxy: Proxy, kind: str
         sender = Address("ann@1/session")
         refused = messages_to(keyed.handle(sender, acquire, T0), api.Refused, sender)
         assert [one.reason.name for one in refused] == [reason] * (reason is not None)
+
+
+LIMITED = (
+    "key 'ann' has the role client for names that begin with 'orders/' or 'bills/', and ListLocks "
+    "is about all names: ask for such names only, on the command line with --prefix, or use a key "
+    "without prefixes"
+)
+OTHER = (
+    "key 'ann' has the role client for names that begin with 'orders/' or 'bills/', and Acquire is "
+    "about 'jobs/1': use such names, or a key that has a prefix for this one"
+)
+OPERATORS = (
+    "key 'bob' has the role client, and Evict needs the role operator: use an operator's key "
+    '("fencelock keys add NAME --role operator" makes one)'
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (ListLocks(session="ann@1", request=2), LIMITED),
+        (api.Acquire(lock="jobs/1", session="ann@1.1", owner="o", request=2), OTHER),
+        (Evict(lock="bills/1", fence=1, operator="o", session="bob@1", request=2), OPERATORS),
+        (ListLocks(session="eve@1", request=2), "key 'eve' was removed, so ListLocks is refused"),
+    ],
+    ids=["all names", "another name", "a role", "no key"],
+)
+def test_a_request_that_a_key_does_not_allow_is_refused_with_what_it_allows(
+    proxy: Proxy, request_: Any, text: str
+) -> None:
+    rights = (Rights("ann", CLIENT, ("orders/", "bills/")), Rights("bob", CLIENT))
+    keyed = UnbatchedProxy(proxy.address, HOST, backend=proxy.backend, rights=rights)
+    client = request_.session.partition(".")[0]
+    sender = Address(f"{client}/session")
+    effects = keyed.handle(sender, request_, T0)
+    (refused,) = messages_to(effects, api.Refused, sender)
+    assert (refused.reason, refused.detail) == (api.Reason.FORBIDDEN, text)
+    kind = type(request_).__name__
+    log = f"refused {kind} of {client}: its key does not allow it"
+    assert [one.text for one in sent(effects, RoleNotice)] == [log]
+    assert sent(keyed.handle(sender, request_, T0), RoleNotice) == []
 
 
 REFUSED_BY_KEY = [
