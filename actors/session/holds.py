@@ -494,7 +494,7 @@ def _end_or_go_on(
     request = pending.request
     if isinstance(request, UpdateRequest) and pending.times_sent and not request.IDEMPOTENT:
         state.in_flight.drop(pending)
-        text = f"{titled(lock_key.lock)}: the session ended ({detail})"
+        text = f"{titled(lock_key.lock)}: the session ended: {detail}"
         return state.reply_no(pending, unfinished(pending, SessionExpiredError(text)))
     if hold is None:
         pending.times_sent, pending.sent_at, pending.renewed_at = 0, None, None

@@ -290,8 +290,10 @@ def test_a_session_that_ends_leaves_a_sent_update_unknown(harness: SessionHarnes
     sent = one(CountDown, harness.open(count_down(harness)))
     refused = refuse(harness, sent, Reason.SESSION_EXPIRED)
     assert refused.reason is Reason.SESSION_EXPIRED
-    assert refused.detail.startswith("latch 'L': the session ended (")
-    assert refused.detail.endswith("it is unknown whether the request took effect")
+    assert refused.detail == (
+        "latch 'L': the session ended: the cluster does not know the session (any more): no; it is "
+        "unknown whether the request took effect"
+    )
     assert of(CountDown, harness.run(5_000)) == []
 
 
