@@ -15,6 +15,7 @@ from support.table_scene import restored
 from support.table_transcript import commands
 
 from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.account import Quota
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
@@ -36,6 +37,7 @@ from fencelock.actors.table.wire import (
     KeyRecord,
     LeaseRecord,
     LogCommand,
+    QuotaRecord,
     TableHead,
     TablePart,
     WaitRecord,
@@ -350,15 +352,49 @@ def test_a_snapshot_with_a_record_that_cannot_be_is_refused(
         LockTable.restore((with_changed(part, kind, wrong),))
 
 
-@pytest.mark.parametrize(
-    ("field", "change"), [("latches", {"left": 2}), ("counters", {"value": 8})]
-)
-def test_digests_distinguish_objects(every: LockTable, field: str, change: dict[str, Any]) -> None:
+DIFFERENT: list[tuple[str, dict[str, Any]]] = [
+    ("latches", {"began": 9}),
+    ("latches", {"left": 2}),
+    ("latches", {"ticket": 2}),
+    ("latches", {"account": "z"}),
+    ("barriers", {"parties": 9}),
+    ("barriers", {"generation": 2}),
+    ("barriers", {"broken": True}),
+    ("barriers", {"account": "z"}),
+    ("counters", {"lock": "counter\x1fz"}),
+    ("counters", {"value": 8}),
+    ("counters", {"account": "z"}),
+    ("pools", {"size": 9}),
+    ("pools", {"taken": 1}),
+    ("pools", {"account": "z"}),
+    ("quotas", {"account": "z"}),
+    ("quotas", {"quota": Quota(claims=6)}),
+    ("entries", {"map": "z"}),
+    ("entries", {"key": "z"}),
+    ("entries", {"value": b"z"}),
+    ("entries", {"account": "z"}),
+    ("entries", {"session": 2}),
+    ("entries", {"due_ms": 77}),
+    ("key", {"key": {"value": b"z"}}),
+    ("key", {"key": {"account": "z"}}),
+    ("key", {"key": {"reserved": True}}),
+    ("key", {"key": {"detached_by": "z"}}),
+    ("sessions", {"label": "z"}),
+    ("hold", {"owner": "z"}),
+    ("wait", {"owner": "z"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), DIFFERENT)
+def test_the_numbers_by_which_members_compare_tables_have_every_field_of_an_object(
+    every: LockTable, kind: str, change: dict[str, Any]
+) -> None:
     (part,) = every.snapshot()
-    first, *rest = getattr(part, field)
-    other = LockTable.restore((replace(part, **{field: (first._replace(**change), *rest)}),))
-    assert other.numbers() != every.numbers()
-    assert other.digest() != every.digest()
+    part = replace(part, quotas=(QuotaRecord("y", Quota(claims=5)),))
+    one = LockTable.restore((part,))
+    other = LockTable.restore((with_changed(part, kind, change),))
+    assert other.numbers() != one.numbers()
+    assert other.digest() != one.digest()
 
 
 @pytest.mark.parametrize(("lock", "owner"), [("", "y"), ("n" * 257, "y"), ("n", "y" * 257)])
