@@ -13,8 +13,9 @@ from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of,
 
 from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
+from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open
+from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open, Renew
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
 from fencelock.actors.session.event import Close, Closed, HoldsLost, Loss
@@ -38,8 +39,8 @@ def test_an_acquire_opens_a_session_and_is_sent_in_it_under_a_number(
 
 def test_a_session_that_is_refused_ends_the_acquire_at_once(harness: SessionHarness) -> None:
     sends = harness.refuse(harness.acquire(), api.Reason.OVERLOADED)
-    assert one(api.Refused, sends, ANN).reason is api.Reason.OVERLOADED
-    assert "session" in one(api.Refused, sends, ANN).detail
+    refused = one(api.Refused, sends, ANN)
+    assert (refused.reason, refused.detail) == (api.Reason.OVERLOADED, "no session: no")
     assert of(Open, harness.run(20_000)) == []
     assert one(Open, harness.acquire()).session == "c~2"
 
@@ -113,6 +114,35 @@ def test_the_refusal_of_a_release_says_what_its_owner_holds(harness: SessionHarn
     assert refusal(ANN, 7) == "lock 'x': owner 'ann' is releasing it already"
 
 
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (api.Acquire(lock="x", owner="ann"), "lock 'x': owner 'ann' holds it, under fence 7"),
+        (api.Acquire(lock="y", owner="ann"), "lock 'y': owner 'ann' waits for it already"),
+        (
+            AddToCounter(counter="c", owner="ann"),
+            "counter 'c': a request of owner 'ann' about it is unanswered",
+        ),
+        (
+            Renew(lock="x", fence=7, owner="ann"),
+            "lock 'x': this hold has no deadline; every hold on bakery has one, and on paxos every "
+            "hold with a duration",
+        ),
+        (
+            Renew(lock="x", fence=8, owner="ann"),
+            "lock 'x': owner 'ann' does not hold it under that fence",
+        ),
+    ],
+)
+def test_a_request_that_the_client_refuses_itself_says_who_has_what(
+    harness: SessionHarness, request_: Any, text: str
+) -> None:
+    harness.hold()
+    harness.acquire(lock="y")
+    harness.receive(ANN, AddToCounter(counter="c", owner="ann"))
+    assert one(api.Refused, harness.receive(ANN, request_), ANN).detail == text
+
+
 @pytest.mark.parametrize("way", ["expired", "ended"])
 def test_a_release_after_the_session_ended_is_lost_once(harness: SessionHarness, way: str) -> None:
     harness.hold()
@@ -120,8 +150,15 @@ def test_a_release_after_the_session_ended_is_lost_once(harness: SessionHarness,
         sends = harness.refuse(harness.run(3_100), api.Reason.SESSION_EXPIRED)
     else:
         sends = harness.receive(A, Ended(session="c.1", detail="expired"))
-    assert one(HoldsLost, sends, WATCHER).losses == (Loss("x", "ann", 7),)
-    assert one(api.Refused, harness.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
+    lost = one(HoldsLost, sends, WATCHER)
+    why = {
+        "expired": "the cluster does not know the session (any more): no",
+        "ended": "the session ended: expired",
+    }[way]
+    assert (lost.losses, lost.detail) == ((Loss("x", "ann", 7),), why)
+    refused = one(api.Refused, harness.release(), ANN)
+    assert refused.reason is api.Reason.OWNERSHIP_LOST
+    assert refused.detail == f"lock 'x': owner 'ann' held it under fence 7 and lost it: {why}"
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
