@@ -61,8 +61,10 @@ class Barrier(TableObject, eq=False):
 
     def check_restored(self, table: TableState) -> None:
         if not (0 < self.waiting < self.parties and 1 <= self.generation <= table.tickets):
-            arrived = f"{self.waiting} of {self.parties} parties"
-            raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")
+            raise ValueError(
+                f"the snapshot has a wrong {titled(self.name)}: {self.waiting} of {self.parties} "
+                f"parties are in generation {self.generation}"
+            )
         if self.broken:
             first = next(iter(self.waits))
             table.unserved[first.ticket] = first

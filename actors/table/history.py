@@ -10,6 +10,7 @@ from zlib import crc32
 from msgspec import Struct, field
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
+from fencelock.actors.api.name import titled
 from fencelock.actors.table.report import page_of
 from fencelock.actors.table.wire import HistoryRecord
 
@@ -154,12 +155,12 @@ class Histories:
         for change in record.changes:
             if not last < change.version <= self.version:
                 raise ValueError(
-                    f"the snapshot has change {change.version} of {lock!a} after {last}"
+                    f"the snapshot has change {change.version} of {titled(lock)} after {last}"
                 )
             last = change.version
             self._append(lock, history, change)
         if not record.changes:
-            raise ValueError(f"the snapshot has a history of {lock!a} without changes")
+            raise ValueError(f"the snapshot has a history of {titled(lock)} without changes")
 
     def _append(self, lock: str, history: History, change: Change) -> None:
         history.changes.append(change)

@@ -85,7 +85,8 @@ class Latch(TableObject, eq=False):
         ):
             raise ValueError(
                 f"the snapshot has a wrong {titled(self.name)}: its count is {self.left} of "
-                f"{self.count}, and it has {self.waiting} waits"
+                f"{self.count}, it has {self.waiting} waits, ends at {self.due_ms} and is kept for "
+                f"{self.keep_ms} ms"
             )
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:

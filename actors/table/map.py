@@ -310,7 +310,9 @@ def fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Se
     if not 0 < version <= table.histories.version:
         raise ValueError(f"the snapshot has {what} of version {version}, which is not given yet")
     if number < 0 or bool(ticket) is not (number > 0 or due_ms is not None):
-        raise ValueError(f"the snapshot has {what} with ticket {ticket}")
+        raise ValueError(
+            f"the snapshot has {what} with ticket {ticket}, session {number} and expiry at {due_ms}"
+        )
     if not 0 <= (due_ms or 0) <= DUE_MS_MAX:
         raise ValueError(f"the snapshot has {what} that expires at {due_ms}")
     check_lock_size(name, MAP)
