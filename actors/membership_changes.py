@@ -340,6 +340,16 @@ class MemberChanges(ABC):
         """Replace the journal of a member that lost its own: remove it, then add it again."""
         node = request.node
         seat, report = self.seats.get(node), self.learner(node)
+        known = request.journal, 0 if seat is None else seat.journal
+        if request.journal and report is not None and report.journal not in known:
+            if self._is_outdated(report):
+                return _awaits_journal(node)
+            # Else the two would take turns: each is removed when the other has been added.
+            raise MembershipError(
+                f"{node} reports journal {report.journal:x}, and reported {request.journal:x} when "
+                f"this began: either two processes run as {node}, or it was started with another "
+                f"empty folder meanwhile. Stop all but one, then run fencelock replace {node} again"
+            )
         if seat is None or (report is not None and report.journal == seat.journal):
             return self._add(request, node)
         if self._is_outdated(report):

@@ -353,13 +353,18 @@ def learner(**fields: Any) -> Locate:
 
 
 def step(
-    action: MemberAction, node: str, facts: tuple[NodeFacts, ...], *, replacement: str = ""
+    action: MemberAction,
+    node: str,
+    facts: tuple[NodeFacts, ...],
+    *,
+    replacement: str = "",
+    journal: int = 0,
 ) -> tuple[MembersChanged | Refused, list[object]]:
     """Return the answer of the leader ``a``, and the messages to its other roles."""
     views = config()
     views.applied = 5
     role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
-    request = ChangeMembers(action=action, node=node, replacement=replacement)
+    request = ChangeMembers(action=action, node=node, replacement=replacement, journal=journal)
     asker = members_of("b")
     assert role.handle(asker, request, T0)
     effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), T0)
@@ -563,6 +568,18 @@ def test_a_replacement_waits_until_a_new_leader_has_a_message_from_the_node() ->
     assert isinstance(answer, MembersChanged)
     assert not answer.done
     assert "c has sent no message yet" in answer.detail
+    assert proposed == []
+
+
+@pytest.mark.parametrize("node", ["c", "d"], ids=["before its removal", "after it"])
+def test_two_processes_of_one_id_do_not_take_turns_as_the_replacement(node: str) -> None:
+    """Each would be removed for the other, without end."""
+    twin = facts_of("b", **{node: learner(journal=6)})
+
+    answer, proposed = step(MemberAction.REPLACE, node, twin, replacement=node, journal=5)
+
+    assert isinstance(answer, Refused)
+    assert f"either two processes run as {node}" in answer.detail
     assert proposed == []
 
 
