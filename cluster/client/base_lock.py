@@ -141,6 +141,8 @@ class BaseLock(HasHold, Generic[H]):
         They raise `AcquireCancelledError`, and leave nothing held. What was granted stays held.
         """
         self._cancels += 1
+        if self._channel.forked:  # What waits is the parent's, and its guards may be held for ever.
+            return
         registry = self._registry
         for own in registry.acquiring(self._listeners):
             self._end_wait(own, own.acquiring)
@@ -536,7 +538,8 @@ class BaseLock(HasHold, Generic[H]):
 
     def _not_held(self) -> NotHeldError:
         name = self._options.name
-        names = [name_of(owner) for owner in self._registry.holders(name)[:3]]
+        holders = [] if self._channel.forked else self._registry.holders(name)
+        names = [name_of(owner) for owner in holders[:3]]
         held_by = f"; held by {' and '.join(names)} of this client" if names else ""
         return NotHeldError(f"{titled(name)}: {self._who()} does not hold it{held_by}")
 

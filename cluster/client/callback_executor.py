@@ -197,6 +197,8 @@ class Notifying:
 
         Raises:
             TypeError: ``callback`` is not callable, or is a coroutine function.
+            ClosedError: it is a hold of the process that this one was forked from, where no thread
+                would call anything.
 
         """
         self._listen(HoldState.LOST, callback)

@@ -22,6 +22,7 @@ from fencelock.actors.api.lock_message import Cancel, Release
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.session_message import HAVE_DEADLINES, Renew
 from fencelock.actors.error import (
+    ClosedError,
     FencelockError,
     LockOwnershipLostError,
     NotHeldError,
@@ -323,6 +324,8 @@ class BaseHold(HasHold):
         return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
 
     def _listen(self, state: HoldState, callback: Callback) -> None:
+        if self._channel.forked:
+            raise ClosedError(self._channel.why_forked())
         listeners = Listeners()
         listeners.add(state, callback)
         self._registry.listen(self.own, listeners)

@@ -72,6 +72,7 @@ class LockMethods(BaseLock[H]):
             ClosedError: the client is closed.
 
         """
+        self._reach()
         own, token = self._to_release()
         return renewing(self._channel, own, token, duration)
 

@@ -75,8 +75,8 @@ class BaseSide(BaseRLock[H]):
             ClosedError: the client is closed.
 
         """
+        self._reach()
         own, token = self._to_release()
-        self._channel.check()
         check_held(self._channel, own, token)
         assert own.hold is not None
         fence = own.hold.fence

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.expect import PATIENCE_S, present
@@ -59,6 +61,32 @@ def test_a_hold_is_lost_to_a_forked_process_and_stays_its_parents(cluster: Local
     in_child(seen)
     assert (hold.lost, hold.held) == (False, True)
     hold.raise_if_lost()
+
+
+@forks
+def test_a_child_waits_for_no_thread_of_its_parent(cluster: LocalCluster) -> None:
+    client = cluster.connect()
+    hold = present(client.lock("x").acquire())
+    free, again = client.lock("y", duration=60), client.rwlock("z")
+    refused: list[tuple[type[Exception], Callable[[], object]]] = [
+        (ClosedError, lambda: hold.on_lost(print)),
+        (ClosedError, hold.release),
+        (ClosedError, free.renew),
+        (ClosedError, free.release),
+        (ClosedError, again.write().downgrade),
+        (NotHeldError, free.raise_if_lost),
+        (NotHeldError, again.read().raise_if_lost),
+    ]
+
+    def all_refused() -> bool:
+        signal.alarm(PATIENCE_S)  # Its default action ends the process.
+        free.cancel()
+        return all(refusal(error, use) for error, use in refused)
+
+    lock: Any = free
+    with lock._registry._guard:  # As if another thread acquired or released.
+        in_child(all_refused)
+    assert hold.held
 
 
 def test_a_hold_of_a_closed_client_is_not_held(cluster: LocalCluster) -> None:
