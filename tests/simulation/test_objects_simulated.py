@@ -16,6 +16,7 @@ from support.expect import with_long
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 from support.planted_bugs import UNREPLAYED, Patch, Plant, as_plant, instead, nothing, returning
 
+from fencelock.actors.api.counter import CounterChanged, CounterRequest
 from fencelock.actors.api.latch import CountDown
 from fencelock.actors.api.lock_message import Inspect, Reason
 from fencelock.actors.api.map import EntryList, EntryRequest, GetEntry, ListEntries, PutEntry
@@ -25,11 +26,14 @@ from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.effect import Send
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.redis import command, script
 from fencelock.actors.session import holds
+from fencelock.actors.session.requests import SessionRequests
+from fencelock.actors.session.state import SessionState
 from fencelock.actors.table import barrier, counter, history, key, latch, lock_rules, redis
 from fencelock.actors.table import map as maps
 from fencelock.actors.table.barrier import Barrier
@@ -189,7 +193,7 @@ def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
     monkeypatch: pytest.MonkeyPatch, compared: Tally[str]
 ) -> None:
     seen: Tally[str] = Tally()
-    change, end, judge_read = model_maps.change, model_maps.end, MapJudge._read  # pyright: ignore[reportPrivateUsage]
+    change, end, values = model_maps.change, model_maps.end, MapJudge.values
 
     def changed(model: Model, command: EntryRequest) -> None:
         seen["changed"] += 1
@@ -202,13 +206,13 @@ def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
         seen["ended"] += any(one.session for one in entries)
         end(model, entries)
 
-    def read(judge: MapJudge, user: Any, query: Any, floor: int, reply: EntryList) -> None:
+    def read(judge: MapJudge, query: Any, reply: EntryList) -> dict[tuple[str, str], Any]:
         seen["found"] += bool(reply.entries)
-        judge_read(judge, user, query, floor, reply)
+        return values(judge, query, reply)
 
     monkeypatch.setattr(model_maps, "change", changed)
     monkeypatch.setattr(model_maps, "end", ended)
-    monkeypatch.setattr(MapJudge, "_read", read)
+    monkeypatch.setattr(MapJudge, "values", read)
     demand_clean(
         MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"), first=30
     )
@@ -465,6 +469,28 @@ def old_reads(sound: Any, queries: Queries, sender: Any, request: Any, now: Any)
     return sound(queries, sender, request, now)
 
 
+# Counters
+
+
+@as_plant
+def sent_twice(sound: Any, in_flight: SessionRequests, pending: Any, now: Any) -> Any:
+    """Send each request once more, under another number."""
+    effects = sound(in_flight, pending, now)
+    if not isinstance(pending.request, CounterRequest):
+        return effects
+    sends = [one for one in effects if isinstance(one, Send)]
+    in_flight.number += len(sends)
+    again = [Send(one.to, replace(one.message, request=in_flight.number)) for one in sends]
+    return [*effects, *again]
+
+
+@as_plant
+def every_change_is_done(sound: Any, state: SessionState, pending: Any, reply: Any) -> Any:
+    if isinstance(reply, CounterChanged):
+        reply = replace(reply, changed=True)
+    return sound(state, pending, reply)
+
+
 # Pools
 
 
@@ -713,6 +739,8 @@ PLANTED: dict[tuple[str, Workload], dict[str, tuple[Any, ...]]] = {
         "any value": ("values, ", 0, (counter, "_change", bugs.any_value_is_the_expected_one)),
         "beyond the limits": ("values, ", 0, (counter, "_change", bugs.a_sum_stays_at_the_limit)),
         "old reads": ("reads", 7, OLD_READS),
+        "sent twice": ("once: ", 0, (SessionRequests, "_send", sent_twice)),
+        "all are done": ("replies: ", 0, (SessionState, "reply", every_change_is_done)),
     },
     ("pools", POOLS): {
         "counts twice": ("one-outcome, ", 0, COUNTS_TWICE),

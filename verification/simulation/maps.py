@@ -21,13 +21,12 @@ from fencelock.actors.api.map import (
 from fencelock.actors.api.name import kind_of, object_name, titled
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, node_of
-from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.object_judge import ObjectJudge
 from fencelock.verification.simulation.replay import TableReplay
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import ViolationError, sent
+from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
 
 PAUSE_MS = 200
@@ -227,60 +226,35 @@ class MapUser(Watching):
         return [Send(self.session, put)]
 
 
-class MapJudge(LockJudge):
-    """Judges the locks of one run as `LockJudge` does, and the reads of the map that they guard.
+class MapJudge(ObjectJudge):
+    """Judges the locks of one run, the map that they guard, and its watchers (`WatchJudge`)."""
 
-    - Reads: see `TableReplay.judge_read`.
-    - Watches, gaps and values: see `WatchJudge`.
-    """
+    kind = MAP
+    query = MapQuery
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.asked: dict[Address, tuple[MapQuery, int]] = {}
-        """The read of each user in flight, and the slot that was known when it was sent."""
-        self.slots: dict[int, int] = {}
-        """The slot of each version."""
         self.watches = WatchJudge(self.replay)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        event, user = delivered.event, delivered.to
-        if isinstance(event, SlotOutcomes):
-            for one in event.outcomes:
-                if isinstance(one, EntryChanged) and one.changed:
-                    self.slots.setdefault(one.version, event.slot)
-        if user not in self.contenders:
-            super().handled(delivered, effects)
+        event = delivered.event
+        if isinstance(event, Refused) and is_of_watch(event):
             return
-        if isinstance(event, Refused) and kind_of(event.lock) == MAP:
-            if not is_of_watch(event):
-                self.asked.pop(user, None)
-            return
+        if isinstance(event, ChangesRead) and delivered.to in self.contenders:
+            self.watches.see(delivered.to, event)
         super().handled(delivered, effects)
-        match event:
-            case ChangesRead():
-                self.watches.see(user, event)
-            case EntryChanged(version=version):
-                self.replay.knows(self.slots.get(version, 0))
-            case EntryList() if user in self.asked:
-                self._read(user, *self.asked.pop(user), event)
-            case _:
-                pass
-        for query in sent(effects, MapQuery):
-            self.asked[user] = query, self.replay.floor
 
     def left(self, client: str) -> None:
-        """End all waits and holds of ``client``. Its reads get no reply any more."""
         super().left(client)
         self.watches.left(client)
-        for user in [user for user in self.asked if user.startswith(f"{client}/")]:
-            del self.asked[user]
 
-    def _read(self, user: Address, query: MapQuery, floor: int, read: EntryList) -> None:
+    def values(self, query: MapQuery, read: EntryList) -> dict[tuple[str, str], Any]:
         lock = object_name(MAP, NAME)
         keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
         seen: dict[tuple[str, str], Any] = dict.fromkeys((lock, key) for key in keys)
-        seen |= {(lock, one.key): (one.version, one.value, one.session) for one in read.entries}
-        self.replay.judge_read(user, floor, read, seen)
+        return seen | {
+            (lock, one.key): (one.version, one.value, one.session) for one in read.entries
+        }
 
 
 MAPS = Workload(MapUser, MapJudge)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.actors.api.name import client_of, object_name, plain_name, titled
+from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
-from fencelock.actors.api.request import RequestKey
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, address_of
-from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Host
-from fencelock.actors.session.event import HoldsLost
-from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.object_judge import ObjectJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
@@ -66,7 +63,7 @@ class BarrierUser(LockUser):
                     self.phase = ContenderPhase.DONE
                 return [observed, *self._on_end(left=0)]
             case PauseEnded() if self.phase is ContenderPhase.DONE:
-                return [self._ask(None)]
+                return [self._ask(None)] if event.turn == self.turn else ()
             case _:
                 return super().handle(sender, event, now)
 
@@ -89,45 +86,16 @@ class BarrierUser(LockUser):
         return Send(self.session, arrive)
 
 
-class PassJudge(LockJudge):
-    """Judges one run of objects at which contenders pass.
+class PassJudge(ObjectJudge):
+    """Judges one run of objects at which contenders pass. A pass counts as a grant."""
 
-    - Wants: a contender passes at most as often as the log has let it pass.
-    """
-
-    passed: type[UpdateReply]
+    passed: ClassVar[type[UpdateReply]]
     """The reply that lets a contender pass."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.let_pass: Counter[tuple[Address, str]] = Counter()
-        """The passes of each contender and object that are in the log and not yet received."""
-        self.known: set[RequestKey] = set()
-
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        event = delivered.event
-        match event:
-            case SlotOutcomes():
-                for outcome in event.outcomes:
-                    if isinstance(outcome, self.passed) and outcome.key not in self.known:
-                        self.known.add(outcome.key)
-                        self.let(outcome)
-            case HoldsLost():
-                self.losses += len(event.losses)
-            case UpdateReply() if (
-                isinstance(event, self.passed) and delivered.to in self.contenders
-            ):
-                self.grants += 1
-                self.let_pass[delivered.to, event.lock] -= 1
-                if self.let_pass[delivered.to, event.lock] < 0:
-                    raise ViolationError(f"wants: {delivered.to} passes {titled(event.lock)}")
-            case _:
-                pass
-
-    def let(self, passed: UpdateReply) -> None:
-        """Note a pass in the log."""
-        contender = address_of(client_of(passed.session), passed.owner)
-        self.let_pass[contender, passed.lock] += 1
+        super().handled(delivered, effects)
+        if isinstance(delivered.event, self.passed) and delivered.to in self.contenders:
+            self.grants += 1
 
 
 class BarrierJudge(PassJudge):
@@ -136,6 +104,7 @@ class BarrierJudge(PassJudge):
     - Generations: all parties that pass together have one number, and these numbers rise.
     """
 
+    kind = BARRIER
     passed = BarrierPassed
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -143,9 +112,12 @@ class BarrierJudge(PassJudge):
         self.last: Counter[str] = Counter()
         """The last generation that has passed each barrier."""
 
-    def let(self, passed: UpdateReply) -> None:
-        super().let(passed)
-        assert isinstance(passed, BarrierPassed)
+    def _note(self, outcome: UpdateReply, slot: int) -> None:
+        super()._note(outcome, slot)
+        if isinstance(outcome, BarrierPassed):
+            self._judge_generation(outcome)
+
+    def _judge_generation(self, passed: BarrierPassed) -> None:
         last = self.last[passed.lock]
         if passed.generation <= last if passed.index == 0 else passed.generation != last:
             raise ViolationError(f"generations: {passed} after {last}")
@@ -218,6 +190,7 @@ class LatchUser(LockUser):
 class LatchJudge(PassJudge):
     """Judges one run of latches as `PassJudge` does."""
 
+    kind = LATCH
     passed = LatchPassed
 
 
@@ -276,17 +249,13 @@ class PoolUser(LockUser):
 
 
 class PoolJudge(PassJudge):
-    """Judges one run of pools as `PassJudge` does."""
+    """Judges one run of pools as `PassJudge` does.
 
-    passed = PermitsTaken
+    A return counts like a take: while all are taken, there are no others.
+    """
 
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe what contenders give back, too."""
-        event = delivered.event
-        if isinstance(event, PermitsGiven) and delivered.to in self.contenders:
-            # A return counts like a take: while all are taken, there are no others.
-            self.grants += 1
-        super().handled(delivered, effects)
+    kind = POOL
+    passed = UpdateReply
 
 
 POOLS = Workload(PoolUser, PoolJudge)
