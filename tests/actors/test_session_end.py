@@ -63,6 +63,7 @@ from fencelock.actors.session.event import (
 )
 from fencelock.actors.session.holds import CONFIRMED_MAX, ENDINGS_MAX, HoldState
 from fencelock.actors.session.lease import FOREVER, Ending, SessionLease
+from fencelock.actors.session.requests import RETRY_MS_MAX
 
 
 def test_a_limited_number_of_lost_sessions_is_ended_again_and_again_for_two_ttls(
@@ -73,7 +74,7 @@ def test_a_limited_number_of_lost_sessions_is_ended_again_and_again_for_two_ttls
     state.endings = {f"old{n}": Ending(FOREVER, FOREVER) for n in range(ENDINGS_MAX)}
     sends = harness.run(TTL_MS)
     assert list(state.endings) == [*(f"old{n}" for n in range(1, ENDINGS_MAX)), "c.1"]
-    ends = of(End, [*sends, *harness.run(2 * TTL_MS)])
+    ends = of(End, [*sends, *harness.run(2 * TTL_MS + RETRY_MS_MAX)])
     assert {end.session for end in ends} == {"c.1"}
     assert len({end.request for end in ends}) == len(ends) == 11
     assert "c.1" not in state.endings
