@@ -28,7 +28,7 @@ from support.role_harness import HOST, T0, at, only_sent, sent
 from support.samples import Row, cases, demand_bounds, demand_honest, errors, variants
 
 from fencelock.actors.api.lock_message import Contender
-from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
+from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery import wire as messages
 from fencelock.actors.bakery.backend import BakeryBackend
@@ -36,8 +36,12 @@ from fencelock.actors.bakery.bounds import (
     REFUSAL_CHARS_MAX,
     TABLE_PARTS_MAX,
     WAITING_MS_MAX,
+    FromLeader,
     is_possible_end,
     is_possible_record,
+    is_possible_reply,
+    is_possible_request,
+    is_possible_step,
 )
 from fencelock.actors.bakery.config import (
     HOLDERS_SHOWN_MAX,
@@ -56,9 +60,11 @@ from fencelock.actors.bakery.event import BeatContents
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.reconfigurer import BAKERY_VERSION_CHARS_MAX, Reconfigurer
 from fencelock.actors.bakery.ticket import (
+    ADDRESS_BYTES_MAX,
     FENCE_COUNTER_MAX,
     LEASE_MS_MAX,
     TERM_MS_MAX,
+    TICKET_NUMBER_MAX,
     TICKET_ROUND_MAX,
     EndedRequests,
     Record,
@@ -229,7 +235,14 @@ IMPOSSIBLE_STATEMENTS = variants(
     messages.BoundStatement("n1", 1, 5), leader=("n4",), number=(0, INT), bound_ms=(0, LONG_MS)
 )
 ROUNDS = (0, -1, TICKET_ROUND_MAX + 1, INT)
-BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, FENCE_COUNTER_MAX), INT)
+BEYOND = (
+    -1,
+    pack_fence(0, 1),
+    pack_fence(4, 1),
+    pack_fence(3, 0),
+    pack_fence(3, FENCE_COUNTER_MAX),
+    INT,
+)
 FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, FENCE_COUNTER_MAX), INT)
 """Fences that no leader has granted, for a proxy: it knows only which epochs are plausible."""
 IMPOSSIBLE_RECORDS = variants(
@@ -506,7 +519,7 @@ ROWS = (
             number=1,
             holders=(HOLDER,),
             waiters=(WAITER,),
-            waiting=1,
+            waiting=WAITERS_SHOWN_MAX + 1,
             epoch=3,
             expired_ms=5,
         ),
@@ -640,6 +653,81 @@ def test_a_message_that_no_honest_member_sends_is_refused_and_logged(
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.honest).__name__)
 def test_a_message_of_an_honest_member_is_not_refused(row: Row) -> None:
     demand_honest(row)
+
+
+LONG_NAME, LONG_ADDRESS = "x" * OWNER_BYTES_MAX, "s" * ADDRESS_BYTES_MAX
+LONG_WHO = Who(LONG_ADDRESS, LONG_NAME)
+DURATIONS: dict[str, Sequence[Any]] = {
+    "hold_ms": (1, TERM_MS_MAX),
+    "grace_ms": (1, TERM_MS_MAX),
+    "label": (LONG_NAME,),
+    "who": (LONG_WHO,),
+}
+COUNTED: dict[str, Sequence[Any]] = {
+    "highest": (0, FENCE_COUNTER_MAX),
+    "known": (0, TICKET_ROUND_MAX),
+}
+TICKETS = variants(
+    ticket(1),
+    **DURATIONS,
+    turn=(Turn(TICKET_NUMBER_MAX, "n2", 1),),
+    proxy=(proxy_of("x" * (ADDRESS_BYTES_MAX - len(proxy_of("")))),),
+)
+CONTENDERS = variants(
+    HOLDER, session=(LONG_ADDRESS,), owner=(LONG_NAME,), label=(LONG_NAME,), since_ms=(0,)
+)
+STATE = messages.QueryResult(
+    lock="x", number=1, holders=(HOLDER,), waiters=(), waiting=0, epoch=3, expired_ms=0
+)
+LIMITING = (
+    *variants(MAX_TICKET, **COUNTED),
+    *variants(
+        messages.Collected(**NAMED, round=1, voted=False, ahead=None, highest=1, known=1),
+        **COUNTED,
+        ahead=(Turn(FENCE_COUNTER_MAX, "n2", 1),),
+    ),
+    *variants(messages.Yield(**NAMED, round=2), round=(1, TICKET_ROUND_MAX)),
+    *variants(
+        messages.AddTicket(epoch=3, ticket=ticket(1), round=1, fence=FENCE, taken=False),
+        round=(TICKET_ROUND_MAX,),
+        ticket=TICKETS,
+    ),
+    messages.TicketDropped(epoch=3, number=1, found=True, request=0),
+    *variants(
+        lock_request(WHO), **DURATIONS, request=(REQUEST_MAX,), wait_ms=(None, 0, WAIT_MS_MAX)
+    ),
+    messages.Unlock(**OF_OWNER | {"request": REQUEST_MAX}, fence=0, number=1, waiting=False),
+    *variants(
+        messages.RenewHold(**OF_OWNER, fence=FENCE, hold_ms=500, number=1, missed=NAMES),
+        hold_ms=(0, TERM_MS_MAX),
+    ),
+    messages.UnlockAll(session=LONG_ADDRESS, number=1),
+    messages.Locked(**OF_HOLD, hold_ms=LEASE_MS - 500, grace_ms=500),
+    messages.Locked(**OF_HOLD | {"request": REQUEST_MAX}, hold_ms=500, grace_ms=500),
+    messages.Unlocking(**OF_HOLD, grace_ms=0),
+    messages.Unlocking(**OF_HOLD, grace_ms=TERM_MS_MAX),
+    messages.LockFailed(
+        **OF_OWNER, request=1, error=messages.Error.FAILED, detail="x" * REFUSAL_CHARS_MAX
+    ),
+    messages.HoldRenewed(number=1, fence=0, hold_ms=0, grace_ms=0, invalid="x" * REFUSAL_CHARS_MAX),
+    *variants(
+        STATE,
+        holders=((HOLDER,) * HOLDERS_SHOWN_MAX, *((one,) for one in CONTENDERS)),
+        expired_ms=(0, None),
+    ),
+)
+"""Messages with one field at a bound."""
+
+
+@pytest.mark.parametrize("message", LIMITING, ids=lambda message: type(message).__name__)
+def test_what_an_honest_member_can_send_at_most_is_possible(message: Message) -> None:
+    if isinstance(message, FromLeader):
+        assert is_possible_step(message)
+    elif isinstance(message, messages.ToLeader):
+        assert is_possible_request(message)
+    else:
+        assert isinstance(message, messages.ToProxy)
+        assert is_possible_reply(message, 3, LEASE_MS)
 
 
 def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fencelock.actors.api.lock_message import NodeStatus
 from fencelock.actors.effect import Effects
@@ -51,9 +53,12 @@ class Row(NamedTuple):
     impossible: Mapping[str, Sequence[Any]]
 
 
-def variants(value: Any, **impossible: Sequence[Any]) -> list[Any]:
-    """Return copies of a named tuple, each with one of the ``impossible`` values of a field."""
-    return [value._replace(**{name: one}) for name, many in impossible.items() for one in many]
+def variants(value: Any, **fields: Sequence[Any]) -> list[Any]:
+    """Return copies of a message or a named tuple, each with one other value of a field."""
+    others = [{name: one} for name, many in fields.items() for one in many]
+    if isinstance(value, Struct):
+        return [replace(value, **other) for other in others]
+    return [value._replace(**other) for other in others]
 
 
 def cases(rows: Iterable[Row]) -> list[Any]:
