@@ -163,6 +163,12 @@ def peer_of(connection: Borrowed) -> Any:
     return peer
 
 
+def shown_address(name: tuple[object, ...]) -> str:
+    """Return the name of one end of a TCP connection as an address: ``10.0.0.1:4040``."""
+    host = str(name[0])
+    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+
+
 def acked_bytes(connection: Borrowed) -> int | None:
     """Return the bytes that the other side has received; None where that is not reported."""
     info = getattr(tcp, "TCP_INFO", None)

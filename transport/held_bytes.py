@@ -57,7 +57,7 @@ from fencelock.actors.repeated import Repetitions
 from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.connections import Connection
-from fencelock.transport.descriptors import Borrowed, borrow
+from fencelock.transport.descriptors import Borrowed, borrow, shown_address
 from fencelock.transport.log import logger
 from fencelock.transport.posix import A_NODE, posix
 
@@ -225,7 +225,7 @@ class HeldBytes:
                     "%s: closed %s connections that took too much memory, the latest from %s: %s",
                     self._endpoint,
                     count,
-                    peer,
+                    shown_address(peer),
                     last.why,
                 )
         return barred

@@ -25,6 +25,7 @@ from fencelock.transport.descriptors import (
     CONNECTIONS_MIN,
     RESERVED,
     connections_max,
+    shown_address,
 )
 from fencelock.transport.sockets import LISTEN_BACKLOG
 
@@ -133,7 +134,7 @@ class StreamServer:
         """The bytes that wait for all clients."""
         self._socket = _bound(address)
         name = self._socket.getsockname()
-        self.address = f"tcp://{_shown(name)}"
+        self.address = f"tcp://{shown_address(name)}"
         self._epoll = select.epoll()
         self._epoll.register(self._socket.fileno(), _NEW)
         self.descriptor = self._epoll.fileno()
@@ -211,7 +212,7 @@ class StreamServer:
                     _try_send(socket, FULL)
                 continue
             self._accepted += 1
-            if not self._post(Opened(connection=self._accepted, peer=_shown(peer))):
+            if not self._post(Opened(connection=self._accepted, peer=shown_address(peer))):
                 socket.close()
                 break
             for level, option, value in _OPTIONS:
@@ -335,8 +336,3 @@ def _listening(family: tcp.AddressFamily, where: tuple[str, int]) -> tcp.socket:
         socket.close()
         raise
     return socket
-
-
-def _shown(name: tuple[object, ...]) -> str:
-    host = str(name[0])
-    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import socket as tcp
 import time
 from collections import Counter
@@ -107,10 +108,25 @@ def test_a_message_without_end_ends_its_connection_and_no_other(node: Station, s
     assert not is_ended(honest)
 
 
-def test_a_message_without_end_just_above_the_limit_ends_its_connection(node: Station) -> None:
+def reasons(lines: Lines) -> list[str]:
+    """Return why connections were ended, as the log says."""
+    return [
+        text.partition("latest from ")[2].partition(": ")[2]
+        for _, _, text in lines.values
+        if "too much memory" in text
+    ]
+
+
+def test_a_message_without_end_just_above_the_limit_ends_its_connection(
+    node: Station, lines: Lines
+) -> None:
     attacker = node.stranger("attacker")
     sends_all(node, attacker, bytes([MORE, 0]) * ((LIMIT + 4096) // 2))
     until(lambda: is_ended(attacker), node)
+    until(lambda: reasons(lines), node)
+    most, sent = LIMIT - held_bytes.SLACK_BYTES >> 10, (LIMIT + 4096) >> 10
+    text = f"it sent {sent} KiB of one message without its end; a frame has one part of at most "
+    assert reasons(lines) == [f"{text}{most} KiB"]
 
 
 def test_a_frame_of_several_parts_ends_its_connection(node: Station, lines: Lines) -> None:
@@ -121,7 +137,9 @@ def test_a_frame_of_several_parts_ends_its_connection(node: Station, lines: Line
     until(lambda: node.counters["wire.held_closed"] == 1, node)
     assert node.counters["wire.malformed"] == 1
     (line,) = lines.values
-    assert line[2].startswith(f"{node.hub.endpoint}: {text} {attacker.getsockname()}: ")
+    host, port = attacker.getsockname()
+    why = "it sent a frame of several parts"
+    assert line[2] == f"{node.hub.endpoint}: {text} {host}:{port}: {why}"
 
 
 @pytest.mark.parametrize(("host", "source"), [("127.0.0.1", "127.0.0.2"), ("[::1]", "::1")])
@@ -164,7 +182,7 @@ def test_a_client_that_sends_megabytes_of_frames_keeps_its_connection(node: Stat
 
 
 def test_all_connections_together_hold_no_more_than_the_limit(
-    node: Station, monkeypatch: pytest.MonkeyPatch
+    node: Station, monkeypatch: pytest.MonkeyPatch, lines: Lines
 ) -> None:
     monkeypatch.setattr(held_bytes, "HELD_MAX", 256 << 10)
     strangers = [node.stranger(f"s{number}") for number in range(6)]
@@ -172,6 +190,9 @@ def test_all_connections_together_hold_no_more_than_the_limit(
         sends_all(node, one, bytes([MORE, 0]) * (32_000 + 1_000 * number))
     until(lambda: node.counters["wire.held_closed"] >= 2, node)
     assert sum(map(is_ended, strangers)) <= 3
+    (first, *_) = reasons(lines)
+    wait = r"0 MiB of all connections wait, the limit is 16 MiB, and \d+ KiB of it"
+    assert re.fullmatch(wait, first)
 
 
 def test_a_node_that_waits_for_its_disk_still_ends_them(node: Station) -> None:
@@ -283,12 +304,16 @@ def exchange(
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_client_that_reads_no_reply_loses_its_connection(node: Station, reads: bool) -> None:
+def test_a_client_that_reads_no_reply_loses_its_connection(
+    node: Station, lines: Lines, reads: bool
+) -> None:
     one, ends = node.stranger("deaf"), time.monotonic() + held_bytes.DEAF_S + 1.5
     closed = partial(node.counters.__getitem__, "wire.held_closed")
     exchange(node, one, "deaf", reads=reads, ends=ends, done=closed)
     assert node.counters["wire.held_closed"] == (not reads)
     assert is_ended(one) == (not reads)
+    why = r"it read nothing for 1 s, in which it sent \d+ KiB; \d+ KiB wait"
+    assert [re.fullmatch(why, text) is not None for text in reasons(lines)] == [True] * (not reads)
 
 
 def make_silent(
