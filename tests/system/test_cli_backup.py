@@ -31,6 +31,7 @@ from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import load, loopback, starting_config
 from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.restore import folders_of
 from fencelock.cluster.node.storage.backup import (
     BackupDamagedError,
     BackupFailedError,
@@ -56,6 +57,10 @@ def config(tmp_path: Path) -> Path:
     return write_config(tmp_path, "orders-2")
 
 
+IN_WORDS = 'cluster "orders" before slot 54, as of 2025-11-22T13:47:33+00:00, fences up to 0'
+"""The backup of the fixture `file`."""
+
+
 def write_config(folder: Path, cluster: str) -> Path:
     path = folder / f"{cluster}.toml"
     path.write_text(starting_config(loopback(3), cluster=cluster), encoding="utf-8")
@@ -74,7 +79,7 @@ def refusal(*arguments: str | Path) -> FencelockError:
 
 def test_a_file_is_checked_without_a_configuration(file: Path) -> None:
     out = run("restore", file, "--check").output
-    assert 'is complete: cluster "orders" before slot 54, as of 2025-11-22' in out
+    assert out == f"{file} is complete: {IN_WORDS}, 1 parts.\n"
 
 
 def test_a_damaged_file_is_refused_with_the_part_and_the_byte(file: Path, config: Path) -> None:
@@ -86,14 +91,20 @@ def test_a_damaged_file_is_refused_with_the_part_and_the_byte(file: Path, config
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    error = checked(BackupFailedError, refusal("restore", tmp_path / "missing", "--check"))
-    assert "missing cannot be read: No such file" in str(error)
+    missing = tmp_path / "missing"
+    error = checked(BackupFailedError, refusal("restore", missing, "--check"))
+    assert str(error) == f"{missing} cannot be read: No such file or directory: {missing}"
 
 
 def test_the_restored_folders_and_the_next_steps_are_printed(file: Path, config: Path) -> None:
     out = run("restore", file, "--config", config).output
-    assert f"begin above {1 << 40}" in out
-    assert f"fencelock serve --config {config} --id n3    # its data: {config.parent}" in out
+    assert out == (
+        f'Restored cluster "orders-2" from {IN_WORDS}. Its fences begin above {1 << 40}.\n'
+        "Move each folder to its machine, keep no copy, and start all nodes:\n\n"
+    ) + "".join(
+        f"  fencelock serve --config {config} --id {node}    # its data: {folder}\n"
+        for node, folder in folders_of(load(config)).items()
+    )
 
 
 def test_the_id_of_the_old_cluster_is_refused_with_another_one(file: Path, tmp_path: Path) -> None:
@@ -112,8 +123,10 @@ def occupy(config: Path) -> Path:
 def test_folders_with_content_are_refused_without_force(file: Path, config: Path) -> None:
     folder = occupy(config)
     error = refusal("restore", file, "--config", config)
-    assert f"{folder}: files that are no journal" in str(error)
-    assert "--force" in str(error)
+    assert str(error) == (
+        f"these folders are not empty:\n  {folder}: files that are no journal\nName another data "
+        f"folder in {config}, or use --force to move these aside"
+    )
 
 
 def test_force_prints_what_may_be_lost_before_it_asks(
@@ -126,11 +139,13 @@ def test_force_prints_what_may_be_lost_before_it_asks(
     out = run(*arguments, answer="n\n", status=ExitStatus.DECLINED).output
 
     assert out.index("What may be lost") < out.index("Replace the folders?")
-    assert str(folder) in out
+    aside = f"--force moves these folders aside:\n  {folder}: files that are no journal\n\n"
+    assert out.startswith(f"{aside}The backup: {IN_WORDS}.\nWhat may be lost")
     assert "Nothing was changed." in out
     assert (folder / "precious").read_text() == "kept"
-    run(*arguments, answer="y\n")
-    assert (folder.with_name("n1.replaced-1") / "precious").read_text() == "kept"
+    former = folder.with_name("n1.replaced-1")
+    assert f"{folder} was moved to {former}\n" in run(*arguments, answer="y\n").output
+    assert (former / "precious").read_text() == "kept"
 
 
 def test_force_needs_a_terminal_or_yes(file: Path, config: Path) -> None:
@@ -142,8 +157,10 @@ def test_force_needs_a_terminal_or_yes(file: Path, config: Path) -> None:
 
 def test_a_backup_replaces_no_file_and_needs_its_folder(file: Path, tmp_path: Path) -> None:
     where = ("--connect", "tcp://127.0.0.1:9")
-    assert "exists already" in str(refusal("backup", file, *where))
-    assert "there is no folder" in str(refusal("backup", tmp_path / "no" / "a", *where))
+    taken, lone = refusal("backup", file, *where), tmp_path / "no" / "a"
+    assert str(taken) == f"{file} exists already: a backup never replaces a file"
+    missing = refusal("backup", lone, *where)
+    assert str(missing) == f"{lone}: there is no folder {lone.parent}"
 
 
 class LoneMember:
@@ -208,11 +225,14 @@ def test_a_file_that_no_member_of_paxos_can_have_is_mended(
     assert member.repair(answer="n\n").exit_code != 0
     done, again = member.repair("--yes"), member.repair()
 
+    copy = member.folder.with_name("n1.before-repair-1")
     assert done.exit_code == 0, done.output
+    assert done.output.startswith("The journal of n1 has 1 votes that no honest member can have:")
+    assert done.output.endswith(f"1 removed. The folder as it was: {copy}. Start n1 now.\n")
     assert words in done.output
     assert "They are not chosen" in done.output or isinstance(record, Pledged)
-    assert (member.folder.with_name("n1.before-repair-1")).is_dir()
-    assert "has no vote that an honest member cannot have" in again.output
+    assert copy.is_dir()
+    assert again.output == "The journal of n1 has no vote that an honest member cannot have.\n"
     assert member.fence() > member.first
 
 
