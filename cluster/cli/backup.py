@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say
+from fencelock.cluster.cli.formatting import how_many
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.serve import CONFIG_PATH, ConfigOption, NodeIdOption
 from fencelock.cluster.cli.target import ASK, AskOptions, connected_to
@@ -233,7 +234,7 @@ def restore(
         header, parts = read_backup(file)
     table = restoring.check_parts(header, parts)
     if check:
-        typer.echo(f"{file} is complete: {in_words(header)}, {len(parts)} parts.")
+        typer.echo(f"{file} is complete: {in_words(header)}, {how_many(len(parts), 'part')}.")
         return
     settings = load(config)
     restoring.check_target(header, settings)
@@ -356,7 +357,8 @@ def repair(
 
 
 def _explain(node: str, wrong: Sequence[Impossible], why: str) -> None:
-    typer.echo(f"The journal of {node} has {len(wrong)} votes that no honest member can have:")
+    votes = how_many(len(wrong), "vote")
+    typer.echo(f"The journal of {node} has {votes} that no honest member can have:")
     for one in wrong[:SHOWN_VOTES_MAX]:
         typer.echo(f"  {one.why}")
     if len(wrong) > SHOWN_VOTES_MAX:

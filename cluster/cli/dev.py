@@ -30,6 +30,7 @@ from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import (
     duration,
+    how_many,
     object_shown,
     person,
     progress_of,
@@ -355,7 +356,7 @@ def drawn(
     seen = locks_seen([status])
     waiting = sum(len(lock.waiters) for _, lock in seen)
     counts = (
-        f"{clients} client{'' if clients == 1 else 's'}, {len(seen)} held, {waiting} waiting; "
+        f"{how_many(clients, 'client')}, {len(seen)} held, {waiting} waiting; "
         f"{address} for {duration(status.uptime_ms)}"
     )
     speeds = ", ".join(f"{rate:,.0f} {what}/s" for what, rate in rates.items())

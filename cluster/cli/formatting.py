@@ -146,6 +146,11 @@ def plural(kind: str) -> str:
     return f"{kind}es" if kind.endswith("ch") else f"{kind}s"
 
 
+def how_many(count: int, noun: str) -> str:
+    """Return a number of things: ``1 node``, ``3 nodes``."""
+    return f"{count} {noun if count == 1 else plural(noun)}"
+
+
 def counted_objects() -> str:
     """Return the kinds of objects that nobody can hold, other than maps: ``barriers, latches``."""
     return ", ".join(plural(kind) for kind in sorted(unheld_kinds() - {MAP}))

@@ -31,6 +31,7 @@ from fencelock.cluster.cli.formatting import (
     duration,
     elsewhere,
     fences_of,
+    how_many,
     in_full,
     object_named,
     object_shown,
@@ -189,8 +190,7 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         yield f"{name} is free, or this node knows of no holder."
         return
     if status.holders:
-        count = len(status.holders)
-        yield f"{name} is held by {count} owner{'' if count == 1 else 's'}."
+        yield f"{name} is held by {how_many(len(status.holders), 'owner')}."
         return
     times = "" if holder.times < TWICE else f", {holder.times} times at once"
     yield f"{name} is held by {in_full(holder)}"

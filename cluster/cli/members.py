@@ -24,7 +24,7 @@ from fencelock.actors.error import ConfigError, MembershipError, UnavailableErro
 from fencelock.actors.message import MS_PER_S
 from fencelock.cluster.cli.completion import complete_node
 from fencelock.cluster.cli.exit_status import ExitStatus, say
-from fencelock.cluster.cli.formatting import MAJORITY_LOST, as_plain, duration
+from fencelock.cluster.cli.formatting import MAJORITY_LOST, as_plain, duration, how_many
 from fencelock.cluster.cli.screen import Column, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
@@ -127,8 +127,7 @@ def headline(read: MembersRead) -> str:
     leader = "no node leads, as far as this node knows"
     if leads:
         leader = f"{', '.join(leads)} lead{'' if len(leads) > 1 else 's'}"
-    changes = f"{read.view} change{'' if read.view == 1 else 's'} so far"
-    return f"{count} member{'' if count == 1 else 's'}; {leader}; {changes}"
+    return f"{how_many(count, 'member')}; {leader}; {how_many(read.view, 'change')} so far"
 
 
 def members_table(reports: tuple[NodeReport, ...]) -> Rows:

@@ -17,6 +17,7 @@ from fencelock.cluster.cli.formatting import (
     as_plain,
     duration,
     fences_of,
+    how_many,
     object_shown,
     person,
     progress_of,
@@ -170,7 +171,7 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
     protocols = " and ".join(sorted({node.protocol for node in nodes}))
     count = len({name for node in nodes for name in node.nodes})
     leaders = sorted({node.leader for node in nodes if node.leader})
-    parts = [f"{protocols} on {count} node{'' if count == 1 else 's'}"]
+    parts = [f"{protocols} on {how_many(count, 'node')}"]
     last = _elected(nodes)
     if last is not None and last.leaders:
         one, ready = len(last.leaders) == 1, any(node.ready for node in nodes)

@@ -79,7 +79,7 @@ def refusal(*arguments: str | Path) -> FencelockError:
 
 def test_a_file_is_checked_without_a_configuration(file: Path) -> None:
     out = run("restore", file, "--check").output
-    assert out == f"{file} is complete: {IN_WORDS}, 1 parts.\n"
+    assert out == f"{file} is complete: {IN_WORDS}, 1 part.\n"
 
 
 def test_a_damaged_file_is_refused_with_the_part_and_the_byte(file: Path, config: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_file_that_no_member_of_paxos_can_have_is_mended(
 
     copy = member.folder.with_name("n1.before-repair-1")
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("The journal of n1 has 1 votes that no honest member can have:")
+    assert done.output.startswith("The journal of n1 has 1 vote that no honest member can have:")
     assert done.output.endswith(f"1 removed. The folder as it was: {copy}. Start n1 now.\n")
     assert words in done.output
     assert "They are not chosen" in done.output or isinstance(record, Pledged)
