@@ -192,6 +192,10 @@ def _on_expired(state: SessionState, sender: Address, reply: Refused, now: Insta
     effects = note_life(state, sender, now)
     if not state.session_lease.kept or reply.session != state.session_lease.assigned:
         return effects  # It answers a keep-alive from before the session, or an old session.
+    if state.closing.begun and reply.session == state.closing.session:
+        return effects + holds.on_own_end(
+            state
+        )  # Its waits are refused before the end is confirmed.
     detail = f"the cluster does not know the session (any more): {reply.detail}"
     return effects + lose(state, detail, now, ended=True)
 

@@ -608,3 +608,14 @@ def test_an_unconfirmed_close_ends_and_keeps_nothing_alive(harness: SessionHarne
     assert one(Closed, sends, BEN).unanswered == 1
     assert harness.run(60_000) == []
     assert harness.alarms == []
+
+
+def test_a_wait_that_ends_with_the_session_of_a_closing_client_is_no_loss(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    waits = harness.acquire(BEN, lock="y")
+    harness.receive(BEN, Close())
+    sends = harness.refuse(waits, api.Reason.SESSION_EXPIRED)
+    assert one(Closed, sends, BEN).unanswered == 0
+    assert of(HoldsLost, [*sends, *harness.run(60_000)]) == []

@@ -27,6 +27,7 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
+from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.client.client import connect
 from fencelock.cluster.client.lock import Hold, Lock
 from fencelock.cluster.client.settings import parse_addresses
@@ -194,6 +195,8 @@ def test_an_interrupted_wait_leaves_nothing(cluster: Cluster, pool: ThreadPoolEx
 
 def test_closing_releases_holds_and_ends_waits(cluster: Cluster, pool: ThreadPoolExecutor) -> None:
     first, second = cluster.connect(), cluster.connect()
+    lost: list[Notice] = []
+    first.on_lost(lost.append)
     waits = waiting(cluster, "y", 1)
     assert (_held := first.lock("x").acquire())
     assert (_held2 := second.lock("y").acquire())
@@ -202,6 +205,7 @@ def test_closing_releases_holds_and_ends_waits(cluster: Cluster, pool: ThreadPoo
     first.close()
     with pytest.raises(AcquireCancelledError):
         waiter.result(PATIENCE_S)
+    assert not lost
     assert (_held3 := second.lock("x").acquire(timeout=PATIENCE_S))
 
 
