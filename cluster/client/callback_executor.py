@@ -7,7 +7,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -97,7 +96,10 @@ class ThreadExecutor:
 
 
 class LoopExecutor:
-    """Calls callbacks on the loop that runs when it is made, where no code may block."""
+    """Calls callbacks on the loop that runs when it is made, where no code may block.
+
+    If that loop was closed before the client, none can be called. The log says so.
+    """
 
     def __init__(self) -> None:
         import asyncio  # noqa: PLC0415 (see operation.py)
@@ -107,8 +109,14 @@ class LoopExecutor:
         self._stopped = False
 
     def call(self, callback: Callable[[T], object], argument: T) -> None:
-        with suppress(RuntimeError):  # The loop was closed.
+        try:
             self._loop.call_soon_threadsafe(self._call, callback, argument)
+        except RuntimeError:  # The loop was closed.
+            if not self._stopped:  # A program's log may block, and use the client.
+                begin = threading.Thread(
+                    target=_log_instead, args=(callback, argument), daemon=True
+                )
+                begin.start()
 
     def stop(self, timeout: float) -> None:
         self._stopped = True
@@ -124,14 +132,29 @@ class LoopExecutor:
             self._loop.call_exception_handler(context)
 
 
+def _log_instead(callback: Callable[[T], object], argument: T) -> None:
+    """Write the line of the log that is ``argument``, or that ``callback`` cannot be called."""
+    if isinstance(argument, str):
+        callback(argument)
+    else:
+        text = (
+            f"a callback for {_about(argument)} was not called: the event loop in which its client "
+            "connected is closed. Connect in each loop, or once with connect(lazy=True)"
+        )
+        report("ERROR", text)
+
+
 def log_failure(argument: object, error: BaseException) -> str:
     """Log the exception of a callback that was called with ``argument``; return the text."""
-    about = "the cluster"
-    if isinstance(argument, Notice):
-        about = f"{titled(argument.lock)} ({argument.state.value})"
-    text = f"a callback for {about} failed: {error!r}"
+    text = f"a callback for {_about(argument)} failed: {error!r}"
     report("ERROR", text, error)
     return text
+
+
+def _about(argument: object) -> str:
+    if isinstance(argument, Notice):
+        return f"{titled(argument.lock)} ({argument.state.value})"
+    return "the cluster"
 
 
 def _call_hook(error: BaseException) -> None:

@@ -17,6 +17,7 @@ from support.expect import PATIENCE_S
 from support.faces import FACES, Cables
 from support.paths import EXAMPLES
 from support.programs import run_to_end
+from support.real_nodes import until
 from support.samples import fence_of
 
 from fencelock import aio
@@ -113,6 +114,26 @@ async def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
         with pytest.raises(LockOwnershipLostError):
             await lock.release()
         assert fence_of(await lock.acquire()) > fence
+
+
+def test_a_loss_for_which_no_loop_can_call_a_callback_is_logged(
+    paxos_addresses: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def held() -> tuple[aio.Client, aio.Hold]:
+        client = await connect(paxos_addresses)
+        hold = await client.lock("loop that ends").acquire()
+        hold.on_lost(print)
+        return client, hold
+
+    async def taken(hold: aio.Hold) -> None:
+        async with connect(paxos_addresses) as other:
+            await other.evict(hold.name, hold.fence)
+
+    client, hold = asyncio.run(held())
+    asyncio.run(taken(hold))
+    until(lambda: "(lost) was not called: the event loop in which its client" in caplog.text)
+    until(lambda: "lost: lock 'loop that ends'" in caplog.text)
+    asyncio.run(client.close())
 
 
 async def test_an_error_of_a_callback_goes_to_the_loops_handler(paxos_addresses: str) -> None:
