@@ -20,7 +20,7 @@ from fencelock.actors.message import Address, Event, Message, is_address, node_o
 from fencelock.actors.session.asker import AskNode, AskTimeoutError
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive, drive_async
-from fencelock.cluster.client.session_channel import closed_meanwhile
+from fencelock.cluster.client.session_channel import Uncopyable, closed_meanwhile
 from fencelock.cluster.client.settings import check_number
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
@@ -34,7 +34,7 @@ A = TypeVar("A")
 ASK_S_MAX = ASK_MS_MAX / 1000
 
 
-class BaseRemoteRef:
+class BaseRemoteRef(Uncopyable):
     """The part of a reference that does not wait.
 
     Attributes:

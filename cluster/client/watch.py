@@ -31,7 +31,7 @@ from fencelock.cluster.client.operation import (
     drive_async,
     operation,
 )
-from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.client.session_channel import SessionChannel, Uncopyable, closed_meanwhile
 from fencelock.cluster.client.settings import check_number
 from fencelock.cluster.host.pending_asks import AskReply
 
@@ -43,7 +43,7 @@ WATCH_RETRY_S = 1.0
 """Time between two attempts while no node answers (s)."""
 
 
-class BaseWatch(Generic[T]):
+class BaseWatch(Uncopyable, Generic[T]):
     """The changes of one object of the cluster, beginning with its present state.
 
     The watch requests the changes after the last one that it has received. So no change is missing

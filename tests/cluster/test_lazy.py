@@ -319,7 +319,8 @@ def test_nothing_of_a_client_is_copied_or_pickled(
     client, other = fencelock_cluster.connect(), fencelock_cluster.connect()
     lock = client.lock("x")
     hold = lock.acquire()
-    for one in (hold, lock, client, client.map("m"), client.semaphore("s", permits=2)):
+    config, printers = client.map("m"), client.semaphore("s", permits=2)
+    for one in (hold, lock, client, config, config.watch(), printers, client.ref("local/clock")):
         with pytest.raises(TypeError, match=r"belongs to one client.*make it anew.*detach"):
             act(one)
     gc.collect()
