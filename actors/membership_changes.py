@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
-from fencelock.actors.api.lock_message import NodeAddress, Reason, Refused, refused
+from fencelock.actors.api.lock_message import Reason, Refused, refused
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -24,6 +24,7 @@ from fencelock.actors.api.membership_message import (
     MembersRead,
     ReadMembers,
 )
+from fencelock.actors.api.session_message import NodeAddress
 from fencelock.actors.effect import Connect, Disconnect, Effect, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import MEMBERS_MAX, Member

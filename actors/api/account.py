@@ -19,8 +19,8 @@ from fencelock.actors.api.name import (
     check_text,
     is_kind,
 )
+from fencelock.actors.api.operator_message import OperatorCommand
 from fencelock.actors.api.request import Outcome, PageQuery, TableQuery, TableReply
-from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64
 

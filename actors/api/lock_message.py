@@ -1,4 +1,6 @@
-"""Messages between a client and the proxy of a node. Tags 0x10 to 0x1f.
+"""Messages about locks, between a client and the proxy of a node.
+
+Tags 0x10 to 0x13, 0x18 to 0x1c, 0x64, 0x69 to 0x6b, 0xd0 and 0xd1.
 
 Every request carries ``session`` (a client), ``owner`` (an owner within it) and ``request``, a
 number that rises with each new request of that owner and stays the same when it is sent again.
@@ -34,8 +36,8 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import (
     Command,
+    Notification,
     Outcome,
-    Query,
     RepliedBy,
     Reply,
     Request,
@@ -43,7 +45,6 @@ from fencelock.actors.api.request import (
     TableQuery,
     TableReply,
 )
-from fencelock.actors.api.role_request import Counted, RoleDescription
 from fencelock.actors.error import FencelockError, RefusedError, UnavailableError
 from fencelock.actors.message import Fence, Int64, Local, Message, Refusal, TermMs, declared
 
@@ -124,6 +125,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.GONE: error.UnavailableError,  # A client that asks roles: `session/asker.py`.
 }
 """The error that a user's program gets for each reason."""
+
 
 ERROR_REASONS: dict[type[FencelockError], Reason] = {
     error: reason for reason, error in reversed(ERRORS.items())
@@ -350,44 +352,6 @@ class Inspect(TableQuery, RepliedBy["LockStatus"], tag=0x13):
         check_object_name(self.lock)
 
 
-class Describe(Query, RepliedBy["NodeStatus"], tag=0x14):
-    """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
-
-    roles: bool = False
-
-
-class KeepAlive(Command, tag=0x15):
-    """The client ``session`` is alive. Answered by `Alive`."""
-
-    EASES = True
-
-
-class NodeAddress(NamedTuple):
-    """A node, and where other nodes and clients reach it."""
-
-    node: str
-    endpoint: str
-
-
-class Alive(Outcome, tag=0x16):
-    """The node is alive and serves ``session``.
-
-    Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``leader`` is the node that replies soonest, if known. Clients may connect to the ``members``.
-    Of two lists the one with the higher ``view`` is newer, and an empty one says nothing.
-    ``excuse`` is why the node can get no request decided, empty if it can, or does not know. The
-    table leaves ``node`` and the fields after ``request`` empty: the proxy fills them in.
-    """
-
-    node: str
-    leader: str = ""
-    view: Int64 = 0
-    members: tuple[NodeAddress, ...] = ()
-    excuse: str = ""
-
-    REPLIES_TO = (KeepAlive,)
-
-
 class Granted(LockReply, Outcome, tag=0x18):
     """``owner`` holds ``lock`` under ``fence``, which is above every earlier fence of the lock.
 
@@ -532,48 +496,84 @@ class LockStatus(TableReply, tag=0x1C):
         )
 
 
-class MemberSeen(NamedTuple):
-    """A member that was configured, as the answering node sees it."""
+class HoldLost(Notification, tag=0x64):
+    """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why.
 
-    node: str
-    connected: bool
-    priority: Int64
-    """As a leader, 1 to 14, the smaller the likelier; 15 for never, 0 where it is not known."""
+    On `paxos` it is repeated with each `Alive` until the owner sends another request about the
+    lock. A client that knows of the loss already sends a `Release`.
 
+    If ``decided`` is set, the cluster has agreed that the hold has ended. Otherwise one node has
+    found that the hold's deadline has passed by its own clock, which may be fast.
+    """
 
-class Elected(NamedTuple):
-    """The elected leaders, and the members that can be elected."""
-
-    epoch: Int64
-    """The highest epoch known; 0 before the first."""
-    leaders: tuple[str, ...]
-    """The leaders of that epoch, in order of rank, without those that cannot be reached or have
-    restarted since."""
-    members: tuple[MemberSeen, ...]
-    """All configured members, by name."""
-
-
-class NodeStatus(Reply, tag=0x1D):
-    """Description of a node, and of every lock that is held or awaited through it."""
-
-    node: str
-    protocol: str
-    nodes: tuple[str, ...]
-    ready: bool
-    """Whether a request made now can be granted once its turn comes; ``detail`` says why not."""
+    owner: str
     detail: str
-    uptime_ms: Int64
-    counters: tuple[Counted, ...]
-    locks: tuple[LockStatus, ...]
-    leader: str = ""
-    """The node that leads, where there is one and it is known."""
-    elected: Elected | None = None
-    """The elected leaders, where there are several."""
-    roles: tuple[RoleDescription, ...] = ()
-    """The roles that started first, if they were requested; at most
-    `fencelock.actors.role_message.ROLES_MAX`."""
+    decided: bool = False
+    why: Why | None = None
+    """As in `Refused`."""
 
-    REPLIES_TO = (Describe,)
+
+HAVE_DEADLINES = "every hold on bakery has one, and on paxos every hold with a duration"
+"""Ends the refusal to renew a hold that has no deadline."""
+
+
+class Renew(LockRequest, Command, tag=0x69):
+    """Begin the duration of my hold anew, when this is handled. Answered by `Renewed`.
+
+    Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
+    """
+
+    EASES = True
+
+    lock: str
+    fence: Int64
+    hold_ms: Int64 = 0
+
+
+class Renewed(LockReply, Outcome, tag=0x6A):
+    """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
+
+    fence: Fence
+    hold_ms: TermMs
+    grace_ms: TermMs
+
+    REPLIES_TO = (Renew,)
+
+
+class Unlocking(Notification, tag=0x6B):
+    """Notification: the duration of the hold is over; after ``grace_ms`` it is taken away.
+
+    The owner must release or renew it.
+    """
+
+    grace_ms: Int64
+    owner: str = ""
+
+
+class ConfirmHold(Notification, tag=0xD0):
+    """Notification: reply if ``session`` does not hold ``lock`` under ``fence``.
+
+    A node sends it that has restarted, or whose grant may not have arrived. A client that holds
+    the lock does not reply; one that does not sends `DisownHold`.
+    """
+
+
+class DisownHold(Request, tag=0xD1):
+    """I do not hold ``lock`` under ``fence``, and accept no grant of it from now on."""
+
+    lock: str
+    fence: Int64
+
+    EASES = True
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """No name: any client may say what it does not hold."""
+        return ()
+
+    def check(self) -> None:
+        check_owner(self.session)
+        check_lock_name(self.lock)
 
 
 class Abandon(Local):

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Elected, MemberSeen, Watch
 from fencelock.actors.api.lock_message import (
     HOLDER_UNKNOWN,
     Acquire,
-    Alive,
     Cancel,
     Cancelled,
     Contender,
-    Elected,
     Granted,
+    HoldLost,
     Inspect,
     LockStatus,
-    MemberSeen,
     Reason,
     Release,
     Released,
+    Renew,
+    Renewed,
 )
+from fencelock.actors.api.lock_message import Unlocking as ClientUnlocking
 from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of, titled
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened, Renew, Renewed
-from fencelock.actors.api.session_message import Unlocking as ClientUnlocking
+from fencelock.actors.api.session_message import Alive, End, Ended, Open, Opened
 from fencelock.actors.bakery.bounds import is_possible_reply
 from fencelock.actors.bakery.config import BAKERY_TIMING, BakeryTiming, Terms, leader_of, quorum
 from fencelock.actors.bakery.epochs import EpochLimit, Refusals

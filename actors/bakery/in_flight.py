@@ -15,10 +15,11 @@ from fencelock.actors.api.lock_message import (
     Inspect,
     Reason,
     Release,
+    Renew,
     refused,
 )
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.api.session_message import End, Renew
+from fencelock.actors.api.session_message import End
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, exports_needed, leader_of, quorum
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.ticket import Who

@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.lock_message import (
-    Alive,
     Cancel,
     CancellableRequest,
     Granted,
-    KeepAlive,
+    HoldLost,
     Reason,
     Refused,
     Released,
@@ -22,18 +21,11 @@ from fencelock.actors.api.lock_message import (
 )
 from fencelock.actors.api.name import quoted, titled, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.operator_message import Evicted, OperatorCommand
 from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
 from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.rwlock import NO_DEADLINES, AcquireReadWrite
-from fencelock.actors.api.session_message import (
-    CloseReason,
-    Ended,
-    Evicted,
-    HoldLost,
-    Open,
-    Opened,
-    OperatorCommand,
-)
+from fencelock.actors.api.session_message import Alive, CloseReason, Ended, KeepAlive, Open, Opened
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError, UnsupportedError

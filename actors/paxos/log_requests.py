@@ -9,8 +9,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fencelock.actors.api.lock_message import Cancel, KeepAlive
+from fencelock.actors.api.lock_message import Cancel
 from fencelock.actors.api.request import Command, RequestKey
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.paxos.event import Gather, ProposalBatch

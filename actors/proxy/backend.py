@@ -11,26 +11,12 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.cluster_message import ProbeReply, Watch
-from fencelock.actors.api.lock_message import (
-    Acquire,
-    Alive,
-    Elected,
-    Inspect,
-    KeepAlive,
-    LockStatus,
-    NodeAddress,
-)
+from fencelock.actors.api.cluster_message import Elected, ProbeReply, Watch
+from fencelock.actors.api.lock_message import Acquire, DisownHold, Inspect, LockStatus, Renew
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
+from fencelock.actors.api.operator_message import CloseSession, Evict, ListLocks, ListRecords
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.session_message import (
-    CloseSession,
-    DisownHold,
-    Evict,
-    ListLocks,
-    ListRecords,
-    Renew,
-)
+from fencelock.actors.api.session_message import Alive, KeepAlive, NodeAddress
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.error import UnsupportedError

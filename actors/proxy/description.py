@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencelock.actors.api.lock_message import Describe, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.proxy.access import AccessControl

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fencelock.actors.api.lock_message import Absence, Contender, NodeAddress, Reason
+from fencelock.actors.api.lock_message import Absence, Contender, Reason
 from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.role_request import Counted, RoleDescription
+from fencelock.actors.api.session_message import NodeAddress
 from fencelock.actors.message import Address, Local
 from fencelock.actors.role_message import Level, RoleNotice
 

@@ -15,8 +15,11 @@ from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Cancelled,
+    ConfirmHold,
     Contender,
+    DisownHold,
     Granted,
+    HoldLost,
     Inspect,
     LockStatus,
     Reason,
@@ -26,16 +29,9 @@ from fencelock.actors.api.lock_message import (
     refused,
 )
 from fencelock.actors.api.name import client_of
+from fencelock.actors.api.operator_message import Evict, Evicted
 from fencelock.actors.api.request import Reply
-from fencelock.actors.api.session_message import (
-    ConfirmHold,
-    DisownHold,
-    End,
-    Ended,
-    Evict,
-    Evicted,
-    HoldLost,
-)
+from fencelock.actors.api.session_message import End, Ended
 from fencelock.actors.deadline_queue import DeadlineQueue
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError

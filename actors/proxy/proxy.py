@@ -46,20 +46,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fencelock.actors.api.cluster_message import Probe
-from fencelock.actors.api.lock_message import (
-    ERROR_REASONS,
-    Describe,
-    KeepAlive,
-    Reason,
-    Refused,
-    refused,
-    refused_by,
-)
+from fencelock.actors.api.cluster_message import Describe, Probe
+from fencelock.actors.api.lock_message import ERROR_REASONS, Reason, Refused, refused, refused_by
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.role_request import AskRole, RoleReply
-from fencelock.actors.api.session_message import End, Ended, Open, Opened
+from fencelock.actors.api.session_message import End, Ended, KeepAlive, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
 from fencelock.actors.fault import internal, reading

@@ -45,8 +45,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.lock_message import NodeAddress
 from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
+from fencelock.actors.api.session_message import NodeAddress
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, address_of, later, ms_between, node_of
 from fencelock.actors.session.lease import hasten

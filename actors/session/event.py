@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.lock_message import NodeStatus, Release
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Release
 from fencelock.actors.message import Local, Timer
 
 

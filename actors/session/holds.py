@@ -41,25 +41,23 @@ from msgspec import Struct, field
 
 from fencelock.actors.api.lock_message import (
     AcquireRequest,
+    ConfirmHold,
+    DisownHold,
     Granted,
+    HoldLost,
     Reason,
     Refused,
     Release,
     Released,
     ReleaseRequest,
-)
-from fencelock.actors.api.name import titled
-from fencelock.actors.api.object_request import UpdateRequest
-from fencelock.actors.api.retained import Recall
-from fencelock.actors.api.session_message import (
-    ConfirmHold,
-    DisownHold,
-    Ended,
-    HoldLost,
     Renew,
     Renewed,
     Unlocking,
 )
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.retained import Recall
+from fencelock.actors.api.session_message import Ended
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import SessionExpiredError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fencelock.actors.api.lock_message import KeepAlive
-from fencelock.actors.api.session_message import End, Open, Opened
+from fencelock.actors.api.session_message import End, KeepAlive, Open, Opened
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.lease import relied_ns
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between

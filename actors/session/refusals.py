@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.backup_message import LockQuery, ReadBackup
+from fencelock.actors.api.cluster_message import Describe
 from fencelock.actors.api.lock_message import (
+    HAVE_DEADLINES,
     AcquireRequest,
     CancellableRequest,
-    Describe,
     Inspect,
     LockReply,
     LockStatus,
     Refused,
     ReleaseRequest,
+    Renew,
+    Renewed,
 )
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateRequest
-from fencelock.actors.api.request import Reply
-from fencelock.actors.api.session_message import (
-    HAVE_DEADLINES,
+from fencelock.actors.api.operator_message import (
     CloseSession,
     Evict,
     Evicted,
     ListLocks,
     ListRecords,
-    Renew,
-    Renewed,
 )
+from fencelock.actors.api.request import Reply
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,

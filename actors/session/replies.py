@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ReadChanges
+from fencelock.actors.api.cluster_message import NodeStatus
 from fencelock.actors.api.lock_message import (
     ERRORS,
     AcquireRequest,
-    Alive,
     Cancel,
     CancellableRequest,
     Cancelled,
     Granted,
-    NodeStatus,
     Reason,
     Refused,
     Released,
     ReleaseRequest,
+    Renewed,
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.request import Reply
-from fencelock.actors.api.session_message import Opened, Renewed
+from fencelock.actors.api.session_message import Alive, Opened
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import NotHeldError
 from fencelock.actors.message import Address, Instant

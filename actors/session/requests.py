@@ -12,16 +12,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.backup_message import LockQuery, ReadBackup
+from fencelock.actors.api.cluster_message import Describe
 from fencelock.actors.api.lock_message import (
     Cancel,
     CancellableRequest,
     Cancelled,
-    Describe,
     ReleaseRequest,
+    Renew,
 )
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
+from fencelock.actors.api.operator_message import OperatorCommand
 from fencelock.actors.api.request import Request, TableQuery, is_watch
-from fencelock.actors.api.session_message import OperatorCommand, Renew
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.timing import PROBE_AFTER_MS

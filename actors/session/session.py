@@ -66,33 +66,33 @@ from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import CHANGES_WATCH_MS
-from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, ProbeReply
+from fencelock.actors.api.cluster_message import (
+    ClusterDown,
+    ClusterUp,
+    Describe,
+    NodeStatus,
+    ProbeReply,
+)
 from fencelock.actors.api.lock_message import (
     Abandon,
-    Alive,
     Cancel,
     CancellableRequest,
     Cancelled,
-    Describe,
+    ConfirmHold,
     Granted,
-    NodeStatus,
+    HoldLost,
     Refused,
     Released,
     ReleaseRequest,
+    Renewed,
+    Unlocking,
     refused_by,
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Reply, Request, is_watch
 from fencelock.actors.api.retained import Recall
-from fencelock.actors.api.session_message import (
-    ConfirmHold,
-    Ended,
-    HoldLost,
-    Opened,
-    Renewed,
-    Unlocking,
-)
+from fencelock.actors.api.session_message import Alive, Ended, Opened
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AcquireCancelledError, FencelockError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, node_of, role_of

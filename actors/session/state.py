@@ -5,13 +5,8 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_message import (
-    LockReply,
-    NodeStatus,
-    Release,
-    ReleaseRequest,
-    refused_by,
-)
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import LockReply, Release, ReleaseRequest, refused_by
 from fencelock.actors.api.request import Reply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import FencelockError

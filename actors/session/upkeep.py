@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.lock_message import AcquireRequest, Alive
-from fencelock.actors.api.session_message import Opened
+from fencelock.actors.api.lock_message import AcquireRequest
+from fencelock.actors.api.session_message import Alive, Opened
 from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, later, ms_between
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp

@@ -25,8 +25,8 @@ from fencelock.actors.api.account import (
 from fencelock.actors.api.lock_message import Contender, Reason
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import REDIS_KEY, account_of, object_name, plain_name
+from fencelock.actors.api.operator_message import OperatorCommand
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.lock_rules import record

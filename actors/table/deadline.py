@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach
-from fencelock.actors.api.lock_message import Acquire, Granted
+from fencelock.actors.api.lock_message import Acquire, Granted, Renewed
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.resource import ClaimDetails, Durations, TableHold
 from fencelock.actors.table.wire import LeaseRecord, Result

@@ -22,6 +22,7 @@ from fencelock.actors.api.lock_message import (
     Reason,
     Refused,
     ReleaseRequest,
+    Renew,
     refused,
 )
 from fencelock.actors.api.name import plain_name
@@ -32,11 +33,11 @@ from fencelock.actors.api.object_request import (
     UpdateReply,
     UpdateRequest,
 )
+from fencelock.actors.api.operator_message import Evict, Evicted
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.semaphore import Resized, ResizeSemaphore
-from fencelock.actors.api.session_message import Evict, Evicted, Renew
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
 from fencelock.actors.table.resource import PLAIN, ClaimDetails, TableHold, Wait

@@ -25,8 +25,8 @@ So does an `InvalidRequestError` while `changing` is true: a rule has checked to
 from __future__ import annotations
 
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.operator_message import Evicted
 from fencelock.actors.api.request import Command, RequestKey
-from fencelock.actors.api.session_message import Evicted
 
 LOCAL_ERRORS = (MemoryError, RecursionError, OSError)
 """The exceptions that depend on the process, and not only on the command and the table."""

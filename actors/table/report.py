@@ -11,7 +11,7 @@ from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change, ChangesRead,
 from fencelock.actors.api.lock_message import Contender, Inspect, LockStatus
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import kind_of, plain_name
-from fencelock.actors.api.session_message import ListedLock, ListedObject, ListLocks, LockList
+from fencelock.actors.api.operator_message import ListedLock, ListedObject, ListLocks, LockList
 from fencelock.actors.message import Local
 from fencelock.actors.table.resource import TableHold, TableObject
 

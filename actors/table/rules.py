@@ -22,17 +22,28 @@ from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.lock_message import (
     Acquire,
-    Alive,
     Cancel,
     Contender,
     Inspect,
-    KeepAlive,
     Reason,
     Release,
+    Renew,
     refused,
 )
 from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
 from fencelock.actors.api.name import account_of, client_of, without_secret
+from fencelock.actors.api.operator_message import (
+    CloseSession,
+    Evict,
+    Evicted,
+    ListedEviction,
+    ListedSession,
+    ListLocks,
+    ListRecords,
+    RecordList,
+    Records,
+    SessionClosed,
+)
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import AwaitKey, ChangeKeys, ListKeys, ReadKeys
 from fencelock.actors.api.refusal import Cause, Why
@@ -41,21 +52,12 @@ from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import (
+    Alive,
     CloseReason,
-    CloseSession,
     End,
-    Evict,
-    Evicted,
-    ListedEviction,
-    ListedSession,
-    ListLocks,
-    ListRecords,
+    KeepAlive,
     Open,
     Opened,
-    RecordList,
-    Records,
-    Renew,
-    SessionClosed,
     ended,
 )
 from fencelock.actors.message import Event

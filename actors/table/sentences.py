@@ -10,14 +10,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from fencelock.actors.api.handover import Attach
-from fencelock.actors.api.lock_message import Acquire, Refused
+from fencelock.actors.api.lock_message import HAVE_DEADLINES, Acquire, HoldLost, Refused, Renew
 from fencelock.actors.api.name import kind_of, quoted, titled, without_secret
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import HAVE_DEADLINES, CloseReason, Ended, HoldLost, Renew
+from fencelock.actors.api.session_message import CloseReason, Ended
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fault import INTERNAL_TEXT
 from fencelock.actors.table.deadline import check_duration, durations_of

@@ -12,11 +12,10 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_message import OwnerFields, Reason, Refused, Released
+from fencelock.actors.api.lock_message import HoldLost, OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.refusal import Why
-from fencelock.actors.api.session_message import HoldLost
 from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.resource import SLACK, TableHold, Wait
 

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.operator_message import Evicted
 from fencelock.actors.api.redis import KeysChanged, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import RequestKey
-from fencelock.actors.api.session_message import CloseReason, Evicted, ended
+from fencelock.actors.api.session_message import CloseReason, ended
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold, Deadlines, begin_leased

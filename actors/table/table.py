@@ -73,9 +73,10 @@ from collections.abc import Iterator
 
 from fencelock.actors.api.lock_message import Contender, Reason, Refused, refused
 from fencelock.actors.api.name import client_of
+from fencelock.actors.api.operator_message import Evicted
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import CloseReason, Evicted
+from fencelock.actors.api.session_message import CloseReason
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import snapshot

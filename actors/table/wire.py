@@ -16,16 +16,16 @@ from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.counter import CounterChanged
 from fencelock.actors.api.latch import CountedDown, LatchPassed
-from fencelock.actors.api.lock_message import LockReply, Reason
+from fencelock.actors.api.lock_message import HoldLost, LockReply, Reason
 from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.name import check_number
+from fencelock.actors.api.operator_message import Evicted
 from fencelock.actors.api.pool import PermitsGiven, PermitsTaken
 from fencelock.actors.api.redis import KeysChanged
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.semaphore import Resized
-from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Int64, Message
 
 FENCE_FLOOR_MAX = 1 << 62

@@ -24,7 +24,7 @@ from fencelock.cluster.cli.target import ASK, AskOptions, connected_to
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
-    from fencelock.actors.api.lock_message import NodeStatus
+    from fencelock.actors.api.cluster_message import NodeStatus
     from fencelock.cluster.client.client import Client
     from fencelock.cluster.node.journal_rules import Impossible
     from fencelock.cluster.node.storage.backup import BackupHeader

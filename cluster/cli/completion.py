@@ -14,7 +14,7 @@ from fencelock.cluster.cli.options import Argument, argument
 from fencelock.cluster.cli.target import TargetOptions, looking
 
 if TYPE_CHECKING:
-    from fencelock.actors.api.session_message import ListedLock, ListedObject
+    from fencelock.actors.api.operator_message import ListedLock, ListedObject
     from fencelock.cluster.client.client import Client
 
 COMPLETE_S = 1.0

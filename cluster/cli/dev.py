@@ -20,7 +20,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fencelock.actors.api.lock_message import Describe, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.role_request import LOG_LEVELS

@@ -17,8 +17,8 @@ from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import KIND_END, REDIS_KEY, kind_of, object_name, plain_name
 from fencelock.actors.api.object_request import ObjectRequest, PermitRequest, UpdateRequest
+from fencelock.actors.api.operator_message import ListedObject
 from fencelock.actors.api.rwlock import RWLOCK
-from fencelock.actors.api.session_message import ListedObject
 from fencelock.cluster.log import printable
 
 LOCK = "lock"

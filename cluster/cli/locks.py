@@ -14,13 +14,13 @@ from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import NO_CLIENT, kind_of, plain_name
-from fencelock.actors.api.rwlock import RWLOCK
-from fencelock.actors.api.session_message import (
+from fencelock.actors.api.operator_message import (
     ListedEviction,
     ListedLock,
     ListedObject,
     ListedSession,
 )
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.error import ConfigError, LockTimeoutError, NotHeldError
 from fencelock.cluster.cli.completion import ObjectArgument, complete_session, listed
 from fencelock.cluster.cli.exit_status import say

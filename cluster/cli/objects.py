@@ -25,10 +25,10 @@ from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import ENTRY_TTL_MS_MAX, MAP
 from fencelock.actors.api.name import INT_MAX, REDIS_KEY, object_name, plain_name
+from fencelock.actors.api.operator_message import ListedLock, ListedObject
 from fencelock.actors.api.pool import POOL
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.exit_status import ExitStatus, at_terminal, say

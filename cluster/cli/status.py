@@ -9,7 +9,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from fencelock.actors.api.lock_message import Elected, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import Elected, NodeStatus
+from fencelock.actors.api.lock_message import LockStatus
 from fencelock.actors.bakery.config import OFF
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import (

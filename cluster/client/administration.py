@@ -23,7 +23,8 @@ from fencelock.actors.api.account import (
     UsageRead,
 )
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
-from fencelock.actors.api.lock_message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -31,7 +32,7 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
 )
 from fencelock.actors.api.name import LIST_PAGE_MAX
-from fencelock.actors.api.session_message import (
+from fencelock.actors.api.operator_message import (
     CloseSession,
     ListedEviction,
     ListedLock,

@@ -16,7 +16,8 @@ from weakref import WeakSet
 
 import pykka
 
-from fencelock.actors.api.lock_message import Acquire, Contender, Describe, NodeStatus
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import Acquire, Contender
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
     NAME_END,
@@ -25,8 +26,8 @@ from fencelock.actors.api.name import (
     check_owner,
     without_secret,
 )
+from fencelock.actors.api.operator_message import Evict, Evicted
 from fencelock.actors.api.retained import RETAINERS
-from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import (

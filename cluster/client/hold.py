@@ -18,9 +18,8 @@ from zlib import crc32
 import pykka
 
 from fencelock.actors.api.handover import Detach, digest_of
-from fencelock.actors.api.lock_message import Cancel, Release
+from fencelock.actors.api.lock_message import HAVE_DEADLINES, Cancel, Release, Renew
 from fencelock.actors.api.name import kind_of, plain_name, titled
-from fencelock.actors.api.session_message import HAVE_DEADLINES, Renew
 from fencelock.actors.error import (
     ClosedError,
     FencelockError,

@@ -79,9 +79,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from fencelock.actors.api.handover import Detach
-from fencelock.actors.api.lock_message import Release, Released, ReleaseRequest
+from fencelock.actors.api.lock_message import Release, Released, ReleaseRequest, Unlocking
 from fencelock.actors.api.name import titled
-from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Event, Instant
 from fencelock.actors.session.event import HoldsLost, Suspected

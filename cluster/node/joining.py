@@ -25,7 +25,8 @@ from urllib.parse import urlsplit
 import pykka
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_message import Describe, NodeStatus, Refused
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import Refused
 from fencelock.actors.api.membership_message import (
     NODE_ID,
     PORT_MAX,

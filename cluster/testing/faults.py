@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fencelock.actors.api.operator_message import Evict
 from fencelock.actors.api.role_request import DescribeRole
-from fencelock.actors.api.session_message import End, Evict
+from fencelock.actors.api.session_message import End
 from fencelock.actors.message import MS_PER_S, address_of
 from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.connection import Connection, alias_of

@@ -12,6 +12,10 @@ from fencelock.actors.api.changes import ChangesRead as ChangesRead
 from fencelock.actors.api.changes import ReadChanges as ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown as ClusterDown
 from fencelock.actors.api.cluster_message import ClusterUp as ClusterUp
+from fencelock.actors.api.cluster_message import Describe as Describe
+from fencelock.actors.api.cluster_message import Elected as Elected
+from fencelock.actors.api.cluster_message import MemberSeen as MemberSeen
+from fencelock.actors.api.cluster_message import NodeStatus as NodeStatus
 from fencelock.actors.api.cluster_message import Watch as Watch
 from fencelock.actors.api.counter import AddToCounter as AddToCounter
 from fencelock.actors.api.counter import CounterChanged as CounterChanged
@@ -29,13 +33,9 @@ from fencelock.actors.api.lock_message import Acquire as Acquire
 from fencelock.actors.api.lock_message import Cancel as Cancel
 from fencelock.actors.api.lock_message import Cancelled as Cancelled
 from fencelock.actors.api.lock_message import Contender as Contender
-from fencelock.actors.api.lock_message import Describe as Describe
-from fencelock.actors.api.lock_message import Elected as Elected
 from fencelock.actors.api.lock_message import Granted as Granted
 from fencelock.actors.api.lock_message import Inspect as Inspect
 from fencelock.actors.api.lock_message import LockStatus as LockStatus
-from fencelock.actors.api.lock_message import MemberSeen as MemberSeen
-from fencelock.actors.api.lock_message import NodeStatus as NodeStatus
 from fencelock.actors.api.lock_message import Reason as Reason
 from fencelock.actors.api.lock_message import Refused as Refused
 from fencelock.actors.api.lock_message import Release as Release
@@ -56,6 +56,8 @@ from fencelock.actors.api.membership_message import NodeRole as NodeRole
 from fencelock.actors.api.membership_message import ReadMembers as ReadMembers
 from fencelock.actors.api.name import kind_of as kind_of
 from fencelock.actors.api.name import plain_name as plain_name
+from fencelock.actors.api.operator_message import ListedLock as ListedLock
+from fencelock.actors.api.operator_message import ListedObject as ListedObject
 from fencelock.actors.api.pool import GivePermits as GivePermits
 from fencelock.actors.api.pool import PermitsGiven as PermitsGiven
 from fencelock.actors.api.pool import PermitsTaken as PermitsTaken
@@ -81,8 +83,6 @@ from fencelock.actors.api.semaphore import AcquirePermits as AcquirePermits
 from fencelock.actors.api.semaphore import ReleasePermits as ReleasePermits
 from fencelock.actors.api.semaphore import Resized as Resized
 from fencelock.actors.api.semaphore import ResizeSemaphore as ResizeSemaphore
-from fencelock.actors.api.session_message import ListedLock as ListedLock
-from fencelock.actors.api.session_message import ListedObject as ListedObject
 from fencelock.actors.error import AcquireCancelledError as AcquireCancelledError
 from fencelock.actors.error import AlreadyHeldError as AlreadyHeldError
 from fencelock.actors.error import BrokenBarrierError as BrokenBarrierError

@@ -26,8 +26,8 @@ from support.real_nodes import until
 from support.role_harness import only_sent, sent
 
 import fencelock
-from fencelock.actors.api.lock_message import Describe, Granted, NodeStatus
-from fencelock.actors.api.session_message import Renewed
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import Granted, Renewed
 from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator

@@ -8,8 +8,7 @@ import pytest
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, TERMS, ClusterHarness
 from support.leader_trio import member, seats
 
-from fencelock.actors.api.lock_message import Granted, Release, Released
-from fencelock.actors.api.session_message import HoldLost, Unlocking
+from fencelock.actors.api.lock_message import Granted, HoldLost, Release, Released, Unlocking
 from fencelock.actors.bakery.config import BAKERY_TIMING, election_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.leader_selection import ClusterView

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, lock_request, seats, ticket_of
 
-from fencelock.actors.api.lock_message import Granted, Reason, Refused, Released
-from fencelock.actors.api.session_message import Renewed
+from fencelock.actors.api.lock_message import Granted, Reason, Refused, Released, Renewed
 from fencelock.actors.bakery.config import BAKERY_TIMING, TRUST_MS_MAX, election_of, leader_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_ms

@@ -11,7 +11,7 @@ from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only, present
 from support.leader_trio import ANN, FENCE, NOW, LeaderTrio, add_ticket, merge, put_hold, ticket_of
 
-from fencelock.actors.api.session_message import Renewed
+from fencelock.actors.api.lock_message import Renewed
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.state_transfer import ENDED_OWNERS_MAX, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones

@@ -15,16 +15,16 @@ from support.leader_trio import member, seats
 from support.samples import READY
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.lock_message import (
-    Contender,
+from fencelock.actors.api.cluster_message import (
+    ClusterDown,
+    ClusterUp,
     Elected,
-    KeepAlive,
-    LockStatus,
     MemberSeen,
     NodeStatus,
+    Watch,
 )
-from fencelock.actors.api.session_message import Open
+from fencelock.actors.api.lock_message import Contender, LockStatus
+from fencelock.actors.api.session_message import KeepAlive, Open
 from fencelock.actors.bakery.backend import CHANGE_NUMBERS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness

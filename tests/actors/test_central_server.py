@@ -15,7 +15,7 @@ from support.expect import checked, present
 from support.role_harness import HOST, T0, only_sent, sent
 
 from fencelock.actors.api.lock_message import Acquire
-from fencelock.actors.api.session_message import Evict
+from fencelock.actors.api.operator_message import Evict
 from fencelock.actors.central import broker as broker_module
 from fencelock.actors.central import wire as messages
 from fencelock.actors.central.lock_client import RETRANSMIT_MS

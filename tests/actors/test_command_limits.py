@@ -26,12 +26,13 @@ from fencelock.actors.api.name import (
     WAIT_MS_MAX,
     object_name,
 )
+from fencelock.actors.api.operator_message import Evict
 from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained
 from fencelock.actors.api.role_request import ROLE_REQUEST_BYTES_MAX, AskRole
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
-from fencelock.actors.api.session_message import Evict, Open
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.description import DESCRIBES_MAX, DESCRIBES_OF_CLIENT_MAX, has_room

@@ -18,7 +18,7 @@ from fencelock.actors.api.lock_message import (
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import CloseSession, Evict, Evicted
+from fencelock.actors.api.operator_message import CloseSession, Evict, Evicted
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.session.event import Close, Closed

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from support.expect import present, with_long
 
 from fencelock.actors.api.lock_message import Acquire, Cancel, Release
-from fencelock.actors.api.session_message import Evict, Open
+from fencelock.actors.api.operator_message import Evict
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Spawn
 from fencelock.actors.membership import Member
 from fencelock.actors.message import node_of

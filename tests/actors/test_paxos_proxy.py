@@ -28,19 +28,11 @@ from support.proxy_scene import UnbatchedProxy
 from support.role_harness import T0, at, sent
 
 from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.lock_message import HoldLost
+from fencelock.actors.api.operator_message import CloseSession, Evict, Evicted, SessionClosed
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.semaphore import AcquirePermits
-from fencelock.actors.api.session_message import (
-    CloseReason,
-    CloseSession,
-    Ended,
-    Evict,
-    Evicted,
-    HoldLost,
-    Open,
-    SessionClosed,
-    ended,
-)
+from fencelock.actors.api.session_message import CloseReason, Ended, KeepAlive, Open, ended
 from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.paxos.backend import EXPIRED_LINES_MAX
@@ -159,7 +151,7 @@ def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy)
     bob, secret = Address("bob/session"), "~" + "0123456789abcdef" * 2
     table = LockTable()
     table.apply(0, Open(session=f"bob{secret}", ttl_ms=9_000))
-    proxy.handle(bob, api.KeepAlive(session=f"bob{secret}.1", request=1), T0)
+    proxy.handle(bob, KeepAlive(session=f"bob{secret}.1", request=1), T0)
     close = CloseSession(handle="bob.1", operator="eve", session="ann", request=8)
     (command,) = proposed(proxy.handle(ANN, close, T0))
     assert command == close

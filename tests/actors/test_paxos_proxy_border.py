@@ -24,9 +24,10 @@ from support.role_harness import HOST, T0, at, sent
 from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.operator_message import CloseSession, Evict, ListLocks
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK
-from fencelock.actors.api.session_message import CloseSession, End, Evict, ListLocks, Open
+from fencelock.actors.api.session_message import Alive, End, KeepAlive, Open
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.log_requests import CLIENT_COMMANDS_BYTES_MAX
@@ -78,9 +79,9 @@ def test_bytes_in_flight_are_bounded_too(proxy: Proxy, monkeypatch: pytest.Monke
 def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(proxy: Proxy) -> None:
     requests: list[int] = []
     for request in range(3, 23):
-        proxy.handle(ANN, api.KeepAlive(session=ME, request=request), at(request * 200))
-        kept = api.Alive(session=ME, node="", request=request - 2)
-        alive = messages_to(happens(proxy, kept, now=at(request * 200 + 100)), api.Alive)
+        proxy.handle(ANN, KeepAlive(session=ME, request=request), at(request * 200))
+        kept = Alive(session=ME, node="", request=request - 2)
+        alive = messages_to(happens(proxy, kept, now=at(request * 200 + 100)), Alive)
         requests += [message.request for message in alive]
     assert requests == list(range(3, 21, 2))
 
@@ -91,7 +92,7 @@ def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(proxy:
         acquire(),
         api.Release(lock="a", fence=1, session=ME, owner="o", request=2),
         api.Cancel(lock="a", session=ME, owner="o", request=2),
-        api.KeepAlive(session=ME, request=2),
+        KeepAlive(session=ME, request=2),
         End(session=ME, request=2),
         Open(session="ann", ttl_ms=9_000, request=2),
         ListLocks(session=ME, request=2),

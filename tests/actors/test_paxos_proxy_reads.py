@@ -14,17 +14,18 @@ from support.role_harness import T0, sent
 from support.table_scene import status_of
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.session_message import (
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.operator_message import (
     ListedEviction,
     ListedLock,
     ListedSession,
     ListLocks,
     ListRecords,
     LockList,
-    Open,
     RecordList,
     Records,
 )
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import MachineRead, ReadMachine
@@ -109,13 +110,13 @@ def test_answers_fit_a_frame_however_long_the_names() -> None:
 
 
 def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) -> None:
-    effects = proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
+    effects = proxy.handle(ANN, Describe(session="ann", request=4), T0)
     assert sent(effects, Report, NODE) == [Report()]
     assert read_request(effects) == ReadMachine(number=1, query=DescribeLocks(), age_ms=LOOK_AGE_MS)
     assert list(proxy.handle(NODE, REPORTED, T0)) == []
     locks = (STATUS, replace(STATUS, lock="b", waiters=()))
     effects = machine_read(proxy, LocksDescribed(locks=locks), 30)
-    (status,) = sent(effects, api.NodeStatus, ANN)
+    (status,) = sent(effects, NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
     assert (status.protocol, status.leader, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
     assert (status.session, status.request, status.uptime_ms) == ("ann", 4, 5)

@@ -13,7 +13,7 @@ from support.role_harness import T0, at, sends, sent
 from support.table_scene import config_of, replica_of_a
 
 from fencelock.actors.api.map import EntryList, EntrySeen, ListEntries
-from fencelock.actors.api.session_message import ListLocks
+from fencelock.actors.api.operator_message import ListLocks
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events

@@ -11,17 +11,16 @@ from support.role_harness import HOST, T0, RoleHarness, at, only_sent, sent
 
 from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.account import ListMaps, ReadUsage
-from fencelock.actors.api.cluster_message import Probe, ProbeReply, Watch
+from fencelock.actors.api.cluster_message import Describe, Probe, ProbeReply, Watch
 from fencelock.actors.api.lock_message import (
     Acquire,
-    Alive,
-    Describe,
+    ConfirmHold,
+    DisownHold,
     Granted,
     Inspect,
-    KeepAlive,
-    NodeAddress,
     Reason,
     Refused,
+    Renew,
 )
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -29,17 +28,10 @@ from fencelock.actors.api.membership_message import (
     MembersRead,
     ReadMembers,
 )
+from fencelock.actors.api.operator_message import CloseSession, Evict, ListLocks
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.retained import AcquireRetained
-from fencelock.actors.api.session_message import (
-    CloseSession,
-    ConfirmHold,
-    DisownHold,
-    Evict,
-    ListLocks,
-    Open,
-    Renew,
-)
+from fencelock.actors.api.session_message import Alive, KeepAlive, NodeAddress, Open
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.wire import Locked

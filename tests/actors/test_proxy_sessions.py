@@ -10,14 +10,13 @@ from support.expect import only
 from support.proxy_scene import ANN, BACKEND, BOB, FREE, PROXY, acquire, claims_of, hold
 from support.role_harness import T0, at, only_sent, sent
 
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
 from fencelock.actors.api.lock_message import (
     Acquire,
     Contender,
-    Describe,
     Granted,
     Inspect,
     LockStatus,
-    NodeStatus,
     Reason,
     Refused,
 )

@@ -9,7 +9,7 @@ from support.bakery_cluster_harness import TERMS, ClusterHarness
 from support.leader_trio import beat, cluster_status, voters
 from support.role_harness import T0, at, sent
 
-from fencelock.actors.api.lock_message import Describe, NodeStatus
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
 from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.config import BEAT_MS, BakeryTiming, proxy_of, status_of
 from fencelock.actors.bakery.event import BeatDue

@@ -10,20 +10,18 @@ import pytest
 from support.role_harness import RoleHarness
 from support.session_harness import ANN, BEN, ME, A, B, UnkeptSession, node_status, of, one, refusal
 
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
 from fencelock.actors.api.lock_message import (
     Acquire,
-    Describe,
     Granted,
     Inspect,
-    KeepAlive,
     LockStatus,
-    NodeStatus,
     Reason,
     Refused,
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import Opened
+from fencelock.actors.api.session_message import KeepAlive, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, later, ms_between
 from fencelock.actors.session import refusals, session

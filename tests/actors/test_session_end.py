@@ -23,12 +23,12 @@ from support.session_harness import (
 from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.cluster_message import Describe
 from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.lock_message import (
     Acquire,
-    Alive,
     Cancel,
-    Describe,
+    HoldLost,
     Inspect,
     Reason,
     Refused,
@@ -36,16 +36,8 @@ from fencelock.actors.api.lock_message import (
 )
 from fencelock.actors.api.map import GetEntry
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
-from fencelock.actors.api.session_message import (
-    CloseSession,
-    End,
-    Ended,
-    Evict,
-    HoldLost,
-    ListLocks,
-    ListRecords,
-    Open,
-)
+from fencelock.actors.api.operator_message import CloseSession, Evict, ListLocks, ListRecords
+from fencelock.actors.api.session_message import Alive, End, Ended, KeepAlive, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
 from fencelock.actors.lease import DRIFT_PPM
@@ -347,7 +339,7 @@ def test_a_second_attempt_to_open_counts_from_when_it_was_made(harness: SessionH
 def test_trust_grows_with_each_keep_alive_from_when_it_was_sent(harness: SessionHarness) -> None:
     harness.hold()
     sends = harness.run(3_100)
-    assert len(of(api.KeepAlive, sends)) == 1
+    assert len(of(KeepAlive, sends)) == 1
     sent_ms = 4_000
     harness.now_ms += 2_000
     harness.alive(sends)
@@ -561,7 +553,7 @@ def test_an_endpoint_that_confirms_nothing_is_left_in_time_though_its_link_is_up
     sends = harness.run_kept(10_000, B)
     assert of(HoldsLost, sends) == []
     assert of(Suspected, sends) == []
-    assert of(api.KeepAlive, sends, B)
+    assert of(KeepAlive, sends, B)
 
 
 def test_the_session_is_confirmed_at_once_through_another_endpoint_when_a_link_breaks(
@@ -569,7 +561,7 @@ def test_the_session_is_confirmed_at_once_through_another_endpoint_when_a_link_b
 ) -> None:
     harness.hold()
     harness.run(100)
-    (keep,) = of(api.KeepAlive, harness.lose_link("a"), B)
+    (keep,) = of(KeepAlive, harness.lose_link("a"), B)
     assert keep.session == "c.1"
 
 

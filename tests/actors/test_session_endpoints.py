@@ -22,9 +22,9 @@ from support.session_harness import (
 )
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.cluster_message import Probe, ProbeReply
-from fencelock.actors.api.lock_message import Acquire, Alive, Describe, KeepAlive, NodeAddress
-from fencelock.actors.api.session_message import Open
+from fencelock.actors.api.cluster_message import Describe, Probe, ProbeReply
+from fencelock.actors.api.lock_message import Acquire
+from fencelock.actors.api.session_message import Alive, KeepAlive, NodeAddress, Open
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Event, Instant, address_of, later, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
@@ -228,11 +228,11 @@ def test_an_acquire_ends_its_wait_as_its_user_wishes_a_hold_stays(harness: Sessi
 
 def test_an_endpoint_that_is_silent_while_something_waits_is_left(unkept: UnkeptSession) -> None:
     for number, endpoint in ((2, A), (3, B)):
-        unkept.receive(endpoint, api.Alive(session="c", node=node_of(endpoint), request=number))
+        unkept.receive(endpoint, Alive(session="c", node=node_of(endpoint), request=number))
     unkept.acquire()
     sends = unkept.run_kept(2_900, B)
     assert of(api.Acquire, sends, B) == []
-    assert of(api.KeepAlive, sends, A)
+    assert of(KeepAlive, sends, A)
     assert of(api.Acquire, unkept.run_kept(400, B), B)
     assert "client.endpoint_silent" in unkept.counted
 
@@ -247,7 +247,7 @@ def test_an_endpoint_that_answers_is_kept_however_long_the_wait(unkept: UnkeptSe
 def test_a_first_endpoint_that_never_answered_is_left_sooner_if_another_did(
     unkept: UnkeptSession,
 ) -> None:
-    unkept.receive(B, api.Alive(session="c", node="b", request=3))
+    unkept.receive(B, Alive(session="c", node="b", request=3))
     unkept.acquire()
     assert of(api.Acquire, unkept.run_kept(800, B), B)
 
@@ -282,7 +282,7 @@ def test_a_wait_goes_to_the_first_endpoint_that_is_back_if_none_was_left(
     unkept.acquire()
     unkept.lose_link("b")
     assert of(api.Acquire, unkept.lose_link("a")) == []
-    assert of(api.KeepAlive, unkept.run(2_000), B)
+    assert of(KeepAlive, unkept.run(2_000), B)
     sends = unkept.regain_link("b")
     assert of(api.Acquire, sends, B)
     assert of(api.Cancel, sends, A)
@@ -334,7 +334,7 @@ def test_a_new_link_is_asked_as_often_as_a_first_one_to_open_the_session() -> No
 
 
 def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(unkept: UnkeptSession) -> None:
-    assert [type(send.message) for send in unkept.regain_link("b")] == [api.KeepAlive]
+    assert [type(send.message) for send in unkept.regain_link("b")] == [KeepAlive]
 
 
 def test_links_that_are_no_endpoints_are_counted(unkept: UnkeptSession) -> None:
@@ -346,10 +346,10 @@ def test_links_that_are_no_endpoints_are_counted(unkept: UnkeptSession) -> None:
 def test_a_hold_keeps_its_endpoint_greeted_and_outlives_its_silence(unkept: UnkeptSession) -> None:
     unkept.held()
     sends = unkept.run(20_000)
-    greetings = of(api.KeepAlive, sends, A)
+    greetings = of(KeepAlive, sends, A)
     assert 15 <= len(greetings) <= 25
     assert len({one.request for one in greetings}) == len(greetings), "each number is used once"
-    assert of(api.KeepAlive, sends, B) == []
+    assert of(KeepAlive, sends, B) == []
     assert len(unkept.role.session_state.holds) == 1
     assert unkept.acquire(BEN).to == B
 

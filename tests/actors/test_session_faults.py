@@ -9,7 +9,7 @@ from support.role_harness import RoleHarness
 from support.session_harness import ME, A, B
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.session_message import Open, Opened
+from fencelock.actors.api.session_message import Alive, KeepAlive, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Message, address_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkUp
@@ -86,8 +86,8 @@ class Fault:
     def _endpoint(self, send: Send) -> list[Send]:
         """Answer as a proxy does: the same answer to the same number, and perhaps lose it."""
         asked = send.message
-        if isinstance(asked, api.KeepAlive):
-            return self._perhaps(send.to, api.Alive(session="c", node="", request=asked.request))
+        if isinstance(asked, KeepAlive):
+            return self._perhaps(send.to, Alive(session="c", node="", request=asked.request))
         if isinstance(asked, Open):
             opened = Opened(session="c", assigned="c", ttl_ms=0, node="", request=asked.request)
             return self._perhaps(send.to, opened)
@@ -111,5 +111,5 @@ class Fault:
     def _perhaps(self, endpoint: Address, answer: Message) -> list[Send]:
         if self.chance.random() < 0.4:
             return []
-        assert isinstance(answer, api.Alive | Opened | api.Granted | api.Released | api.Cancelled)
+        assert isinstance(answer, Alive | Opened | api.Granted | api.Released | api.Cancelled)
         return self.harness.receive(endpoint, answer)

@@ -10,20 +10,17 @@ from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness,
 
 from fencelock.actors.api import lock_message as api
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.lock_message import Granted, Reason
-from fencelock.actors.api.session_message import (
+from fencelock.actors.api.lock_message import Granted, Reason, Unlocking
+from fencelock.actors.api.operator_message import (
     CloseSession,
-    End,
     Evict,
     Evicted,
     ListLocks,
     LockList,
-    Open,
-    Opened,
     OperatorCommand,
     SessionClosed,
-    Unlocking,
 )
+from fencelock.actors.api.session_message import Alive, End, KeepAlive, Open, Opened
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session import holds as session_holds
@@ -277,7 +274,7 @@ def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: Sessi
     harness.free(harness.release())
     harness.run_kept(1_500, A)
     harness.acquire(BEN)
-    assert of(api.KeepAlive, harness.run(400), A)
+    assert of(KeepAlive, harness.run(400), A)
 
 
 def test_the_session_is_kept_through_all_endpoints_if_none_is_usable(
@@ -287,13 +284,13 @@ def test_the_session_is_kept_through_all_endpoints_if_none_is_usable(
     harness.lose_link("a")
     harness.lose_link("b")
     sends = harness.run(3_000)
-    assert of(api.KeepAlive, sends, A)
-    assert of(api.KeepAlive, sends, B)
+    assert of(KeepAlive, sends, A)
+    assert of(KeepAlive, sends, B)
 
 
 def test_a_part_of_a_backup_is_requested_from_the_node_that_has_it(harness: SessionHarness) -> None:
     harness.hold()
-    harness.receive(B, api.Alive(session="c", node="n2", request=0))
+    harness.receive(B, Alive(session="c", node="n2", request=0))
     for node, endpoint in (("n2", B), ("", A), ("n9", A)):
         sends = harness.receive(ANN, ReadBackup(node=node, slot=9, request=3))
         assert one(ReadBackup, sends, endpoint).node == node

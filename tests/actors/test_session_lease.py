@@ -12,13 +12,16 @@ from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Granted,
+    HoldLost,
     Reason,
     Refused,
     Release,
     Released,
+    Renew,
+    Renewed,
+    Unlocking,
     refused,
 )
-from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.event import HoldsLost

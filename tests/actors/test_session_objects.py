@@ -17,7 +17,6 @@ from fencelock.actors.api.lock_message import (
     Acquire,
     Cancel,
     Granted,
-    KeepAlive,
     Reason,
     Refused,
     Release,
@@ -25,9 +24,10 @@ from fencelock.actors.api.lock_message import (
 )
 from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.name import object_name, titled
+from fencelock.actors.api.operator_message import CloseSession
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, role_of
 from fencelock.actors.session.event import Close, HoldsLost

@@ -6,7 +6,8 @@ import pytest
 from support.session_harness import ANN, BEN, A, B, SessionHarness, of
 
 from fencelock.actors.api.changes import ReadChanges
-from fencelock.actors.api.lock_message import Abandon, Describe, Reason, Refused, refused
+from fencelock.actors.api.cluster_message import Describe
+from fencelock.actors.api.lock_message import Abandon, Reason, Refused, refused
 from fencelock.actors.api.map import EntryList, GetEntry
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address

@@ -6,8 +6,16 @@ import pytest
 from support.session_harness import ANN, BEN, A, B, SessionHarness, UnkeptSession, of, one, refusal
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.lock_message import Acquire, Cancel, Granted, KeepAlive, Reason, Refused
-from fencelock.actors.api.session_message import ConfirmHold, DisownHold
+from fencelock.actors.api.lock_message import (
+    Acquire,
+    Cancel,
+    ConfirmHold,
+    DisownHold,
+    Granted,
+    Reason,
+    Refused,
+)
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address

@@ -12,10 +12,12 @@ from support.expect import checked
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.cluster_message import Probe, ProbeReply
+from fencelock.actors.api.cluster_message import Describe, Probe, ProbeReply
 from fencelock.actors.api.counter import AddToCounter
+from fencelock.actors.api.lock_message import Renew
+from fencelock.actors.api.operator_message import Evict, Evicted, ListLocks
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open, Renew
+from fencelock.actors.api.session_message import Alive, End, Ended, KeepAlive, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
 from fencelock.actors.session.event import Close, Closed, HoldsLost, Loss
@@ -214,7 +216,7 @@ def test_a_cancel_after_a_grant_takes_back_that_one_entry(harness: SessionHarnes
 
 def test_no_session_is_opened_by_requests_that_need_none(harness: SessionHarness) -> None:
     for request in (
-        api.Describe(),
+        Describe(),
         api.Inspect(lock="x"),
         ListLocks(),
         Evict(lock="x", fence=1, operator="me"),
@@ -249,14 +251,14 @@ def test_a_close_of_a_session_that_was_never_opened_does_nothing(harness: Sessio
 
 def test_there_are_keep_alives_with_use_and_none_without(harness: SessionHarness) -> None:
     harness.run(1_000)
-    assert of(api.KeepAlive, harness.run(60_000)) == []
+    assert of(KeepAlive, harness.run(60_000)) == []
     harness.hold()
     sends = harness.run_kept(60_000, A)
-    assert {alive.session for alive in of(api.KeepAlive, sends)} == {"c.1"}
-    assert 19 <= len(of(api.KeepAlive, sends)) <= 21
+    assert {alive.session for alive in of(KeepAlive, sends)} == {"c.1"}
+    assert 19 <= len(of(KeepAlive, sends)) <= 21
     harness.free(harness.release())
-    assert 9 <= len(of(api.KeepAlive, harness.run_kept(31_000, A))) <= 11
-    assert of(api.KeepAlive, harness.run(60_000)) == []
+    assert 9 <= len(of(KeepAlive, harness.run_kept(31_000, A))) <= 11
+    assert of(KeepAlive, harness.run(60_000)) == []
     assert harness.alarms == []
 
 
@@ -451,8 +453,8 @@ class Trial:
         asked = checked(Message, send.message)
         if isinstance(asked, Probe):
             return self.receive(send.to, ProbeReply(session="c", node="", serving=True))
-        if isinstance(asked, api.KeepAlive) and "." not in asked.session:
-            return self.receive(send.to, api.Alive(session="c", node="", request=asked.request))
+        if isinstance(asked, KeepAlive) and "." not in asked.session:
+            return self.receive(send.to, Alive(session="c", node="", request=asked.request))
         assert isinstance(asked, Command)
         return list(self.outcomes(asked))
 

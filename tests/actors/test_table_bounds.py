@@ -19,9 +19,10 @@ from fencelock.actors.api.counter import AddToCounter
 from fencelock.actors.api.lock_all import CLAIM_LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.operator_message import Evict, Evicted, ListLocks
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
-from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
+from fencelock.actors.api.session_message import End, KeepAlive, Open
 from fencelock.actors.table import session
 from fencelock.actors.table.report import DescribeLocks, describe_locks
 from fencelock.actors.table.resource import SLACK, Resource, TableHold, Wait
@@ -84,8 +85,8 @@ def test_many_names_leave_nothing_behind(table: LockTable) -> None:
     assert (table.resources, table.claims, table.fence) == ({}, 0, NAMES)
     session = table.sessions.by_id["s.1"]
     assert len(session.owner_states) == len(session.idle) == IDLE_MAX
-    table.apply(TTL_MS - 1, api.KeepAlive(session="s.1"))
-    table.apply(TTL_MS, api.KeepAlive(session="s.1"))
+    table.apply(TTL_MS - 1, KeepAlive(session="s.1"))
+    table.apply(TTL_MS, KeepAlive(session="s.1"))
     assert (session.owner_states, session.idle) == ({}, {})
 
 
@@ -164,7 +165,7 @@ def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
 
 def test_signs_of_life_do_not_grow_the_heap(table: LockTable) -> None:
     for at in range(5_000):
-        table.apply(at, api.KeepAlive(session="s.1"))
+        table.apply(at, KeepAlive(session="s.1"))
     assert len(table.sessions.heap) == 1
     assert table.due_ms() == 4_999 + TTL_MS
 
@@ -226,8 +227,8 @@ def test_an_owner_is_not_forgotten_while_its_command_ends_a_crowd_of_waits(
     assert LockTable.restore(table.snapshot()).digest() == table.digest()
     for number in range(IDLE_MAX):
         table.apply(0, arrive("s.1", f"late{number}", CROWD + 1 + number))
-    table.apply(TTL_MS - 1, api.KeepAlive(session="s.1"))
-    table.apply(2 * TTL_MS - 2, api.KeepAlive(session="s.1"))
+    table.apply(TTL_MS - 1, KeepAlive(session="s.1"))
+    table.apply(2 * TTL_MS - 2, KeepAlive(session="s.1"))
     assert session.idle == {}
     table.apply(3 * TTL_MS, End(session="s.1"))
     assert (table.objects, table.claims, table.sessions.by_id) == ({}, 0, {})
@@ -278,7 +279,7 @@ def costs(size: int) -> list[int]:
         acquire(11, "name 1", "z", 0, mine),
         acquire(12, "name 0", "z", 77, mine),
         api.Cancel(session=f"c{middle}.{middle + 1}", owner="w", request=2, lock="name 0"),
-        api.KeepAlive(session=mine),
+        KeepAlive(session=mine),
         Open(session="new", ttl_ms=TTL_MS),
         api.Release(session=mine, owner="o", request=13, lock="name 0", fence=1),
         Evict(operator="root", request=1, lock="name 0", fence=size + 2),
@@ -339,7 +340,7 @@ def costs_beside_holds(size: int, retained: int) -> list[int]:
         replace(claim, request=22, wait_ms=0),
         api.Cancel(request=22, lock=semaphore, **mine),
         *wait_and_cancel(23),
-        api.KeepAlive(session="c0.1"),
+        KeepAlive(session="c0.1"),
         *wait_and_cancel(24),
         replace(claim, request=25),
         api.Release(
@@ -349,7 +350,7 @@ def costs_beside_holds(size: int, retained: int) -> list[int]:
             lock=semaphore,
             fence=last,
         ),
-        api.KeepAlive(session="c0.1"),
+        KeepAlive(session="c0.1"),
     ]
     walked: list[int] = []
     for command in script:
@@ -375,7 +376,7 @@ def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
         table.apply(0, Open(session=f"c{i}", ttl_ms=TTL_MS + i))
     dying = f"c0.{1}"
     table.apply(0, acquire(1, "L", session=dying))
-    kept = api.KeepAlive(session="c9.10")
+    kept = KeepAlive(session="c9.10")
     assert lines_of(lambda: table.apply(TTL_MS, kept)) < 250
     assert dying not in table.sessions.by_id
 

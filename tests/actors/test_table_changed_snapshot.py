@@ -15,8 +15,8 @@ from typing import Any, TypeGuard
 import cbor2
 from support.table_comparison import AllComposer, log_of, steps_of
 
-from fencelock.actors.api.lock_message import Acquire, Cancel, KeepAlive, Release
-from fencelock.actors.api.session_message import End, Open
+from fencelock.actors.api.lock_message import Acquire, Cancel, Release
+from fencelock.actors.api.session_message import End, KeepAlive, Open
 from fencelock.actors.table.session import DEPARTED
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, TablePart

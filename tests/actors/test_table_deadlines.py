@@ -20,8 +20,7 @@ from support.planted_bugs import (
 from support.table_comparison import DeadlineComposer
 from support.table_scene import A, B, C, table_of_three
 
-from fencelock.actors.api.lock_message import Acquire
-from fencelock.actors.api.session_message import Renew
+from fencelock.actors.api.lock_message import Acquire, Renew
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.deadline import ROUNDING_MS, LeasedHold
 from fencelock.actors.table.rules import RULES

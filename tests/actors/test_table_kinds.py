@@ -17,10 +17,11 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.lock_message import Acquire, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.operator_message import Evict
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
-from fencelock.actors.api.session_message import End, Evict
+from fencelock.actors.api.session_message import End
 from fencelock.actors.table.sentences import ARGUMENTS, is_sound
 from fencelock.actors.table.table import LockTable
 

@@ -46,11 +46,12 @@ from support.table_comparison import (
 
 from fencelock.actors.api.handover import Detach, digest_of
 from fencelock.actors.api.lock_message import Acquire, Reason, Release
+from fencelock.actors.api.operator_message import CloseSession
 from fencelock.actors.api.pool import GivePermits
 from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.semaphore import AcquirePermits, ResizeSemaphore
-from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended, Open
+from fencelock.actors.api.session_message import CloseReason, Ended, Open
 from fencelock.actors.table import (
     barrier,
     counter,

@@ -14,8 +14,9 @@ from support.expect import checked, only
 from support.table_scene import restored
 from support.table_transcript import commands
 
-from fencelock.actors.api.lock_message import KeepAlive, Reason, Refused
+from fencelock.actors.api.lock_message import Reason, Refused
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.rules import RULES

@@ -21,12 +21,13 @@ from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import ENTRY_VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.operator_message import Evict
 from fencelock.actors.api.redis import ChangeKeys, KeyAction, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.retained import SPAN_MAX
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
-from fencelock.actors.api.session_message import End, Evict, Open
+from fencelock.actors.api.session_message import End, KeepAlive, Open
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table.snapshot import bytes_of
 from fencelock.actors.table.table import LockTable
@@ -74,7 +75,7 @@ def busy() -> LockTable:
         acquire("c", 5),
         acquire("d", 6, "L", 0),
         ExtendSessions(leader="m"),
-        api.KeepAlive(session="t.2"),
+        KeepAlive(session="t.2"),
     )
     return table
 

@@ -22,8 +22,9 @@ from support.role_harness import T0
 
 import fencelock
 from fencelock.actors.api.lock_message import Contender
+from fencelock.actors.api.operator_message import Evicted
 from fencelock.actors.api.role_request import SetLog
-from fencelock.actors.api.session_message import CloseReason, Evicted, Opened, ended
+from fencelock.actors.api.session_message import CloseReason, Opened, ended
 from fencelock.actors.error import (
     ConfigError,
     InvalidRequestError,

@@ -15,9 +15,10 @@ from support.real_nodes import ask, config_in, measured, running
 from support.role_harness import dispatchers
 
 import fencelock
-from fencelock.actors.api.lock_message import Describe, Granted, Inspect, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.lock_message import Granted, Inspect, LockStatus
 from fencelock.actors.api.name import INT_MAX
-from fencelock.actors.api.session_message import ListRecords, RecordList
+from fencelock.actors.api.operator_message import ListRecords, RecordList
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.error import InternalError, InvalidRequestError
 from fencelock.actors.message import Address, Instant, address_of

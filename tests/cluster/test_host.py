@@ -16,16 +16,8 @@ from support.collected import fields_of, logged_to
 from support.expect import PATIENCE_S
 from support.role_harness import BlockThread, blocked, dispatchers, hub_without_peers
 
-from fencelock.actors.api.lock_message import (
-    Abandon,
-    Acquire,
-    Alive,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api.lock_message import Abandon, Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.session_message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, address_of, node_of

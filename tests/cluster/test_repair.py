@@ -16,7 +16,8 @@ from support.table_scene import LISTENER, replica_of_a
 
 import fencelock
 from fencelock.actors.api.latch import CountDown
-from fencelock.actors.api.session_message import ListRecords, Open, RecordList, Records
+from fencelock.actors.api.operator_message import ListRecords, RecordList, Records
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.error import InternalError
 from fencelock.actors.message import Address, address_of

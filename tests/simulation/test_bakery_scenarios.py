@@ -14,8 +14,9 @@ from fencelock.actors.api.lock_message import (
     Reason,
     Refused,
     Released,
+    Renewed,
+    Unlocking,
 )
-from fencelock.actors.api.session_message import Renewed, Unlocking
 from fencelock.actors.bakery.config import proxy_of
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.ticket import Who

@@ -17,7 +17,7 @@ from support.central_scene import (
 )
 from support.judged import clean, seen_in
 
-from fencelock.actors.api.session_message import ConfirmHold
+from fencelock.actors.api.lock_message import ConfirmHold
 from fencelock.actors.central import wire as messages
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.lock_client import LockClient

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.judged import clean
 
-from fencelock.actors.api.lock_message import Alive, KeepAlive
+from fencelock.actors.api.session_message import Alive, KeepAlive
 from fencelock.actors.central import server as server_module
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.central.wire import Held, Numbered

@@ -18,14 +18,13 @@ from support.planted_bugs import UNREPLAYED, Patch, Plant, as_plant, instead, no
 
 from fencelock.actors.api.counter import CounterChanged, CounterRequest
 from fencelock.actors.api.latch import CountDown
-from fencelock.actors.api.lock_message import Inspect, Reason
+from fencelock.actors.api.lock_message import Inspect, Reason, Renew, Renewed
 from fencelock.actors.api.map import EntryList, EntryRequest, GetEntry, ListEntries, PutEntry
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.effect import Send
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.message import Message

@@ -13,7 +13,7 @@ from support.judged import BelievesOne, is_violated, votes_as_registered
 from support.log_workload import CounterJudge, LogWriter, logbook
 
 import fencelock
-from fencelock.actors.api.lock_message import Describe
+from fencelock.actors.api.cluster_message import Describe
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.member import SLOTS

@@ -16,7 +16,8 @@ from support.programs import run_to_end
 from support.samples import READY
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.lock_message import Alive, KeepAlive
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.session_message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role import Role
@@ -245,7 +246,7 @@ PLAN = RunPlan(
 )
 
 
-class Server(Role[api.Acquire | api.Release | api.Describe]):
+class Server(Role[api.Acquire | api.Release | Describe]):
     """One queue for each lock; the first waiter holds it, even if its wait has timed out."""
 
     def __init__(self, address: Address, host: Any) -> None:
@@ -254,14 +255,14 @@ class Server(Role[api.Acquire | api.Release | api.Describe]):
         self.fence = 0
 
     def handle(
-        self, sender: Address, event: api.Acquire | api.Release | api.Describe, now: Instant
+        self, sender: Address, event: api.Acquire | api.Release | Describe, now: Instant
     ) -> Effects:
         match event:
             case api.Acquire():
                 return self.on_acquire(sender, event)
             case api.Release():
                 return self.on_release(sender, event)
-            case api.Describe():
+            case Describe():
                 return [Send(sender, self.status())]
 
     def on_acquire(self, sender: Address, acquire: api.Acquire) -> Effects:
@@ -282,7 +283,7 @@ class Server(Role[api.Acquire | api.Release | api.Describe]):
         released = Send(sender, api.Released(lock=release.lock, owner=release.owner))
         return [released, self.grant(*queue[0])] if queue else [released]
 
-    def status(self) -> api.NodeStatus:
+    def status(self) -> NodeStatus:
         return replace(READY, protocol="toy")
 
 
@@ -369,7 +370,7 @@ class GrantsAfterRefusing(Server):
 
 
 class KeepsAResidue(Server):
-    def status(self) -> api.NodeStatus:
+    def status(self) -> NodeStatus:
         residue = api.LockStatus(lock="lock-1", holder=None, waiters=(), waits_for=())
         return replace(super().status(), locks=(residue,))
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from support.judged import N1, N2, SECOND, Tock, only, world_of
 
-from fencelock.actors.api.lock_message import Acquire, Alive, Granted, KeepAlive
+from fencelock.actors.api.lock_message import Acquire, Granted
+from fencelock.actors.api.session_message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local
 from fencelock.actors.role import Role

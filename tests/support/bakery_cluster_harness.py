@@ -8,16 +8,19 @@ from random import Random
 from types import UnionType
 from typing import Any
 
-from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, NodeStatus
 from fencelock.actors.api.lock_message import (
     Acquire,
     Cancelled,
     Granted,
+    HoldLost,
     LockStatus,
-    NodeStatus,
     Refused,
     Release,
     Released,
+    Renew,
+    Renewed,
+    Unlocking,
 )
 from fencelock.actors.api.membership_message import (
     MembersChanged,
@@ -26,7 +29,6 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
 )
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, leader_of
 from fencelock.actors.bakery.electorate import Electorate

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_message import Elected, MemberSeen
+from fencelock.actors.api.cluster_message import Elected, MemberSeen
 from fencelock.actors.bakery import event, wire
 from fencelock.actors.bakery.backend import BakeryBackend, SendsDue
 from fencelock.actors.bakery.config import PRIORITY, Terms, election_of, leader_of, proxy_of

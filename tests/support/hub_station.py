@@ -14,7 +14,8 @@ from typing import Any
 
 import zmq
 
-from fencelock.actors.api.lock_message import Alive, Describe
+from fencelock.actors.api.cluster_message import Describe
+from fencelock.actors.api.session_message import Alive
 from fencelock.actors.message import Address, Message
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.frame import Envelope, Frame, Rejected, encode_frame

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from fencelock.actors.api.lock_message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
-from fencelock.actors.api.session_message import (
+from fencelock.actors.api.operator_message import (
     ListedEviction,
     ListedLock,
     ListedObject,

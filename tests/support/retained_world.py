@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fencelock.actors.api.lock_message import Granted, KeepAlive, Release
+from fencelock.actors.api.lock_message import Granted, Release
 from fencelock.actors.api.retained import AcquireRetained, Recall
-from fencelock.actors.api.session_message import End, Open, Opened
+from fencelock.actors.api.session_message import End, KeepAlive, Open, Opened
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.retained import (

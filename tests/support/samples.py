@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_message import NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address
 from fencelock.actors.role import Role

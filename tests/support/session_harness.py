@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.lock_message import Acquire, Granted, NodeStatus, Refused
-from fencelock.actors.api.session_message import End, Ended, Open, Opened
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Acquire, Granted, Refused
+from fencelock.actors.api.session_message import Alive, End, Ended, KeepAlive, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Instant, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkUp
@@ -49,10 +50,8 @@ class KeptAlive(RoleHarness[ClientSession]):
 
     def alive(self, sends: list[Send], leader: str = "") -> list[Send]:
         """Answer the last `KeepAlive` in ``sends``; return the next sends."""
-        to, asked = last(api.KeepAlive, sends)
-        alive = api.Alive(
-            session=asked.session, node=node_of(to), request=asked.request, leader=leader
-        )
+        to, asked = last(KeepAlive, sends)
+        alive = Alive(session=asked.session, node=node_of(to), request=asked.request, leader=leader)
         return self.receive(to, alive)
 
     def run_kept(self, ms: int, *endpoints: Address) -> list[Send]:
@@ -62,7 +61,7 @@ class KeptAlive(RoleHarness[ClientSession]):
             received = self.run(100)
             sends += received
             for send in received:
-                if isinstance(send.message, api.KeepAlive) and send.to in endpoints:
+                if isinstance(send.message, KeepAlive) and send.to in endpoints:
                     sends += self.alive([send])
         return sends
 
@@ -178,7 +177,7 @@ class SessionHarness(KeptAlive):
 
     def refuse(self, sends: list[Send], reason: api.Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``sends``."""
-        kinds = api.AcquireRequest | api.ReleaseRequest | Open | api.KeepAlive
+        kinds = api.AcquireRequest | api.ReleaseRequest | Open | KeepAlive
         to, asked = last(kinds, sends)
         return self.receive(to, api.refused(asked, reason, "no"))
 

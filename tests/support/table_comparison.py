@@ -18,8 +18,10 @@ from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.lock_message import Renew
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import NO_CLIENT, REDIS_KEY, kind_of, object_name
+from fencelock.actors.api.operator_message import CloseSession, Evict
 from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import (
     RECEIPT,
@@ -38,7 +40,7 @@ from fencelock.actors.api.semaphore import (
     ReleasePermits,
     ResizeSemaphore,
 )
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
+from fencelock.actors.api.session_message import End, KeepAlive, Open
 from fencelock.actors.table.account_rules import read_usage
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
@@ -89,7 +91,7 @@ class LogComposer:
                 ttl = (150, 400, 5_000)[chance % 3]
                 made: LogCommand = Open(session="ab"[who % 2], ttl_ms=ttl)
             case 2:
-                made = api.KeepAlive(session=session)
+                made = KeepAlive(session=session)
             case 3:
                 close: LogCommand = End(session=session)
                 if chance % 8 != 3:
@@ -267,7 +269,7 @@ class RetainedComposer(ObjectComposer):
         if isinstance(made, Evict):
             return replace(made, lock=hold.lock, fence=fence)
         if which % 2:
-            return api.KeepAlive(session=hold.session)
+            return KeepAlive(session=hold.session)
         return replace(made, lock=hold.lock, fence=fence, session=hold.session, owner=hold.owner)
 
 

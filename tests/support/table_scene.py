@@ -10,17 +10,17 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import fencelock
-from fencelock.actors.api.lock_message import Granted, Inspect, LockStatus, Refused, Released
-from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import (
-    Ended,
-    Evicted,
+from fencelock.actors.api.lock_message import (
+    Granted,
     HoldLost,
-    ListedLock,
-    ListedObject,
-    ListLocks,
-    Open,
+    Inspect,
+    LockStatus,
+    Refused,
+    Released,
 )
+from fencelock.actors.api.operator_message import Evicted, ListedLock, ListedObject, ListLocks
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import Ended, Open
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointEnd,

@@ -33,11 +33,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.api.lock_message import Refused
+from fencelock.actors.api.lock_message import HoldLost, Refused
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.refusal import Cause
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import Ended, HoldLost
+from fencelock.actors.api.session_message import Ended
 from fencelock.actors.table.rules import TABLE_QUERIES
 from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.table import LockTable

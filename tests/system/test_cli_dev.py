@@ -19,7 +19,8 @@ from support.samples import READY
 from typer.testing import CliRunner
 
 import fencelock
-from fencelock.actors.api.lock_message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Contender, LockStatus
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Instant

@@ -13,7 +13,7 @@ from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.lock_message import Absence, Contender, LockStatus
-from fencelock.actors.api.session_message import ListedLock, ListedSession
+from fencelock.actors.api.operator_message import ListedLock, ListedSession
 from fencelock.actors.error import (
     ConfigError,
     NotHeldError,

@@ -12,9 +12,10 @@ from rich.text import Text
 from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
-from fencelock.actors.api.lock_message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Absence, Contender, LockStatus
 from fencelock.actors.api.membership_message import MembersRead, NodeReport, NodeRole
-from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
+from fencelock.actors.api.operator_message import ListedEviction, ListedLock, ListedSession
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.cli import screen
 from fencelock.cluster.cli.exit_status import Unanswered

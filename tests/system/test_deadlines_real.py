@@ -14,8 +14,7 @@ from support.real_nodes import PaxosProcesses, ask, running_nodes
 from support.samples import fence_of
 
 import fencelock
-from fencelock.actors.api.lock_message import Acquire, Inspect, Release
-from fencelock.actors.api.session_message import Renew
+from fencelock.actors.api.lock_message import Acquire, Inspect, Release, Renew
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.guard import FileGuard
 

@@ -19,7 +19,8 @@ from support.real_nodes import config_in, until
 from support.samples import fence_of
 
 import fencelock
-from fencelock.actors.api.lock_message import Acquire, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Acquire
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import node_of

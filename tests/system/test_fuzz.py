@@ -23,8 +23,8 @@ from support.fuzz_offline import (
 )
 from support.planted_bugs import Patch, as_plant, instead, nothing, plant
 
+from fencelock.actors.api.operator_message import ListRecords
 from fencelock.actors.api.role_request import ReadClock
-from fencelock.actors.api.session_message import ListRecords
 from fencelock.actors.bakery.beats import ClusterStatus
 from fencelock.actors.bakery.wire import Beat
 from fencelock.actors.central import server

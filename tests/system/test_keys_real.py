@@ -20,16 +20,10 @@ from support.real_nodes import KeyedNodes, KeyedProcesses, keyed_nodes
 
 import fencelock
 import fencelock.testing
-from fencelock.actors.api.lock_message import (
-    Acquire,
-    Cancel,
-    Describe,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api.cluster_message import Describe
+from fencelock.actors.api.lock_message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key

@@ -12,6 +12,7 @@ from support.real_nodes import NODES, Cluster, ask, config_in, running_nodes, st
 from support.samples import fence_of
 
 from fencelock.actors.api import lock_message as api
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
 from fencelock.actors.api.lock_message import Inspect
 from fencelock.actors.error import StaleError, UnavailableError, UnsupportedError
 from fencelock.actors.session.session import TTL_MS
@@ -84,10 +85,10 @@ def test_each_node_reads_what_was_decided_and_its_greatest_age(nodes: dict[str, 
 
 
 def test_every_node_reports_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
-    statuses: list[api.NodeStatus] = []
+    statuses: list[NodeStatus] = []
 
     def all_are_ready() -> bool:
-        statuses[:] = [ask(node, api.Describe()) for node in nodes.values()]
+        statuses[:] = [ask(node, Describe()) for node in nodes.values()]
         return all(status.ready for status in statuses)
 
     until(all_are_ready, statuses)  # On a busy machine a node may get a beat late.
@@ -101,10 +102,10 @@ def test_the_others_serve_on_without_the_leader_none_without_a_majority(tmp_path
     try:
         ask(nodes["n1"], api.Acquire(lock="b"))
         deadline = time.monotonic() + PATIENCE_S
-        status: api.NodeStatus = ask(nodes["n1"], api.Describe())
+        status: NodeStatus = ask(nodes["n1"], Describe())
         while not status.leader:
             assert time.monotonic() < deadline, "no node leads"
-            status = ask(nodes["n1"], api.Describe())
+            status = ask(nodes["n1"], Describe())
         leader = nodes.pop(status.leader)
         first: api.Granted = ask(leader, api.Acquire(lock="a"))
         began = time.monotonic()
@@ -119,8 +120,8 @@ def test_the_others_serve_on_without_the_leader_none_without_a_majority(tmp_path
         with pytest.raises(StaleError, match="100 ms were allowed"):
             ask(one, api.Inspect(lock="c", age_ms=100))
         # It stands for election first.
-        until(lambda: "a majority of n1, n2, n3" in ask(one, api.Describe()).detail)
-        assert not ask(one, api.Describe()).ready
+        until(lambda: "a majority of n1, n2, n3" in ask(one, Describe()).detail)
+        assert not ask(one, Describe()).ready
     finally:
         for node in nodes.values():
             node.stop()

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fencelock
 from fencelock import FencelockError, MemberAction, UnavailableError
-from fencelock.actors.api.lock_message import Describe, NodeStatus
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node import topology
 from fencelock.cluster.node.config import parse

@@ -16,7 +16,8 @@ from support.programs import run_to_end
 from support.real_nodes import running_nodes
 
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
+from fencelock.actors.api.lock_message import HoldLost
+from fencelock.actors.api.session_message import Alive, End, Ended, KeepAlive, Open, Opened
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
@@ -43,7 +44,7 @@ class AnsweringNode(AnsweringHub):
         self.received.append(message)
         if not self.deaf < len(self.received) <= self.deaf_after:
             return []
-        lost = self.lost if isinstance(message, api.KeepAlive) else None
+        lost = self.lost if isinstance(message, KeepAlive) else None
         return [self._answer(message), *([] if lost is None else [lost])]
 
     def _answer(self, message: Message) -> Message:
@@ -57,8 +58,8 @@ class AnsweringNode(AnsweringHub):
                     node="n1",
                     request=message.request,
                 )
-            case api.KeepAlive():
-                return api.Alive(session=message.session, node="n1", request=message.request)
+            case KeepAlive():
+                return Alive(session=message.session, node="n1", request=message.request)
             case End():
                 return Ended(session=message.session, detail="", request=message.request)
             case _:
@@ -129,7 +130,7 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     with closing(AnsweringNode(ttl_ms=1_000)) as node:
         done = run(node, "--cluster", "test", "--hold-s", "1.5")
     assert done.returncode == 0, done.stderr
-    keeps = [message.request for message in node.received if isinstance(message, api.KeepAlive)]
+    keeps = [message.request for message in node.received if isinstance(message, KeepAlive)]
     assert len(keeps) > 2
     assert keeps == sorted(set(keeps))
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from support.samples import READY
 
-from fencelock.actors.api.lock_message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Absence, Contender, LockStatus
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.role_request import Counted, Fact, RoleDescription
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS

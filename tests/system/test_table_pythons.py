@@ -17,9 +17,10 @@ import pytest
 from support.paths import SUPPORT
 from support.programs import run_to_end
 
-from fencelock.actors.api.lock_message import Acquire, Cancel, KeepAlive, Release
+from fencelock.actors.api.lock_message import Acquire, Cancel, Release
 from fencelock.actors.api.name import SESSION_TTL_MS_MAX
-from fencelock.actors.api.session_message import End, Evict, Open
+from fencelock.actors.api.operator_message import Evict
+from fencelock.actors.api.session_message import End, KeepAlive, Open
 from fencelock.actors.table.wire import ExtendSessions, LogCommand
 
 REPLAY = SUPPORT / "replay_log.py"

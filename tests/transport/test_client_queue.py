@@ -18,7 +18,8 @@ from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.hub_station import Make, Station, alive, describe, until
 
-from fencelock.actors.api.lock_message import Describe, KeepAlive
+from fencelock.actors.api.cluster_message import Describe
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.message import Address
 from fencelock.cluster.host.gateway import CLIENT_ENVELOPES_MAX, CLIENT_ENVELOPES_MIN, Pace
 from fencelock.transport import client_queue, listener

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from support.expect import checked
 from support.frames import decode_frame
 
-from fencelock.actors.api.lock_message import Acquire, Describe, Granted, Inspect, Release
+from fencelock.actors.api.cluster_message import Describe
+from fencelock.actors.api.lock_message import Acquire, Granted, Inspect, Release
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.api.session_message import Open

@@ -18,7 +18,7 @@ from support.collected import Lines
 from support.expect import PATIENCE_S, present
 from support.hub_station import Make, Station, describe, is_ended, until
 
-from fencelock.actors.api.lock_message import Describe
+from fencelock.actors.api.cluster_message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import held_bytes, hub
 from fencelock.transport.admission import CLIENT_FRAME_BYTES_MAX

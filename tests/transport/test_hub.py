@@ -18,7 +18,7 @@ from support.collected import Lines
 from support.expect import PATIENCE_S, checked
 from support.hub_station import Make, Station, alive, raw_frame, until
 
-from fencelock.actors.api.lock_message import Alive, KeepAlive
+from fencelock.actors.api.session_message import Alive, KeepAlive
 from fencelock.actors.bootstrap_message import Found
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address

@@ -16,7 +16,7 @@ from support.faces import Cables
 from support.frames import decode_frame
 from support.hub_station import Make, Station, alive, dealer, raw_frame, until
 
-from fencelock.actors.api.lock_message import Alive, KeepAlive
+from fencelock.actors.api.session_message import Alive, KeepAlive
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp

@@ -28,13 +28,13 @@ from fencelock.actors.api.lock_message import (
     Cancel,
     Granted,
     Inspect,
-    KeepAlive,
     LockStatus,
     Reason,
     Refused,
     refused,
 )
 from fencelock.actors.api.request import Request
+from fencelock.actors.api.session_message import KeepAlive
 from fencelock.actors.message import REGISTRY, Address, Message
 from fencelock.actors.role_message import LinkRefused, LinkUp
 from fencelock.transport import client_queue

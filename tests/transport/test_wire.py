@@ -32,13 +32,13 @@ import fencelock.actors.api as api_package
 from fencelock.actors.api.account import Purge
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.handover import Detach
-from fencelock.actors.api.lock_message import Acquire, Granted
+from fencelock.actors.api.lock_message import Acquire, Granted, Renewed
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.membership_message import ChangeMembers
 from fencelock.actors.api.name import INT_MAX, SESSION_TTL_MS_MAX, WAIT_MS_MAX, object_name
 from fencelock.actors.api.redis import ChangeKeys
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.session_message import Open, Opened, Renewed
+from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import REGISTRY, Int64, Message
 from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError, dump

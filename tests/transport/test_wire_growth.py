@@ -19,7 +19,8 @@ from support.frames import decode_frame
 from support.paths import PINS
 from support.real_nodes import config_in
 
-from fencelock.actors.api.lock_message import Acquire, Granted, LockStatus, NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
+from fencelock.actors.api.lock_message import Acquire, Granted, LockStatus
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Int64, Message
 from fencelock.actors.paxos.wire import Accept, Ballot, Batch

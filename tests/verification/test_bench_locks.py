@@ -17,7 +17,7 @@ from support.paths import PROGRAMS
 from support.programs import run_to_end
 from support.samples import READY
 
-from fencelock.actors.api.lock_message import NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
 from fencelock.cluster.node.config import parse
 from fencelock.verification.bench.failover import longest_gap_ms
 from fencelock.verification.bench.job import Job, JobKind, Use, read_job

@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from fencelock.actors.api.lock_message import NodeStatus
+from fencelock.actors.api.cluster_message import NodeStatus
 from fencelock.actors.error import FencelockError, UnavailableError
 from fencelock.actors.timing import ROUND_TRIP_MS
 from fencelock.cluster.client.client import Client, connect

@@ -20,25 +20,18 @@ from fencelock.actors.api.lock_message import (
     Acquire,
     AcquireRequest,
     Cancel,
-    KeepAlive,
     Reason,
     ReleaseRequest,
+    Renew,
 )
 from fencelock.actors.api.map import MAP, EntryRequest
 from fencelock.actors.api.name import object_name, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.operator_message import CloseSession, Evict, Evicted
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
-from fencelock.actors.api.session_message import (
-    CloseReason,
-    CloseSession,
-    End,
-    Evict,
-    Evicted,
-    Open,
-    Renew,
-)
+from fencelock.actors.api.session_message import CloseReason, End, KeepAlive, Open
 from fencelock.actors.message import Message
 from fencelock.actors.table import retained
 from fencelock.actors.table.state import ENDS_MAX

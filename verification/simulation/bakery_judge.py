@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from fencelock.actors.api.lock_message import Granted, Release
-from fencelock.actors.api.session_message import Renewed
+from fencelock.actors.api.lock_message import Granted, Release, Renewed
 from fencelock.actors.bakery.config import (
     election_of,
     leader_of,

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.api.handover import Attach, Detach, digest_of
-from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused
-from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
+from fencelock.actors.api.lock_message import (
+    Acquire,
+    Granted,
+    HoldLost,
+    Reason,
+    Refused,
+    Renew,
+    Renewed,
+)
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from fencelock.actors.api.lock_message import Granted
+from fencelock.actors.api.operator_message import Evicted
 from fencelock.actors.api.redis import KeysChanged, KeysRead, KeysRequest, KeyState, ReadKeys
 from fencelock.actors.api.request import RequestKey
-from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import (

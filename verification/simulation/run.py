@@ -8,8 +8,9 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.lock_message import Describe, NodeStatus
-from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, LockList
+from fencelock.actors.api.cluster_message import Describe, NodeStatus
+from fencelock.actors.api.operator_message import Evict, ListLocks, LockList
+from fencelock.actors.api.session_message import End, Ended
 from fencelock.actors.effect import Effects, Send, Spawn, Wake
 from fencelock.actors.message import (
     NS_PER_MS,

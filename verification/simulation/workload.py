@@ -10,10 +10,17 @@ from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.lock_message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.lock_message import (
+    Acquire,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+    Unlocking,
+)
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.retained import RETAINERS
-from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.role import Host, Role
