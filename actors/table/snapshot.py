@@ -4,6 +4,9 @@ A snapshot is a sequence of parts, each small enough for a frame and a journal r
 order is canonical (sessions by number, then their owner states that hold or wait by name,
 then the others from the longest idle on), so that equal tables have equal snapshots, whatever
 their histories.
+
+`fill` checks a snapshot before any of it counts: it may come from another member, or from a file.
+What no table can have raises a `ValueError` that names it.
 """
 
 from __future__ import annotations
