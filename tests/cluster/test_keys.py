@@ -214,13 +214,20 @@ def test_the_commands_make_list_and_remove_keys(
         return done.stdout
 
     run("init")
-    assert 'keys = "keys"' in run("keys", "init")
-    assert "keys/shop.key" in run("keys", "add", "shop", "--prefix", "a/", "--prefix", "b/")
+    assert run("keys", "init").startswith(
+        "Wrote keys: the keys of n1, n2, n3. Now set in cluster.toml, under [security]:\n"
+        '  keys = "keys"\n'
+    )
+    added = run("keys", "add", "shop", "--prefix", "a/", "--prefix", "b/").splitlines()
+    assert added[0] == "Wrote keys/shop.key: the secret key of shop, with the role client."
+    assert added[-1].endswith("what stays in the cluster: fencelock keys quota shop")
     run("keys", "add", "alice", "--role", "operator", "--out", "mine.key")
     assert client_key(Path("mine.key")).role == OPERATOR
     listed = run("keys", "list")
     assert ["shop", "client", "a/"] in [line.split()[:3] for line in listed.splitlines()]
-    assert "SIGHUP" in run("keys", "remove", "shop")
+    removed = run("keys", "remove", "shop")
+    assert removed.startswith("Removed shop from keys/keys.toml.\n")
+    assert "SIGHUP" in removed
     assert "shop" not in run("keys", "list", "--json")
     assert not Path("keys/shop.key").exists()
 

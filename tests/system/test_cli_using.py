@@ -538,23 +538,28 @@ def test_a_lock_is_held_at_least_so_long(shell: Shell, client: fencelock.Client)
     assert client.status("least").holder is None
 
 
+UNIT = "must be a number and a unit: 30s, 10m, 2h, 1d"
+TOGETHER = ": --once KEY and --for TIME belong together"
+
+
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "text"),
     [
-        ("--hold-at-least", "10"),
-        ("--hold-at-least", "367d"),
-        ("--timeout", "1e9"),
-        ("--grace", "inf"),
-        ("--once", "key"),
-        ("--for", "1d"),
-        ("--once", "key", "--for", "day"),
-        ("--nonblock", "--timeout", "3"),
+        (("--hold-at-least", "10"), f" for --hold-at-least: '10' {UNIT}"),
+        (("--hold-at-least", "367d"), " for --hold-at-least: 367d is longer than 366d"),
+        (("--timeout", "1e9"), " for '--timeout' / '-w': Input should be less than or equal to"),
+        (("--grace", "inf"), " for '--grace': Input should be less than or equal to 604800"),
+        (("--once", "key"), TOGETHER),
+        (("--for", "1d"), TOGETHER),
+        (("--once", "key", "--for", "day"), f" for --for: 'day' {UNIT}"),
+        (("--nonblock", "--timeout", "3"), ": --nonblock does not wait, so it has no --timeout"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(wrong: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(app, ["lock", "x", *wrong, "--", "true"])
+def test_options_that_make_no_sense_are_refused(wrong: tuple[str, ...], text: str) -> None:
+    wide = {"COLUMNS": "120", "NO_COLOR": "1"}
+    done = CliRunner().invoke(app, ["lock", "x", *wrong, "--", "true"], env=wide)
     assert done.exit_code == ExitStatus.REFUSED
-    assert "Invalid value" in done.stderr
+    assert f"Invalid value{text}" in done.stderr
 
 
 @pytest.fixture(scope="module")
