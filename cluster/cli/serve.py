@@ -20,6 +20,7 @@ from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus, say
+from fencelock.cluster.cli.formatting import how_many
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.guarantee import PROMISES, VOTING
 from fencelock.transport.log import note
@@ -413,7 +414,7 @@ def init(
         raise ConfigError(f"{config} exists already: --force overwrites it") from error
     except OSError as error:
         raise ConfigError(f"{config} cannot be written: {error.strerror}") from error
-    typer.echo(f"Wrote {config}: {nodes} nodes of {protocol} on this machine.")
+    typer.echo(f"Wrote {config}: {how_many(nodes, 'node')} of {protocol} on this machine.")
     if protocol in VOTING:
         typer.echo(_survives(protocol, nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
