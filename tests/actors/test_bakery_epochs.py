@@ -91,6 +91,10 @@ def test_leaders_are_quiet_from_the_first_promise_of_a_later_epoch_on() -> None:
     assert promises.quiet_ms(at(900)) == 0
 
 
+def test_a_member_that_has_promised_nothing_promises_the_first_epoch() -> None:
+    assert promises(EpochLimit(), 1)
+
+
 def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> None:
     assert promises(EpochLimit(), EPOCHS_AHEAD_MAX)
     assert not promises(EpochLimit(), EPOCHS_AHEAD_MAX + 1)
