@@ -167,7 +167,9 @@ class Strict(BaseModel):
 
 Metrics = Annotated[
     Annotated[str, _address(METRICS, 0)] | None,
-    _says('where this machine is scraped, like "127.0.0.1:9404"'),
+    _says(
+        'an address of this machine for scrapes, like "127.0.0.1:9404", with a port up to 65535,'
+    ),
 ]
 Time = Annotated[
     Annotated[int, Field(ge=1, le=TIMING_MS_MAX)] | None, _says(f"1 to {TIMING_MS_MAX} ms")
@@ -178,7 +180,10 @@ Quota = Annotated[int, _between(1, QUOTA_MAX)]
 Silence = Annotated[float, _between(REPLACE_S_MIN, REPLACE_S_MAX, "s")]
 Door = Annotated[
     Annotated[str, _address(LISTEN, 1)] | None,
-    _says('an address of this machine for clients of Redis, like "tcp://127.0.0.1:6379"'),
+    _says(
+        'an IP address of this machine, or *, for clients of Redis, like "tcp://127.0.0.1:6379", '
+        "with a port of 1 to 65535,"
+    ),
 ]
 
 
@@ -194,8 +199,8 @@ class _Node(Strict):
     listen: Annotated[
         Annotated[str, _address(LISTEN, 1)] | None,
         _says(
-            'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use '
-            "address)"
+            'an IP address of this machine, or *, to bind to, like "tcp://0.0.0.0:4040", with a '
+            "port of 1 to 65535 (the others use address),"
         ),
     ] = None
     priority: Annotated[

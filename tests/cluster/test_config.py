@@ -163,13 +163,32 @@ def test_a_node_may_listen_elsewhere_than_it_is_reached(listen: str) -> None:
     assert [config.listen_of(node) for node in config.nodes] == [listen, "tcp://b:4040"]
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:4040", "tcp://0.0.0.0", "tcp://a:4040", "tcp://*:0"])
+@pytest.mark.parametrize(
+    "listen",
+    ["0.0.0.0:4040", "tcp://0.0.0.0", "tcp://a:4040", "tcp://*:0", "tcp://*:65536"],
+)
 def test_an_address_at_which_a_node_cannot_listen_is_refused(listen: str) -> None:
     text = 'cluster = "c"\nprotocol = "paxos"\n[nodes.n1]\naddress = "tcp://a:4040"\n'
     assert complaints(f'{text}listen = "{listen}"') == [
-        f'nodes.n1.listen: "{listen}" is not usable: an address of this machine to bind to, like '
-        '"tcp://0.0.0.0:4040" (the others use address) is expected'
+        f'nodes.n1.listen: "{listen}" is not usable: an IP address of this machine, or *, to bind '
+        'to, like "tcp://0.0.0.0:4040", with a port of 1 to 65535 (the others use address), is '
+        "expected"
     ]
+
+
+@pytest.mark.parametrize(
+    ("table", "allowed"),
+    [
+        ('metrics = "127.0.0.1:65536"', "with a port up to 65535, is expected"),
+        ('redis = "tcp://localhost:6379"', "an IP address of this machine, or *, for clients"),
+        ('redis = "tcp://127.0.0.1:65536"', "with a port of 1 to 65535, is expected"),
+    ],
+)
+def test_the_refusal_of_another_address_names_its_limits(table: str, allowed: str) -> None:
+    text = 'cluster = "c"\nprotocol = "paxos"\n[nodes.n1]\naddress = "tcp://a:4040"\n'
+    (line,) = complaints(text + table)
+    assert line.startswith(f"nodes.n1.{table.partition(' ')[0]}: ")
+    assert allowed in line
 
 
 def test_a_wildcard_address_is_refused_with_the_hint_to_set_listen() -> None:
