@@ -646,10 +646,12 @@ def test_a_text_of_a_subclass_names_what_its_characters_do(
     class Text(str):
         __slots__ = ()
 
-    Member = Enum("Member", {"NAME": name}, type=str)  # noqa: N806  # Formatted as Member.NAME.
-    for given in (name, Text(name), Member["NAME"]):
+    class Member(str, Enum):  # noqa: UP042  # Formatted as Member.NAME.
+        NAME = name
+
+    for given in (name, Text(name), Member.NAME):
         NAMED[use](client, given)
-    made = client.lock(Member["NAME"]), client.counter(Member["NAME"]), client.rwlock(Text(name))
+    made = client.lock(Member.NAME), client.counter(Member.NAME), client.rwlock(Text(name))
     assert [(type(one.name), one.name) for one in made] == [(str, name)] * 3
 
 
