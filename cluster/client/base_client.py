@@ -97,6 +97,11 @@ def check_template(template: object) -> None:
         )
 
 
+def described(function: object) -> str:
+    """Return the name of a function, or what an object that is called as one is."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that formats ``template`` with the arguments of a call of ``function``.
 
@@ -106,14 +111,14 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     if isinstance(function, classmethod):
         raise TypeError("locked decorates functions: write it below @classmethod, not above")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is a generator: take the lock inside it")
+        raise TypeError(f"{described(function)} is a generator: take the lock inside it")
     signature = inspect.signature(function)
     for _, field, _, _ in Formatter().parse(template):
         if field is None:
             continue
         parameter = field.partition(".")[0].partition("[")[0]
         if parameter not in signature.parameters:
-            raise TypeError(f"{template!r}: {function.__qualname__} has no parameter {parameter!r}")
+            raise TypeError(f"{template!r}: {described(function)} has no parameter {parameter!r}")
 
     def name(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)

@@ -173,12 +173,17 @@ def check_callback(callback: object, argument: str = "Notice") -> None:
         raise TypeError(
             f"callback is {callback!r}, and must be callable with one argument, a {argument}"
         )
-    call = getattr(type(callback), "__call__", None)  # noqa: B004  # Of an object with this method.
-    if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(call):
+    if is_coroutine_function(callback):
         raise TypeError(
             f"callback is {callback!r}, a coroutine function, which nobody would await: "
             "pass a plain function. In fencelock.aio it may create a task"
         )
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Return whether a call of ``function``, which may be an object, only makes a coroutine."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004  # Of an object with this method.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 class Listeners(Struct, eq=False):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
@@ -14,9 +13,13 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 from fencelock.actors.api.latch import LATCH_KEEP_MS
 from fencelock.cluster.client.administration import Administration
 from fencelock.cluster.client.barrier import AsyncBarrier, Barrier, BaseBarrier
-from fencelock.cluster.client.base_client import BaseClient, check_template, namer
+from fencelock.cluster.client.base_client import BaseClient, check_template, described, namer
 from fencelock.cluster.client.base_lock import LockFactory
-from fencelock.cluster.client.callback_executor import LoopExecutor, ThreadExecutor
+from fencelock.cluster.client.callback_executor import (
+    LoopExecutor,
+    ThreadExecutor,
+    is_coroutine_function,
+)
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.counter import AsyncCounter, BaseCounter, Counter
 from fencelock.cluster.client.election import AsyncElection, BaseElection, Election
@@ -192,9 +195,9 @@ class Client(
         self.lock("any name", timeout=timeout, **options)  # It checks them, and sends nothing.
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            if inspect.iscoroutinefunction(function):
+            if is_coroutine_function(function):
                 raise TypeError(
-                    f"{function.__qualname__} is a coroutine function: use fencelock.aio.locked, "
+                    f"{described(function)} is a coroutine function: use fencelock.aio.locked, "
                     "or a client of fencelock.aio, which wait without blocking the loop"
                 )
             name_of = namer(template, function)
@@ -379,9 +382,9 @@ class AsyncClient(
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
             name_of = namer(template, function)
-            if not inspect.iscoroutinefunction(function):
+            if not is_coroutine_function(function):
                 raise TypeError(
-                    f"{function.__qualname__} is not a coroutine function: use fencelock.locked, "
+                    f"{described(function)} is not a coroutine function: use fencelock.locked, "
                     "or a client of fencelock.connect"
                 )
 

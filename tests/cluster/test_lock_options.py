@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,29 @@ def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
         client.locked("report/{day}")(print)
     with pytest.raises(TypeError, match="write it below @classmethod"):
         client.locked("x")(classmethod(print))  # type: ignore[arg-type]
+
+
+class AsyncCall:
+    """An object that is called as a coroutine function is."""
+
+    async def __call__(self, day: str) -> str:
+        return day
+
+
+def test_objects_that_are_called_are_refused_as_functions_are(client: fencelock.Client) -> None:
+    def generator(day: str) -> Iterator[str]:
+        yield day
+
+    for called in (AsyncCall(), partial(AsyncCall().__call__)):
+        with pytest.raises(TypeError, match=r"is a coroutine function: use fencelock\.aio"):
+            client.locked("x")(called)
+    with pytest.raises(TypeError, match=r"partial\(.*\) is a generator"):
+        client.locked("x")(partial(generator))
+    with pytest.raises(TypeError, match=r"partial\(.*\) has no parameter 'month'"):
+        client.locked("report/{month}")(partial(str.upper))
+    with pytest.raises(TypeError, match=r"partial\(.*\) is not a coroutine function"):
+        aio.locked("x")(partial(print))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert callable(aio.locked("report/{day}")(AsyncCall()))
 
 
 def test_each_level_of_a_lost_hold_is_reported(scene: Scene) -> None:
