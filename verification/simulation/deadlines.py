@@ -185,8 +185,6 @@ class HandoverJudge(DeadlineJudge):
         contender = delivered.to
         super().handled(delivered, effects)
         if contender in self.contenders:
-            for attach in sent(effects, Attach):
-                self.wants[contender] = attach.lock
             for detach in sent(effects, Detach):
                 self._leave(contender, detach.lock)
 

@@ -15,7 +15,6 @@ from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.maps import Watching, WatchJudge, is_of_watch
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
-from fencelock.verification.simulation.violation import sent
 from fencelock.verification.simulation.workload import ContenderPhase
 
 
@@ -82,8 +81,6 @@ class ElectionJudge(LockJudge):
             self.watches.see(delivered.to, event)
         if not (isinstance(event, Refused) and is_of_watch(event)):
             super().handled(delivered, effects)
-        for lead in sent(effects, Lead) if delivered.to in self.contenders else ():
-            self.wants[delivered.to] = lead.lock
 
     def left(self, client: str) -> None:
         super().left(client)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fencelock.actors.api.lock_message import Acquire, Granted, Refused, Release
+from fencelock.actors.api.lock_message import AcquireRequest, Granted, Refused, Release
 from fencelock.actors.api.retained import RETAINERS, AcquireRetained, Recall
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import (
@@ -135,8 +135,8 @@ class LockJudge:
         self.grants: int = 0
         self.losses = 0
         self.inside: dict[str, JudgedHold] = {}
-        self.wants: dict[Address, str] = {}
-        """The lock that each waiting contender waits for."""
+        self.wants: dict[Address, AcquireRequest] = {}
+        """The request of each contender that waits."""
         self.fences: dict[str, dict[int, Address]] = {}
         """All fences ever shown at a lock, and their contenders."""
         self.highest: dict[str, int] = {}
@@ -161,8 +161,8 @@ class LockJudge:
         elif type(event) is Refused and event.request != UNAWAITED:
             self.wants.pop(delivered.to, None)
         for effect in effects:
-            if type(effect) is Send and type(effect.message) is Acquire:
-                self.wants[delivered.to] = effect.message.lock
+            if type(effect) is Send and isinstance(effect.message, AcquireRequest):
+                self.wants[delivered.to] = effect.message
             elif (release := release_in(effect)) is not None:
                 self._leave(delivered.to, release.lock)
 
@@ -183,11 +183,12 @@ class LockJudge:
             del self.inside[hold.lock]
 
     def waiting_for(self, lock: str) -> list[Address]:
-        return [user for user, wanted in self.wants.items() if wanted == lock]
+        return [user for user, wanted in self.wants.items() if wanted.lock == lock]
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         contender = delivered.to
-        if self.wants.pop(contender, None) != granted.lock:
+        wanted = self.wants.pop(contender, None)
+        if wanted is None or wanted.lock != granted.lock:
             raise ViolationError(f"{contender} was granted {granted!r} and did not wait for it")
         self.grants += 1
         key = (delivered.node, granted.owner, granted.lock, granted.fence)

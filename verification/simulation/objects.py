@@ -10,7 +10,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.lock_message import Granted
+from fencelock.actors.api.lock_message import Acquire, Granted
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.error import ConfigError
@@ -81,7 +81,7 @@ class SeveralJudge(LockJudge):
         if granted.count != len(names):
             raise ViolationError(f"{delivered.to} was granted {granted!r}, and wanted {names}")
         for fence, name in enumerate(names, granted.fence):
-            self.wants[delivered.to] = name
+            self.wants[delivered.to] = Acquire(lock=name)
             self._enter(delivered, replace(granted, lock=name, fence=fence, count=1))
 
     def _lose(self, client: str, lost: HoldsLost) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.api.lock_message import Granted, Reason, Refused, Release
+from fencelock.actors.api.lock_message import AcquireRequest, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
@@ -127,7 +127,6 @@ class PermitJudge(LockJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.asked: dict[Address, PermitRequest] = {}
         self.amounts: dict[Address, int] = {}
         """The permits of each contender that holds some."""
 
@@ -140,30 +139,27 @@ class PermitJudge(LockJudge):
             case Granted() if contender in self.contenders:
                 self._enter(delivered, event)
             case Refused() if contender in self.contenders:
-                self.asked.pop(contender, None)
+                self.wants.pop(contender, None)
             case _:
                 pass
         if contender not in self.contenders:
             return
         for acquire in sent(effects, PermitRequest):
-            self.asked[contender] = acquire
+            self.wants[contender] = acquire
         for part in sent(effects, PartRequest):
             self._give_back(contender, part.amount)
         for _ in sent(effects, Release):
             self._give_back(contender, self.capacity)
 
     def left(self, client: str) -> None:
-        for user in [user for user in self.asked if node_of(user) == client]:
-            del self.asked[user]
+        for user in [user for user in self.wants if node_of(user) == client]:
+            del self.wants[user]
         for user in [user for user in self.amounts if node_of(user) == client]:
             self._give_back(user, self.capacity)
 
-    def waiting_for(self, lock: str) -> list[Address]:
-        return [user for user, asked in self.asked.items() if asked.lock == lock]
-
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         contender, lock = delivered.to, granted.lock
-        asked = self.asked.pop(contender, None)
+        asked = self.wants.pop(contender, None)
         if asked is None or asked.lock != lock or not self._fits(asked, granted):
             raise ViolationError(f"{contender} was granted {granted!r}, and wanted {asked!r}")
         self.grants += 1
@@ -207,7 +203,7 @@ class PermitJudge(LockJudge):
         """Return the permits that there were when ``fence`` was granted."""
         return self.capacity
 
-    def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
+    def _fits(self, asked: AcquireRequest, granted: Granted) -> bool:
         """Return whether ``granted`` is the grant that was asked for: some permits for 0."""
         return granted.count == asked.amount or (not asked.amount and granted.count > 0)
 
@@ -327,7 +323,7 @@ class ReadWriteJudge(PermitJudge):
         """The highest fence of a writer, by lock."""
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
-        asked = self.asked.get(delivered.to)
+        asked = self.wants.get(delivered.to)
         again = granted.fence in self.fences.get(granted.lock, {})
         super()._enter(delivered, granted)
         writes = isinstance(asked, AcquireReadWrite) and asked.write
@@ -338,7 +334,7 @@ class ReadWriteJudge(PermitJudge):
         for known in (self.highest, self.written)[: 1 + writes]:
             known[granted.lock] = max(known.get(granted.lock, 0), granted.fence)
 
-    def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
+    def _fits(self, asked: AcquireRequest, granted: Granted) -> bool:
         return granted.count >= 1
 
 
