@@ -120,7 +120,7 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
 def run_until(world: World, so: Callable[[], bool]) -> None:
     while not so():
         assert world.time < 2 * BOUND_MS * NS_PER_MS
-        world.run(world.time + NS_PER_MS)
+        world.run_for(1)
 
 
 def contender(world: World, user: Address) -> LockUser:
@@ -134,7 +134,7 @@ def check_that_both_are_served(
     users = {user: contender(world, user) for user in among}
     for user in users:
         world.nodes[user.partition("/")[0]].tell(user, Finish())
-    world.run(world.time + BOUND_MS * NS_PER_MS)
+    world.run_for(BOUND_MS)
     judge_progress(users, BOUND_MS)
 
 

@@ -371,7 +371,7 @@ def longest_gap_ms(world: World, ms: int) -> int:
     times = [world.time]
     last = 0
     for _ in range(ms):
-        world.run(world.time + NS_PER_MS)
+        world.run_for(1)
         scribes = [world.role_at(address_of(name, "scribe")) for name in world.nodes]
         seen = max(len(scribe.received) for scribe in scribes if isinstance(scribe, LogWriter))
         if seen > last:

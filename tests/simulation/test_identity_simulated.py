@@ -142,7 +142,7 @@ def found(seed: int, change: Change) -> Counter[str]:
         one, other = random.sample(NAMES, 2)
         until = world.time + random.randrange(1_000) * NS_PER_MS
         world.network.cut([(one, other), (other, one)], Cut(until, holds=False))
-        world.run(world.time + random.choice((10, 300, 1_500)) * NS_PER_MS)
+        world.run_for(random.choice((10, 300, 1_500)))
     return world.marks
 
 

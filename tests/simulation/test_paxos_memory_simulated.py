@@ -47,10 +47,6 @@ def world_of(
     return world
 
 
-def run_on(world: World, ms: int) -> None:
-    world.run(world.time + ms * NS_PER_MS)
-
-
 def votes(world: World) -> list[bool | None]:
     scribes = [world.role_at(address_of(name, "scribe")) for name in NAMES]
     return [scribe.votes for scribe in scribes if isinstance(scribe, LogWriter)]
@@ -66,14 +62,14 @@ def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> No
     for seed in range(SEEDS):
         fate = draw_faults(Random(f"{seed}/memory"), frozenset(FaultKind) - {FaultKind.JUMP})
         world = world_of(seed, replace(fate, drift_ppm=1_000, crash_every_ms=700))
-        run_on(world, 400 * (seed % 3))  # From some on the first crash may come too early.
+        world.run_for(400 * (seed % 3))  # From some on the first crash may come too early.
         nemesis = Nemesis(world, (NAMES[seed % 3],))
         nemesis.begin()
-        run_on(world, 3_000)
+        world.run_for(3_000)
         nemesis.heal()
-        run_on(world, 2_000)
+        world.run_for(2_000)
         before = decided(world)
-        run_on(world, 1_000)
+        world.run_for(1_000)
         assert decided(world) > before + 10
         assert votes(world).count(None) == 0
         marks.update(world.marks)
@@ -90,14 +86,14 @@ def cut_off(world: World, name: str) -> None:
 def split(seed: int, change: Change = unchanged) -> World:
     """Let n2 forget its decisions with n1, and then connect it only with n3, which missed them."""
     world = world_of(seed, change=change)
-    run_on(world, 1_500)
+    world.run_for(1_500)
     cut_off(world, "n3")
-    run_on(world, 2_000)
+    world.run_for(2_000)
     world.crash("n2")
     world.network.mend()
     cut_off(world, "n1")
     world.power_on("n2")
-    run_on(world, 4_000)
+    world.run_for(4_000)
     return world
 
 
@@ -117,13 +113,13 @@ def test_one_that_came_back_and_votes_is_caught() -> None:
 
 def test_a_group_that_was_restarted_as_a_whole_begins_anew_far_above() -> None:
     world = world_of(1)
-    run_on(world, 1_500)
+    world.run_for(1_500)
     before = decided(world)
     for name in NAMES:
         world.crash(name)
-    run_on(world, 10)
+    world.run_for(10)
     world.power_on_all()
-    run_on(world, 1_500)
+    world.run_for(1_500)
 
     assert votes(world) == [True, True, True]
     judge = only(CounterJudge, world.judges)

@@ -10,7 +10,7 @@ from support.log_workload import CounterJudge, logbook
 from support.rogue_roles import ROGUE, with_rogue_leader
 
 from fencelock.actors.effect import Effects
-from fencelock.actors.message import NS_PER_MS, Instant, Message, address_of
+from fencelock.actors.message import Instant, Message, address_of
 from fencelock.actors.paxos import acceptor, config, leader
 from fencelock.actors.paxos.config import GROWTH_MAX, VOTES_MAX
 from fencelock.actors.paxos.leader import Scout
@@ -67,10 +67,6 @@ def forge_decisions(ballot: Ballot, free: int) -> list[Message]:
 ENDLESS = 1 << 70
 
 
-def run_on(world: World, ms: int) -> None:
-    world.run(world.time + ms * NS_PER_MS)
-
-
 def outcome_after(*forged: Forged, memory: bool = False) -> tuple[int, int]:
     """Let a rogue member act, stop it, restart the others, and then it as an honest one.
 
@@ -89,17 +85,17 @@ def outcome_after(*forged: Forged, memory: bool = False) -> tuple[int, int]:
 
     world.nodes[ROGUE].make_roles = with_rogue_leader(honest, forge)
     world.power_on_all()
-    run_on(world, 600 + ROGUE_MS)
+    world.run_for(600 + ROGUE_MS)
     world.crash(ROGUE)
     if not memory:
         for name in NAMES[:2]:
             world.crash(name)
     world.nodes[ROGUE].make_roles = honest
-    run_on(world, 10)
+    world.run_for(10)
     world.power_on_all()
-    run_on(world, 1_500)
+    world.run_for(1_500)
     before = len(judge.slots)
-    run_on(world, SERVED_MS)
+    world.run_for(SERVED_MS)
     replica = checked(Replica, world.role_at(address_of("n1", "replica")))
     return len(judge.slots) - before, replica.config.time_ms
 

@@ -39,7 +39,7 @@ def writers(world: World) -> list[LogWriter]:
 def decided_in(world: World, ms: int) -> int:
     """Return the number of commands that are decided in the next ``ms``."""
     before = max(len(writer.received) for writer in writers(world))
-    world.run(world.time + ms * NS_PER_MS)
+    world.run_for(ms)
     return max(len(writer.received) for writer in writers(world)) - before
 
 
@@ -55,13 +55,13 @@ def judge_slow_leader() -> None:
     world = world_of_three()
     leader, before = leader_of(world), decided_in(world, MEASURED_MS)
     world.slow_disks[leader] = SLOW_SYNC_US
-    world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
+    world.run_for(BACK_WITHIN_MS)
     after = decided_in(world, MEASURED_MS)
     if after < before // 2:
         raise ViolationError(f"{before} commands a second before, {after} after")
     if leader_of(world) == leader:
         raise ViolationError(f"{leader} leads with a slow disk")
-    world.run(world.time + WATCHED_MS * NS_PER_MS)
+    world.run_for(WATCHED_MS)
     if world.marks[HAND_OVERS] != 1:
         raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs for one slow disk")
 
@@ -71,7 +71,7 @@ def judge_slow_in_turn() -> None:
     world = world_of_three()
     for _ in range(WATCHED_MS // BACK_WITHIN_MS):
         world.slow_disks = {leader_of(world): SLOW_SYNC_US}
-        world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
+        world.run_for(BACK_WITHIN_MS)
     if world.marks[HAND_OVERS] > len(MEMBERS):
         raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs in {WATCHED_MS} ms")
 
@@ -89,7 +89,7 @@ def test_nothing_changes_while_all_disks_are_slow_alike() -> None:
     leader = leader_of(world)
     world.slow_disks = dict.fromkeys(MEMBERS, SLOW_SYNC_US)
 
-    world.run(world.time + WATCHED_MS * NS_PER_MS)
+    world.run_for(WATCHED_MS)
 
     assert world.marks[HAND_OVERS] == 0
     assert leader_of(world) == leader

@@ -161,7 +161,7 @@ class ClusterHarness:
         self.world.power_on(name)
 
     def run(self, ms: int) -> None:
-        self.world.run(self.world.time + ms * NS_PER_MS)
+        self.world.run_for(ms)
 
     def until(self, done: Callable[[], bool], most_ms: int = 20_000) -> int:
         """Run until ``done``; return how long that took (ms)."""

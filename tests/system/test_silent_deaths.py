@@ -109,7 +109,7 @@ def longest_gap_ms(world: World, ms: int) -> int:
     """Return for how long at most no lock is granted in the next ``ms``."""
     times, before = [world.time], 0
     for _ in range(ms):
-        world.run(world.time + NS_PER_MS)
+        world.run_for(1)
         clients = (world.role_at(address_of(name, "busy")) for name in CLIENTS)
         grants = sum(len(client.granted_at) for client in clients)
         if grants > before:
@@ -144,7 +144,7 @@ def test_a_cluster_across_continents_grants_within_three_seconds_of_a_silent_dea
     death: SilentDeath,
 ) -> None:
     world = world_of_three(1, delay_us=FAR_MS * 1_000, round_trip_ms=2 * FAR_MS)
-    world.run(world.time + SETTLED_MS * NS_PER_MS)
+    world.run_for(SETTLED_MS)
     before = world.marks["paxos.leadership_begun"]
     assert longest_gap_ms(world, 3_000) <= 1_500
     assert world.marks["paxos.leadership_begun"] == before, "no node takes over without a fault"
@@ -169,7 +169,7 @@ def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends() 
 
     world.crash(leader_of(world))
     within_ms = TIMING.lease_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
-    world.run(world.time + within_ms * NS_PER_MS)
+    world.run_for(within_ms)
 
     assert world.marks["paxos.ballot_begun"] == begun + 1
     assert world.marks["paxos.leadership_begun"] == leaderships + 1
@@ -181,10 +181,10 @@ def test_nodes_that_all_stand_still_for_a_moment_do_not_elect() -> None:
     for _ in range(4):
         for node in world.nodes.values():
             node.pause()
-        world.run(world.time + 1_200 * NS_PER_MS)
+        world.run_for(1_200)
         for node in world.nodes.values():
             node.resume()
-        world.run(world.time + 1_000 * NS_PER_MS)
+        world.run_for(1_000)
 
     assert world.marks["paxos.leadership_begun"] == leaderships
 
@@ -195,9 +195,9 @@ def test_a_client_that_stands_still_stays_where_it_is() -> None:
     for _ in range(4):
         for client in CLIENTS:
             world.nodes[client].pause()
-        world.run(world.time + 1_000 * NS_PER_MS)
+        world.run_for(1_000)
         for client in CLIENTS:
             world.nodes[client].resume()
-        world.run(world.time + 1_000 * NS_PER_MS)
+        world.run_for(1_000)
 
     assert world.marks["client.endpoint_silent"] == left

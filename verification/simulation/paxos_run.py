@@ -225,7 +225,7 @@ class _LogRun:
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
         if self.plan.lose_founders:
-            self.world.run(self.world.time + AFTER_MS * NS_PER_MS)
+            self.world.run_for(AFTER_MS)
             return
         readers = [reader_of(member) for member in self.judge.nodes]
         for address in (*self.proposers, *readers):

@@ -412,7 +412,7 @@ class _LockRun:
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
         if self.plan.safety_only:
-            self.world.run(self.world.time + AFTER_MS * NS_PER_MS)
+            self.world.run_for(AFTER_MS)
             return
         self.users.finish()
         if self.workload.doors is not None:

@@ -270,7 +270,7 @@ class Stage:
         self.pause(SETTLED_MS)
 
     def pause(self, ms: int) -> None:
-        self.world.run(self.world.time + ms * NS_PER_MS)
+        self.world.run_for(ms)
 
     def call(self, client: str, request: Message) -> None:
         self.world.nodes[client].tell(address_of(client, "caller"), Call(request=request))

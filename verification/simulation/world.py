@@ -212,6 +212,10 @@ class World:
             action(*arguments)
         self.time = max(self.time, until)
 
+    def run_for(self, ms: int) -> None:
+        """Let everything happen that is due in the next ``ms``, as `run` does."""
+        self.run(self.time + ms * NS_PER_MS)
+
     def run_until(self, done: Callable[[], bool], most_ms: int) -> bool:
         """Run until ``done()``, at most for so long; return whether it is done."""
         end = self.time + most_ms * NS_PER_MS
