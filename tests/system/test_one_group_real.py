@@ -163,9 +163,9 @@ def test_replaced_founders_that_start_empty_found_nothing_and_serve_no_client(
         founders.start(*FOUNDERS)
         # Whether they learn of the group depends on which links to former members are left.
         known = "no other node has confirmed it"
-        texts = ("no cluster is known", known, "serves nobody", "n1 lost its journal")
+        texts = ["no cluster is known", known, "serves nobody", "n1 lost its journal"]
         # n1 may have heard of it only by others, or from a member that left it before it replied.
-        texts += ("will not begin a cluster", "waiting for its reply")
+        texts += ["will not begin a cluster", "waiting for its reply"]
         seen = [""]
 
         def reports() -> bool:
