@@ -11,10 +11,16 @@ from support.role_harness import only_sent
 
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow, is_sound
+from fencelock.actors.bakery.electorate import (
+    ELECTORATE_NUMBER_MAX,
+    FOUNDERS,
+    Electorate,
+    can_follow,
+    is_sound,
+)
 from fencelock.actors.bakery.event import Connected, ElectionDue
 from fencelock.actors.bakery.wire import Chosen, Install, Promised, Propose, Seating
-from fencelock.actors.membership import Member
+from fencelock.actors.membership import MEMBERS_MAX, Member
 from fencelock.actors.message import NS_PER_MS, Instant
 
 NAMES = tuple("abcde")
@@ -75,12 +81,17 @@ def test_only_a_settled_electorate_is_changed_and_by_one_member_at_a_time() -> N
         Electorate(1, (Member("a", "", -1),)),
         Electorate(1, seats("a", "b", "c"), seats("a")),
         Electorate(1, tuple(Member(f"n{number:03}", "", 1) for number in range(65))),
+        Electorate(1, (Member("a", "", 1), Member("a", "", 2))),
+        Electorate(1, (Member("a", "", ELECTORATE_NUMBER_MAX << 1),)),
+        Electorate(ELECTORATE_NUMBER_MAX, seats("a")),
     ],
 )
 def test_an_impossible_electorate_of_a_peer_is_refused(wrong: Electorate) -> None:
     assert not is_sound(wrong)
     assert is_sound(FOUNDERS)
     assert is_sound(Electorate(1, seats("a", "b"), seats("a")))
+    most = tuple(Member(f"n{number:03}", "", 0) for number in range(MEMBERS_MAX))
+    assert is_sound(Electorate(ELECTORATE_NUMBER_MAX - 1, most))
 
 
 def test_members_that_honest_changes_lead_to_can_follow() -> None:

@@ -11,6 +11,7 @@ from support.leader_trio import (
     begun_coordinator,
     chosen,
     linked,
+    lock_leader,
     lock_request,
     member,
     registry,
@@ -25,12 +26,14 @@ from fencelock.actors.bakery.electorate import FOUNDERS
 from fencelock.actors.bakery.epochs import (
     EPOCHS_AFTER_START,
     EPOCHS_AHEAD_MAX,
+    LEASE_SLACK_MS,
     DurablePromises,
     EpochLimit,
     Refusals,
 )
 from fencelock.actors.bakery.event import Connected, ElectionDue, Serve, Trust
 from fencelock.actors.bakery.leader_selection import identity_of
+from fencelock.actors.bakery.ticket import LEASE_MS_MAX
 from fencelock.actors.bakery.wire import (
     NO_SEATING,
     AddTicket,
@@ -66,10 +69,45 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
 
 def test_the_longest_lease_that_an_honest_member_can_report_is_no_reason_for_a_refusal() -> None:
     limit = EpochLimit(lease_ms=5_000)
+    assert limit.lease_ms_max == 5_000 + LEASE_SLACK_MS
     refusals = Refusals("n1", limit)
     assert refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max) == []
     (text,) = errors(refusals.lease(election_of("n2"), T0, 1, limit.lease_ms_max + 1))
     assert text.startswith(f"n2 sent a lease of {limit.lease_ms_max + 1} ms, and 5000 ms are allow")
+
+
+def test_a_promise_is_for_a_higher_epoch_than_the_last() -> None:
+    promises = DurablePromises()
+    promises.promise(messages.Propose(epoch=2, leaders=LIVES), at(0))
+    for epoch, may in ((2, False), (3, True)):
+        assert promises.may_promise(messages.Propose(epoch=epoch, leaders=LIVES)) is may
+    assert not promises.learn(Seating(0, LIVES, 0), FOUNDERS, at(0))
+    assert promises.learn(Seating(1, LIVES, 0), FOUNDERS, at(100))
+    assert promises.quiet_ms(at(500)) == 400  # Since a higher epoch is promised.
+    assert not promises.learn(Seating(1, LIVES, 5), FOUNDERS, at(0))
+
+
+@pytest.mark.parametrize(
+    ("seated_ms", "stated_ms", "lease_ms"),
+    [(5, 3, 5), (3, 5, 5), (0, LEASE_MS_MAX + 1, LEASE_MS_MAX)],
+)
+def test_the_longest_lease_is_that_of_the_seating_or_of_a_statement(
+    seated_ms: int, stated_ms: int, lease_ms: int
+) -> None:
+    statement = messages.BoundStatement("n1", 1, stated_ms)
+    installed = messages.Install(seating=Seating(1, LIVES, seated_ms), statements=(statement,))
+    assert DurablePromises.recover([installed]).lease_ms == lease_ms
+
+
+def test_a_leader_obeys_no_lower_epoch_and_serves_until_a_higher_one() -> None:
+    state = lock_leader().epoch_state
+    state.take(Seating(3, LIVES, 0))
+    state.serving, state.trusted_at = True, at(0)
+    trust_ms = BAKERY_TIMING.trust_ms
+    assert [state.trusted(at(ms)) for ms in (trust_ms - 1, trust_ms)] == [True, False]
+    for barred, serving in ((2, True), (3, True), (4, False)):
+        state.leave(barred)
+        assert (state.barred, state.serving) == (max(3, barred), serving)
 
 
 def test_the_report_of_an_epoch_that_is_too_far_names_the_highest() -> None:

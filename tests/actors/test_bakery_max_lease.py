@@ -10,10 +10,17 @@ from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, Cluster
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, lock_request, seats, ticket_of
 
 from fencelock.actors.api.lock_message import Granted, Reason, Refused, Released, Renewed
-from fencelock.actors.bakery.config import BAKERY_TIMING, TRUST_MS_MAX, election_of, leader_of
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    TRUST_MS_MAX,
+    BakeryTiming,
+    Terms,
+    election_of,
+    leader_of,
+)
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_ms
-from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.max_lease import RECENT_MS, MaxLease, OwnBound, longest_lease_ms
+from fencelock.actors.bakery.ticket import LEASE_MS_MAX, TERM_MS_MAX, Who
 from fencelock.actors.bakery.wire import (
     BoundStatement,
     Entering,
@@ -100,6 +107,82 @@ def test_a_leader_that_lowered_its_bound_does_not_raise_it_by_a_late_confirmatio
         bound.lower(0, Instant(seconds * 1_000 * NS_PER_MS))
     bound.on_known(Vouched(epoch=1, number=1))
     assert (bound.bound_ms, bound.stated_ms, bound.number) == (1_000, 1_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("max_ms", "hold_ms", "grace_ms", "why"),
+    [
+        (10_000, 3_000, 7_000, ""),
+        (10_000, 2_999, 0, "duration is 2999 ms, 3000 to 10000 ms are allowed"),
+        (10_000, 0, 2_999, "grace is 2999 ms, 3000 to 10000 ms are allowed"),
+        (10_000, 3_001, 7_000, "duration 3001 ms and grace 7000 ms are 10001 ms together, and"),
+        (LEASE_MS_MAX, TERM_MS_MAX, TERM_MS_MAX, ""),
+        (LEASE_MS_MAX, TERM_MS_MAX + 1, 0, f"3000 to {TERM_MS_MAX} ms are allowed"),
+    ],
+)
+def test_durations_are_allowed_up_to_their_bounds(
+    max_ms: int, hold_ms: int, grace_ms: int, why: str
+) -> None:
+    found = Terms(max_ms=max_ms).why_invalid(hold_ms, grace_ms)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_the_usual_lease_is_a_duration_and_a_grace() -> None:
+    assert Terms(hold_ms=4_000, grace_ms=3_000).lease_ms == 7_000
+
+
+def test_every_time_of_members_grows_with_the_round_trip() -> None:
+    names = [name for name in vars(BakeryTiming) if name.endswith("_ms") and name[0] != "r"]
+    for name in [*names, "resend_ms"]:
+        grown = getattr(BakeryTiming(1_000), name) - getattr(BakeryTiming(100), name)
+        assert grown == 900, name
+    assert BakeryTiming(1_000).repeat_ms - BakeryTiming(100).repeat_ms == 2_700
+
+
+def test_a_bound_is_lowered_two_intervals_after_the_last_long_lease() -> None:
+    bound = OwnBound("n1", default_ms=10_000)
+    bound.begin(3, 10_000)
+    assert not bound.is_raised
+    assert bound.wait_for(20_000, serving=True) != []
+    assert bound.wait_for(5_000, serving=True) == []
+    bound.on_known(Vouched(epoch=3, number=1))
+    assert (bound.bound_ms, bound.is_raised) == (20_000, True)
+    for interval, stated_ms in ((1, 20_000), (2, 20_000), (3, 10_000)):
+        turn = later(Instant(0), interval * RECENT_MS)
+        bound.lower(0, Instant(turn - NS_PER_MS))
+        assert bound.stated_ms == 20_000
+        bound.lower(0, turn)
+        assert bound.stated_ms == stated_ms
+    assert (bound.bound_ms, bound.number) == (10_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("longest_ms", "stated_ms", "bound_ms"),
+    [(20_000, 20_000, 20_000), (20_001, 40_000, 40_000), (10_000, 10_000, 10_000)],
+)
+def test_a_bound_is_lowered_to_half_or_to_the_default(
+    longest_ms: int, stated_ms: int, bound_ms: int
+) -> None:
+    bound = OwnBound("n1", default_ms=10_000)
+    bound.begin(3, 40_000)
+    bound.lower(longest_ms, later(Instant(0), RECENT_MS))
+    assert (bound.stated_ms, bound.bound_ms) == (stated_ms, bound_ms)
+
+
+def test_a_bound_that_is_not_confirmed_is_not_obeyed_when_it_is_lowered() -> None:
+    bound = OwnBound("n1", default_ms=10_000)
+    bound.begin(3, 10_000)
+    bound.stated_ms = 60_000
+    bound.lower(30_000, later(Instant(0), RECENT_MS))
+    assert (bound.stated_ms, bound.bound_ms, bound.known) == (30_000, 10_000, False)
+    bound.on_known(Vouched(epoch=3, number=1))
+    assert bound.lower(30_000, later(Instant(0), RECENT_MS + 1)) == []
+
+
+def test_no_lease_is_waited_for_longer_than_any_can_be() -> None:
+    seating = Seating(1, LIVES, LEASE_MS_MAX + 2)
+    assert longest_lease_ms(seating, ()) == LEASE_MS_MAX + 1
 
 
 @pytest.mark.parametrize(
