@@ -696,14 +696,14 @@ LIMITING = (
     *variants(
         lock_request(WHO), **DURATIONS, request=(REQUEST_MAX,), wait_ms=(None, 0, WAIT_MS_MAX)
     ),
-    messages.Unlock(**OF_OWNER | {"request": REQUEST_MAX}, fence=0, number=1, waiting=False),
+    messages.Unlock(**OF_OWNER, request=REQUEST_MAX, fence=0, number=1, waiting=False),
     *variants(
         messages.RenewHold(**OF_OWNER, fence=FENCE, hold_ms=500, number=1, missed=NAMES),
         hold_ms=(0, TERM_MS_MAX),
     ),
     messages.UnlockAll(session=LONG_ADDRESS, number=1),
     messages.Locked(**OF_HOLD, hold_ms=LEASE_MS - 500, grace_ms=500),
-    messages.Locked(**OF_HOLD | {"request": REQUEST_MAX}, hold_ms=500, grace_ms=500),
+    messages.Locked(**OF_OWNER, request=REQUEST_MAX, fence=FENCE, hold_ms=500, grace_ms=500),
     messages.Unlocking(**OF_HOLD, grace_ms=0),
     messages.Unlocking(**OF_HOLD, grace_ms=TERM_MS_MAX),
     messages.LockFailed(
