@@ -222,5 +222,8 @@ def why_unserved(operator: Client, error: UnavailableError) -> str:
         nodes = operator.survey().statuses
     except FencelockError:
         return str(error)
-    reasons = "; ".join(f"{node.node}: {node.detail}" for node in nodes if not node.ready)
-    return f"No node can answer now. {reasons}" if reasons else str(error)
+    unready = [node for node in nodes if not node.ready]
+    if not unready:
+        return str(error)
+    what = "No node can answer now" if len(unready) == len(nodes) else str(error)
+    return f"{what}. {'; '.join(f'{node.node}: {node.detail}' for node in unready)}"

@@ -152,6 +152,18 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     assert done.stdout == "The members are n1, n2, n4.\n"
 
 
+def test_a_change_without_a_reply_says_so_first_while_some_nodes_can_answer(
+    client: MadeCluster,
+) -> None:
+    lost = replace(READY, node="n2", ready=False, detail="n2 lost its journal")
+    client.nodes = (READY, lost)
+    client.answers = [UnavailableError("no node answered within 10.0 s")]
+    client.failing = True
+    done = run("replace", "n2", "--wait", "0.05")
+    said = " ".join(done.stderr.split())
+    assert "no node answered within 10.0 s. n2: n2 lost its journal" in said
+
+
 @pytest.mark.parametrize("command", [("join", "n4"), ("replace", "n3"), ("remove", "n3")])
 def test_a_change_that_no_node_can_decide_says_at_once_why_and_for_how_long(
     client: MadeCluster, command: tuple[str, ...]
